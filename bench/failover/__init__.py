@@ -1,1 +1,1 @@
-"""A replica killed in mid-stream: what the client of each router sees."""
+"""A replica is killed in mid-stream: what the client of each router sees."""

@@ -2,9 +2,9 @@
 
     python -m bench.failover [--behind engine|llama.cpp] [--tokens 48] [--rounds 3] [--only NAME ...]
 
-Two servers of the default model stand behind each router in turn. The same request (n=8, streamed, one seed) is sent
-once undisturbed and once with SIGKILL for the busier server as soon as every choice has said something. Told for each:
-how many of the eight choices came to their end, how many are byte for byte those of the undisturbed run, how the stream
+Two servers of the default model run behind each router in turn. The same request (n=8, streamed, one seed) is sent once
+undisturbed and once with SIGKILL for the busier server as soon as every choice has produced text. Reported for each
+router: how many of the eight choices finished, how many are byte for byte those of the undisturbed run, how the stream
 ended, and the longest silence. Prints a table and writes it to bench/results/failover-BEHIND.json.
 """
 
@@ -53,7 +53,7 @@ def main(words: Sequence[str]) -> None:
 
 
 def _round(name: str, behind: str, tokens: int) -> Seen:
-    """One undisturbed run and one with a kill, on servers of its own."""
+    """Make one undisturbed run and one with a kill, on servers of their own."""
     front = FRONTS[name]
     with ExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))

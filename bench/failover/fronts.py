@@ -1,4 +1,4 @@
-"""The routers before the servers, each as its users start it, and nproxy with and without resume."""
+"""The routers in front of the servers, each started as its users do, and nproxy with and without resume."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """started: runs it before a pair, logging into a folder, and gives its address. endpoint: what is asked."""
+    """A router.
+
+    started: runs it in front of a pair, with logs in a folder, and gives its URL. endpoint: the path to request.
+    """
 
     started: Callable[[Pair, Path], AbstractContextManager[str]]
     endpoint: str = CHAT

@@ -1,4 +1,4 @@
-"""Two servers of one model, of which one can be killed."""
+"""Two servers of one model, one of which can be killed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ENV = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
 
 @contextmanager
 def engine(log: Path) -> Iterator[Server]:
-    """nproxy's engine by itself, in fp32, where a text depends least on its company."""
+    """Run nproxy's engine alone, in fp32, where the text depends least on the rest of the batch."""
     port = free_port()
     argv = [sys.executable, "-P", "-m", "engine", str(models.fetch(models.DEFAULT)), "--served-model-name", MODEL]
     argv += ["--dtype", "float32", "--port", str(port), "--log-level", "warning"]
@@ -33,7 +33,7 @@ def engine(log: Path) -> Iterator[Server]:
 
 @contextmanager
 def llama(log: Path) -> Iterator[Server]:
-    """llama.cpp's own server, with a slot for each choice."""
+    """Run llama.cpp's own server, with a slot for each choice."""
     folder, port = llama_cpp(), free_port()
     argv = [str(folder / "llama-server"), "--model", str(models.fetch(models.DEFAULT)), "--alias", MODEL]
     argv += ["--host", "127.0.0.1", "--port", str(port), "--threads", "1", "--parallel", "8", "--ctx-size", "8192"]
@@ -46,7 +46,7 @@ BEHIND: Mapping[str, Start] = {"engine": engine, "llama.cpp": llama}
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Both of them."""
+    """The two servers."""
 
     servers: tuple[Server, Server]
     model: str = MODEL
@@ -60,14 +60,14 @@ class Pair:
 
     @property
     def urls(self) -> list[str]:
-        """Addresses without a path."""
+        """URLs without a path."""
         return [one.url for one in self.servers]
 
     def busy_seconds(self) -> list[float]:
-        """What each has computed so far."""
+        """Return the CPU seconds that each has used so far."""
         return [sum(sum(process.cpu_times()[:2]) for process in one.family()) for one in self.servers]
 
     def kill_the_busier(self, before: list[float]) -> None:
-        """Kill the one that has computed more since `before`, with all its processes."""
+        """Kill the server that has used more CPU time since `before`, with all its processes."""
         spent = [now - then for now, then in zip(self.busy_seconds(), before, strict=True)]
         self.servers[spent.index(max(spent))].kill()

@@ -2,12 +2,12 @@
 
     python -m bench.failover.stopping [--behind engine|llama.cpp] [--rate 3] [--before 20] [--stopped 60] [--after 30]
 
-A stopped server is the hardest kind to see: its kernel goes on to accept connections, and nothing ever comes back. Two
-servers of the default model stand behind nproxy, whose settings are its defaults. Requests of n=2 are begun at a steady
-rate, streamed, whatever became of those before; one server is stopped and later goes on. Told: time to the first token
-and to the end, for the requests begun in each five seconds; how many failed; and after how many seconds from the stop
-the 99th percentile of requests begun from then on was back within twice what it was before. Written to
-bench/results/stopping-BEHIND.json.
+A stopped server is the hardest failure to detect: its kernel still accepts connections, and nothing ever comes back.
+Two servers of the default model run behind nproxy with default settings. Requests of n=2 are started at a steady rate,
+streamed, whether or not earlier ones have ended; one server is stopped and later continued. Reported: the median and
+the 99th percentile of the time to the end, and the number of failures, for the requests begun in each five seconds; and
+after how many seconds from the stop the 99th percentile of requests begun from then on was back within twice what it
+was before. Written to bench/results/stopping-BEHIND.json.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tests.real.processes import nproxy
 ROOT = Path(__file__).resolve().parents[2]
 WINDOW = 5.0
 PATIENCE = 150.0
-"""Longer than any time limit of nproxy's: a request that takes so long hangs."""
+"""Seconds; longer than any time limit of nproxy: a request that takes so long hangs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Request:
 
 
 async def ask(client: httpx.AsyncClient, url: str, stopped_at: float, seed: int) -> Request:
-    """One request of two choices."""
+    """Send one request of two choices."""
     begun, first, outcome = time.monotonic(), float("nan"), "cut"
     body = {"model": MODEL, "prompt": f"Request {seed}: the sea is", "n": 2, "max_tokens": 6, "seed": seed}
     try:
@@ -71,7 +71,7 @@ async def ask(client: httpx.AsyncClient, url: str, stopped_at: float, seed: int)
 
 
 async def load(url: str, pair: Pair, rate: float, times: tuple[float, float, float]) -> list[Request]:
-    """Begin requests at a steady rate, stop the first server in between, wait for all."""
+    """Begin requests at a steady rate, stop the first server in between, and wait for all requests."""
     before, stopped, after = times
     began = time.monotonic()
     stopped_at = began + before
@@ -91,12 +91,12 @@ async def load(url: str, pair: Pair, rate: float, times: tuple[float, float, flo
 
 
 def p99(seconds: Sequence[float]) -> float:
-    """The 99th percentile; of less than a hundred, the greatest."""
+    """Return the 99th percentile; for fewer than a hundred values, the largest."""
     return sorted(seconds)[max(0, -(-99 * len(seconds) // 100) - 1)]
 
 
 def back_after(requests: Sequence[Request], normal: float) -> float | None:
-    """From which second after the stop on the 99th percentile of all that was begun later is normal again."""
+    """Return the second after the stop from which on the 99th percentile of all later requests is normal again."""
     later = [request for request in requests if request.begun >= 0]
     for second in range(int(max(request.begun for request in later)) + 1):
         rest = [request.end for request in later if request.begun >= second]

@@ -17,7 +17,7 @@ SEED = 7
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Who is asked for what. url: without a path."""
+    """The request to play. url: without a path."""
 
     url: str
     endpoint: str
@@ -33,28 +33,35 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What came. finished: choices with a reason. equal: those whose text is that of the undisturbed run.
-
-    end: `complete`, `error event`, `cut` (the connection broke), `silent end` (the stream ended as if all were well) or
-    a status. longest_silence, seconds: of the client's waiting.
-    """
+    """What the client received."""
 
     texts: tuple[str, ...]
+    """The text of each choice."""
     finished: int
+    """How many choices have a finish_reason."""
     end: str
+    """`complete`, `error event`, `cut` (the connection broke), `silent end` (the stream ended as if all were well), or
+    a status."""
     longest_silence: float
+    """The longest time without an event, in seconds."""
     seconds: float
+    """Seconds from the request to the end."""
     equal: int = 0
+    """How many choices have the same text as in the undisturbed run."""
     error: str = ""
+    """The error event, the name of the exception, or the body of an error status."""
 
     def beside(self, undisturbed: Seen) -> Seen:
-        """The same, compared."""
+        """Return the same with `equal` computed from an undisturbed run."""
         pairs = zip(self.texts, undisturbed.texts, strict=True)
         return replace(self, equal=sum(mine == theirs != "" for mine, theirs in pairs))
 
 
 def play(scene: Scene, kill: Callable[[], None] | None = None) -> Seen:
-    """Send the request and read what comes; `kill` as soon as every choice that is to come has said something."""
+    """Send the request and read the answer.
+
+    kill: called as soon as every choice has sent at least four pieces of text.
+    """
     texts, reasons, done, error = [""] * CHOICES, [""] * CHOICES, False, ""
     began = last = time.monotonic()
     silence = 0.0

@@ -1,1 +1,1 @@
-"""The gateway against its peers: requests, chunks, CPU time, first words and memory, each on a core of its own."""
+"""Compares the gateway with other gateways: requests, chunks, CPU time, first text and memory, on a core of its own."""

@@ -1,10 +1,10 @@
-"""The gateway beside its peers on this machine, one core for each in turn, the load on another.
+"""Compares gateways on this machine: one core for each gateway in turn, the load on another.
 
     python -m bench.gateway [--peers nginx,nproxy] [--only whole-64,paced] [--rounds 3] [--seconds 2] [--quick]
 
-Installs what is pinned, starts the gateways, plays every case against each of them in turn, as many rounds as asked,
-and prints tables. A whole run (no --peers, --only or --quick) writes them to bench/results/gateway.json and into
-docs/performance.md; with --record any run does.
+Installs the pinned versions, starts the gateways, plays every case against each of them in turn, as many rounds as
+asked, and prints tables. A complete run (no --peers, --only or --quick) writes them to bench/results/gateway.json and
+into docs/performance.md; with --record any run does.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def run(names: Sequence[str], cases: dict[str, Case], *, rounds: int, seconds: float) -> dict[str, Any]:
-    """Play the cases against the gateways; gives the record."""
+    """Play the cases against the gateways; returns the record."""
     gateway_core, load_core = cores()
     conditions = page.conditions(rounds=rounds, seconds=seconds, cores=(gateway_core, load_core))
     with ExitStack() as stack:
@@ -71,7 +71,10 @@ def run(names: Sequence[str], cases: dict[str, Case], *, rounds: int, seconds: f
 def _started(
     stack: ExitStack, names: Sequence[str], port: int, folder: Path, core: int
 ) -> tuple[dict[str, dict[str, Any]], dict[str, Running]]:
-    """All of these gateways before the upstream at this port, until the stack ends them; and what is known of each."""
+    """Start gateways in front of the upstream at this port; returns what is known of each, and those that run.
+
+    They run until the stack ends. Failures to start are recorded and printed.
+    """
     peers: dict[str, dict[str, Any]] = {name: {} for name in names}
     running: dict[str, Running] = {}
     for name in names:
@@ -91,7 +94,7 @@ def _started(
 
 
 def _end(name: str, started: AbstractContextManager[Running]) -> None:
-    """End a gateway; that it does not end well must not cost what was measured."""
+    """Stop a gateway; if it does not end properly, only print that, to keep the measurements."""
     try:
         started.__exit__(None, None, None)
     except RuntimeError as error:
@@ -101,7 +104,7 @@ def _end(name: str, started: AbstractContextManager[Running]) -> None:
 def _rounds(
     running: dict[str, Running], cases: dict[str, Case], load: list[int], rounds: int, seconds: float
 ) -> dict[str, dict[str, list[Round]]]:
-    """All gateways in turn at each case, and all of it again for each round."""
+    """Play each case against all gateways in turn, and repeat this for each round."""
     found: dict[str, dict[str, list[Round]]] = {name: {} for name in running}
     for number in range(rounds):
         for case_name, case in cases.items():
@@ -126,7 +129,7 @@ def _line(one: Round) -> str:
 
 
 def _chosen(given: str | None, all_of_them: Any, always: str | None = None) -> list[str]:
-    """The names that were given, in the order of the table; all where none was. Raises SystemExit for others."""
+    """Return the given names in the order of the table, or all if none was given. Raises SystemExit for others."""
     if not given:
         return list(all_of_them)
     wanted = {name.strip() for name in given.split(",")}

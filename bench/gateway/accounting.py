@@ -1,4 +1,4 @@
-"""What a family of processes has used, by the kernel's own accounts."""
+"""CPU time and memory of a process and its descendants, as accounted by the kernel."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _PEAK = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
 
 
 def cpu_clock(pid: int) -> int:
-    """The id of the clock that counts the CPU time of a process, all its threads together, those that ended included.
+    """Return the id of the clock that counts a process's CPU time, of all its threads, including those that have ended.
 
-    As clock_getcpuclockid(3) makes it: the complement of the process's number, and 2 for the scheduler's nanoseconds.
+    Computed as clock_getcpuclockid(3) does: the complement of the process id, and 2 for the scheduler's nanoseconds.
     """
     return (~pid << 3) | 2
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """CPU time of all of them so far; those that are gone count nothing."""
+    """Return the CPU time of all processes so far; those that have ended count 0."""
     spent = 0
     for pid in pids:
         with suppress(OSError):
@@ -33,7 +33,7 @@ def cpu_seconds(pids: Iterable[int]) -> float:
 
 
 def peak_mib(pids: Iterable[int]) -> float:
-    """The sum of the largest resident sizes that each has ever had, in MiB; pages in common count for each."""
+    """Return the sum of each process's peak resident size, in MiB; shared pages count for each process."""
     kilobytes = 0
     for pid in pids:
         with suppress(OSError):
@@ -42,25 +42,25 @@ def peak_mib(pids: Iterable[int]) -> float:
 
 
 def peak_of(status: str) -> int:
-    """The peak that a /proc/PID/status tells, in kB; 0 for a process that has no memory any more."""
+    """Return the peak in a /proc/PID/status, in kB; 0 for a process that has no memory any more."""
     found = _PEAK.search(status)
     return int(found[1]) if found else 0
 
 
 def family(pid: int) -> list[int]:
-    """This process and all below it."""
+    """Return the ids of this process and all its descendants."""
     return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
 
 
 def cores() -> tuple[int, int]:
-    """The core of the gateways and that of the load; the same one twice where there is but one."""
+    """Return the core of the gateways and that of the load; the same one twice if there is only one."""
     allowed: Sequence[int] = sorted(os.sched_getaffinity(0))
     return allowed[0], allowed[-1]
 
 
 @contextmanager
 def on_core(core: int) -> Iterator[None]:
-    """What this thread starts in here runs on that core alone."""
+    """Pin this thread, and what it starts in the block, to one core."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})
     try:

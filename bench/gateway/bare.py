@@ -1,4 +1,4 @@
-"""A relay with nothing in it, aiohttp on both sides: what nproxy's libraries cost before it does anything.
+"""A relay without features, with aiohttp on both sides: the cost of nproxy's libraries alone.
 
 python -m bench.gateway.bare PORT UPSTREAM
 """
@@ -17,7 +17,7 @@ SESSION = web.AppKey("SESSION", aiohttp.ClientSession)
 
 
 async def relay(request: web.Request) -> web.StreamResponse:
-    """Send the body on, and what comes back as it comes."""
+    """Forward the body, and the answer as it arrives."""
     session, url = request.app[SESSION], request.app[UPSTREAM] + request.path
     kind = {"Content-Type": request.content_type}
     async with session.request(request.method, url, data=await request.read(), headers=kind) as answer:

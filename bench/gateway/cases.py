@@ -1,4 +1,4 @@
-"""What is asked of every gateway, as data."""
+"""The loads for every gateway, as data."""
 
 from __future__ import annotations
 
@@ -10,29 +10,30 @@ from dataclasses import dataclass, replace
 CHAT = "/v1/chat/completions"
 MODEL = "bench"
 PACES = (500, 400, 300, 200, 100, 50)
-"""Chunks a second of each stream, of which the first is taken that the machine holds without a gateway."""
+"""Chunks per second of each stream; the first pace that the machine can hold without a gateway is used."""
 
 PACE_HELD = 0.9
-"""What share of an asked pace must arrive for it to count as held: between two streams there is a question."""
+"""Share of a requested pace that must arrive for it to count as held: between two streams there is a request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A load. says: what it measures, for the table's reader.
-
-    connections: how many ask at once, one question after the other. chunks: of each choice; a whole answer has as many
-    words. pace: chunks a second of each stream; 0: as many as are read. answers: after how many it is over; 0: after a
-    time. pause_ms: between an answer and the next question.
-    """
+    """A load."""
 
     says: str
+    """What it measures, for readers of the table."""
     connections: int
+    """How many connections ask at once, each one request after the other."""
     n: int = 1
     chunks: int = 64
+    """Chunks of each choice; a JSON answer has as many words."""
     stream: bool = True
     pace: int = 0
+    """Chunks per second of each stream; 0: as fast as they are read."""
     answers: int = 0
+    """The number of answers after which it ends; 0: it ends after a time."""
     pause_ms: int = 0
+    """Milliseconds between an answer and the next request."""
 
     @property
     def unit(self) -> str:
@@ -41,17 +42,17 @@ class Case:
 
     @property
     def wanted(self) -> float:
-        """The rate that a gateway is asked for: its pace, all that it can do, or none in particular."""
+        """The rate that a gateway should reach: its pace, infinity for as much as it can, 0 for no specific rate."""
         if self.answers:
             return 0.0
         return PACE_HELD * self.pace * self.connections * self.n if self.pace else math.inf
 
     def unmerged(self) -> Case:
-        """The same legs, each as a request of its own: what a relay without n can be asked."""
+        """Return the same legs, each as a request of its own: what a relay without n can do."""
         return replace(self, connections=self.connections * self.n, n=1)
 
     def request(self, port: int, headers: Mapping[str, str], path: str = CHAT) -> bytes:
-        """The bytes of one question; the last message says to the upstream how it is answered."""
+        """Return the bytes of one request; its last message tells the upstream how to answer."""
         body = {
             "model": MODEL,
             "messages": [

@@ -1,12 +1,12 @@
-"""How the gateway grows with the streams that are open at once, and with n.
+"""How the gateway's cost grows with the number of concurrent streams, and with n.
 
     python -m bench.gateway.curves [--streams 1,...,8000] [--n 1,...,128] [--seconds 4]
 
-One gateway on a core of its own, the load on another, as in `python -m bench.gateway`. Streams: so many of n=1, which
-together are paced at about 8,000 chunks a second, a stream at 500 at most, at one at least. n: 128 streams in all, as
-requests of so many choices, 6,400 chunks a second; then one request of so many choices after the other, on an idle
-gateway. Many streams are watched for as long as two of them take one after the other, or what it costs to ask for all
-at once would be all that is seen. Prints tables and, unless some were left out, writes them to
+One gateway on a core of its own, the load on another, as in `python -m bench.gateway`. Streams: a number of streams of
+n=1, paced together at about 8,000 chunks per second, each at 500 at most and at one at least. n: 128 choices in all, as
+requests of n choices each, 6,400 chunks per second; then one request of n choices after the other, on an idle gateway.
+With many streams, the measurement lasts at least as long as two streams after each other: otherwise it would show only
+the cost of starting all of them at once. Prints tables and, unless some points were left out, writes them to
 bench/results/gateway-curves.json and docs/performance.md.
 """
 
@@ -35,46 +35,50 @@ STREAMS = (1, 8, 64, 256, 1000, 2000, 4000, 8000)
 WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128)
 MOST_PACE, TOGETHER, CHUNKS = 500, 8000, 32
 SIDE_BY_SIDE, EACH = 128, 50
-"""Streams in all, and chunks a second of each, while n grows."""
+"""Streams in all, and chunks per second of each, while n grows."""
 ALONE = Case("one request after the other", 1, chunks=8, answers=100, pause_ms=2)
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What was found with so many streams, or choices. asked, rate: chunks a second. rss_mib: the largest so far."""
+    """What was measured at one point."""
 
     at: int
+    """The number of streams, or of choices."""
     asked: int
+    """The requested chunks per second."""
     rate: float
+    """The chunks per second that arrived."""
     cpu_us: float
     busy: float
     first_ms: float
     last_first_ms: float
     rss_mib: float
+    """The gateway's peak memory so far."""
 
 
 def streams(count: int) -> Case:
-    """So many streams of one choice each."""
+    """Return the case of so many streams of one choice each."""
     return Case("streams", count, chunks=CHUNKS, pace=min(MOST_PACE, max(1, TOGETHER // count)))
 
 
 def watched(case: Case, seconds: float) -> float:
-    """For how long new requests are made: so many seconds, or as many as two streams take."""
+    """Return for how many seconds new requests are made: as many as given, or as two streams after each other take."""
     return max(seconds, 2 * case.chunks / case.pace)
 
 
 def side_by_side(n: int) -> Case:
-    """As many streams whatever n is."""
+    """Return the case with the same number of streams for every n."""
     return Case("n", SIDE_BY_SIDE // n, n=n, chunks=CHUNKS, pace=EACH)
 
 
 def alone(n: int) -> Case:
-    """One request at a time."""
+    """Return the case of one request at a time."""
     return Case(ALONE.says, 1, n=n, chunks=ALONE.chunks, answers=ALONE.answers, pause_ms=ALONE.pause_ms)
 
 
 def measure(at: int, case: Case, running: Running, load: Sequence[int], seconds: float) -> Point:
-    """Play a case. Raises RuntimeError where an answer was not whole."""
+    """Play a case. Raises RuntimeError if an answer was not complete."""
     match cell([quietly(case, running, load, seconds)]):
         case str(wrong):
             raise RuntimeError(f"{case.says}, {at}: {wrong}")
@@ -90,7 +94,7 @@ def measure(at: int, case: Case, running: Running, load: Sequence[int], seconds:
 
 
 def run(counts: Sequence[int], widths: Sequence[int], seconds: float) -> dict[str, Any]:
-    """Measure all three curves; gives the record."""
+    """Measure all three curves; returns the record."""
     gateway_core, load_core = cores()
     told = conditions(rounds=1, seconds=seconds, cores=(gateway_core, load_core))
     peer = Peer(lambda: "", ours, "settings/curves.yaml", ready="/ready", n="own")
@@ -111,7 +115,7 @@ def run(counts: Sequence[int], widths: Sequence[int], seconds: float) -> dict[st
 
 
 def tables(result: dict[str, Any]) -> str:
-    """The record as Markdown."""
+    """Return the record as Markdown."""
     taken = result["conditions"]
     machine = f"{taken['cpu']}, Linux {taken['kernel']}, Python {taken['python']}"
     head = f"{taken['date']}, commit {taken['commit']}, {machine}; load average before: {taken['load_average_before']}."

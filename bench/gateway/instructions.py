@@ -1,10 +1,10 @@
-"""What the CPU carries out for a request, in a whole gateway, from its sockets and back to them; counted by valgrind.
+"""Counts with valgrind the CPU instructions for a request, in a whole gateway, from its sockets and back to them.
 
     python -m bench.gateway.instructions
 
-Thousands of instructions, which neither depend on what else the machine does nor on its processor: two checkouts are
-compared by running it in each. Time follows more slowly, for caches and the kernel have their part in it, which is not
-counted. Without a log, as in the table.
+The unit is thousands of instructions. They depend neither on the machine's other work nor on its processor: to compare
+two checkouts, run it in each. Time changes less than the instructions do, because caches and the kernel contribute to
+it, which are not counted. Without an access log, as in the table.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.budgets.player import Player
 
 WIDE = 8
 FEW, MANY = 40, 160
-"""Requests played: what these take less than those is what so many more take, without all that is done once."""
+"""Numbers of requests: the difference between the two runs excludes everything that is done only once."""
 
 
 def whole(player: Player) -> None:
@@ -37,7 +37,7 @@ def whole(player: Player) -> None:
 
 def narrow(player: Player) -> None:
     with player.stream(1):
-        pass  # its first word and its end
+        pass  # its first text and its end
 
 
 def wide(player: Player) -> None:
@@ -61,7 +61,7 @@ async def play(name: str, times: int) -> None:
 
 
 def counted(name: str) -> float:
-    """Thousands of instructions of the gateway's thread for one request; the player's are another's."""
+    """Return thousands of instructions of the gateway's thread for one request; the player runs in another thread."""
     few, many = (_counted(name, times) for times in (FEW, MANY))
     return (many - few) / (MANY - FEW) / 1000
 

@@ -1,4 +1,4 @@
-"""One case played against one gateway, with what the gateway and the load have used meanwhile."""
+"""Plays one case against one gateway, and measures what the gateway and the load use."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ ANSWERS_SECONDS = 30.0
 
 
 def play(case: Case, running: Running, load: Sequence[int], seconds: float) -> Round:
-    """Warm up, then measure. load: the processes that serve the gateway; the client counts among them.
+    """Warm up, then measure. load: the processes that serve the gateway; the client's CPU time is added to theirs.
 
-    A gateway that is gone, or that never comes to an end, is a round with an error.
+    A gateway that has ended, or that never finishes, gives a round with an error.
     """
     try:
         return _play(case, running, load, seconds)
@@ -49,14 +49,17 @@ def _play(case: Case, running: Running, load: Sequence[int], seconds: float) -> 
 def quietly(
     case: Case, running: Running, load: Sequence[int], seconds: float, stolen: Callable[[], float] = stolen
 ) -> Round:
-    """As `play`, again where the machine was not all ours; what went wrong is kept at once. stolen: see steal.py."""
+    """Play a case; repeat it if the machine did not have all its processor time. Rounds with errors are kept at once.
+
+    stolen: see steal.py.
+    """
     tries = [partial(play, case, running, load, seconds)] * TRIES
     found, share = undisturbed(tries, stolen, lambda one: bool(one.errors))
     return replace(found, stolen=share)
 
 
 def held_pace(case: Case, running: Running, load: Sequence[int]) -> int:
-    """The quickest of PACES that this machine holds without a gateway."""
+    """Return the fastest of PACES that this machine holds without a gateway."""
     for pace in PACES:
         told = play(replace(case, pace=pace), running, load, 1.0)
         if told.rate >= replace(case, pace=pace).wanted:

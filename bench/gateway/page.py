@@ -1,4 +1,4 @@
-"""What was found as a file with its conditions, and as tables: printed, and in docs/performance.md."""
+"""The results as a file with the conditions, and as tables: printed, and in docs/performance.md."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OURS = "nproxy"
 
 
 def conditions(*, rounds: int, seconds: float, cores: tuple[int, int]) -> dict[str, Any]:
-    """What the figures are taken under."""
+    """Return the conditions under which the figures are taken."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT)
     made_with = subprocess.run([*compiler(), "--version"], capture_output=True, text=True)
     return {
@@ -49,7 +49,7 @@ def _cpu(info: str) -> str:
 
 
 def record(result: Mapping[str, Any]) -> Path:
-    """Write the record, and the page's part anew; gives where the record is."""
+    """Write the record, and rewrite its part of the page; returns the path of the record."""
     RESULT.write_text(json.dumps(result, indent=1) + "\n")
     before, _, rest = PAGE.read_text().partition(BEGIN)
     _, _, behind = rest.partition(END)
@@ -58,14 +58,14 @@ def record(result: Mapping[str, Any]) -> Path:
 
 
 def kept(result: Mapping[str, Any]) -> Path:
-    """Write what is no record to a file that nothing else has; gives its name."""
+    """Write a result that is not recorded to a new temporary file; returns its path."""
     with tempfile.NamedTemporaryFile("w", prefix="bench-gateway-", suffix=".json", delete=False) as file:
         file.write(json.dumps(result, indent=1) + "\n")
     return Path(file.name)
 
 
 def tables(result: Mapping[str, Any]) -> str:
-    """All that is told of a record, as Markdown."""
+    """Return all tables of a record, as Markdown."""
     peers: Mapping[str, Any] = result["peers"]
     table: Table = {name: peer.get("cases", {}) for name, peer in peers.items()}
     rss = {name: peer["rss_mib"] for name, peer in peers.items() if "rss_mib" in peer}
@@ -151,7 +151,7 @@ def _ratios(table: Table) -> str:
 
 
 def _goals(ours: Sequence[Goal], bare: Sequence[Goal]) -> str:
-    """The bars, and how the relay without features stands to the same."""
+    """Return the goals, and the figures of the relay without features for the same goals."""
     rows = [
         (goal.says, *map(goal.shown, (goal.least, goal.aim, goal.found, its.found)), goal.verdict)
         for goal, its in zip(ours, bare, strict=True)
@@ -161,8 +161,8 @@ def _goals(ours: Sequence[Goal], bare: Sequence[Goal]) -> str:
 
 
 def _dashes(peers: Mapping[str, Any]) -> str:
-    """Why there is no figure where there is none."""
-    missing: dict[tuple[str, str], list[str]] = {}  # the reason and the cases: the gateways
+    """Return the reasons for missing figures."""
+    missing: dict[tuple[str, str], list[str]] = {}  # (reason, cases): gateways
     for name, peer in peers.items():
         cases: dict[str, list[str]] = {peer["reason"]: []} if "reason" in peer else {}
         for case, found in peer.get("cases", {}).items():

@@ -1,4 +1,4 @@
-"""The gateways, each as its users start it: one process, no log of requests, connections kept open."""
+"""The gateways, each started as its users do: one process, no request log, connections kept open."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KEY = {"Authorization": "Bearer none"}
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A gateway that runs: where it listens, its first process (none where there is no gateway), how it is asked."""
+    """A running gateway: its port, its first process (None if there is no gateway), and how to ask it."""
 
     port: int
     pid: int | None
@@ -34,7 +34,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What a gateway is started with: the upstream's port, its own, and its settings with both filled in, if any."""
+    """What a gateway is started with: the upstream's port, its own port, and the path of its settings."""
 
     upstream: int
     port: int
@@ -43,24 +43,27 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A gateway to measure. version: brings it here, and says which it is. argv: its command line.
-
-    settings: a file below bench/gateway that says how it is run; filled in where it lies in settings/. ready: a path
-    that answers 200 once it serves. environment, headers: beside what is usual. n: "own" where it gives n itself;
-    "unmerged" where the same legs are asked as requests of their own, for comparison; NO_N where neither is asked.
-    """
+    """A gateway to measure."""
 
     version: Callable[[], str]
+    """Installs it, and returns its version."""
     argv: Callable[[Scene], Sequence[str | Path]]
+    """Returns its command line."""
     settings: str
+    """A file below bench/gateway that says how it is run; filled in if it is in settings/."""
     ready: str = "/v1/models"
+    """A path that answers 200 once it serves."""
     environment: Callable[[], Mapping[str, str]] = dict
+    """Returns further environment variables."""
     headers: Callable[[Scene], Mapping[str, str]] = lambda scene: {}
+    """Returns further headers."""
     n: str = NO_N
+    """"own" if it implements n itself; "unmerged" if the same legs are sent as requests of their own, for comparison;
+    NO_N if neither is measured."""
 
     @contextmanager
     def started(self, upstream: int, folder: Path) -> Iterator[Running]:
-        """Run it before the upstream at this port; settings and log lie in the folder."""
+        """Run it in front of the upstream at this port; settings and log are in the folder."""
         port = free_port()
         source = HERE / self.settings
         scene = Scene(upstream, port, folder / source.name)
@@ -74,12 +77,12 @@ class Peer:
 
 @contextmanager
 def nobody(upstream: int, folder: Path) -> Iterator[Running]:
-    """No gateway: the load goes straight to the upstream."""
+    """No gateway: the load goes directly to the upstream."""
     yield Running(upstream, None)
 
 
 def _debian(package: str, file: str, *words: str) -> str:
-    """The version that a program says when it is asked with these words: the first word of its line with a digit."""
+    """Return the version that a program prints for these arguments: its first word that begins with a digit."""
     argv = [str(installing.debian(package, file)), *words]
     environment = {"LD_LIBRARY_PATH": installing.libraries(package)}
     done = subprocess.run(argv, capture_output=True, text=True, check=True, env=environment)
@@ -92,7 +95,7 @@ def _of_pip(name: str) -> str:
 
 
 def _path(name: str, more: Mapping[str, str] | None = None) -> Mapping[str, str]:
-    """Where a package's modules are found, and no network: nothing is fetched when it starts."""
+    """Return the environment for a package's modules; it is offline, so that nothing is fetched at the start."""
     return {"PYTHONPATH": str(pinned(name)), "HF_HUB_OFFLINE": "1", **(more or {})}
 
 
@@ -105,7 +108,7 @@ def ours(scene: Scene, *words: str) -> Sequence[str | Path]:
 
 
 def _router(name: str, module: str, *words: str) -> Peer:
-    """A router of the family that SGLang's began; its metrics need a port too."""
+    """Return a router of the family that SGLang's router began; its metrics need a port too."""
 
     def argv(scene: Scene) -> Sequence[str | Path]:
         urls = ("--worker-urls", f"http://127.0.0.1:{scene.upstream}", "--host", "127.0.0.1", "--port", str(scene.port))
@@ -188,4 +191,4 @@ PEERS: Mapping[str, Peer] = {
 
 Start = Callable[[int, Path], AbstractContextManager[Running]]
 FRONTS: Mapping[str, Start] = {DIRECT: nobody, **{name: peer.started for name, peer in PEERS.items()}}
-"""Those, and none at all."""
+"""The gateways, and none at all."""

@@ -1,4 +1,4 @@
-"""The upstream and the load client, compiled here when they are first used and whenever their source has changed."""
+"""The upstream and the load client, compiled when they are first used and whenever their source has changed."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ SOURCES = Path(__file__).parent
 BUILT = ROOT / ".venvs" / "bench-gateway"
 FLAGS = ("-O2", "-Wall", "-Wextra", "-Werror")
 CLIENT_SECONDS = 120.0
-"""How long the client may take beyond its time before it counts as stuck: what is under way is read to its end."""
+"""How long the client may take beyond its time before it counts as stuck: requests in flight are read to their end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Whole answers, and the chunks of all choices."""
+    """Complete answers, and the chunks of all choices."""
 
     answers: int
     chunks: int
@@ -35,14 +35,13 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the client tells of a run: in the time that was asked for, and in all. Times are medians in microseconds.
-
-    cpu_seconds: what the client itself has used. complaint: what was wrong with the first wrong answer.
-    """
+    """What the client reports of a run. Times are medians in microseconds."""
 
     seconds: float
     in_time: Count
+    """Counts within the time that was asked for."""
     all: Count
+    """Counts of the whole run."""
     first_us: int
     last_first_us: int
     whole_us: int
@@ -50,24 +49,26 @@ class Told:
     reconnects: int
     errors: dict[str, int]
     cpu_seconds: float = 0.0
+    """What the client itself has used."""
     complaint: str = ""
+    """What was wrong with the first wrong answer."""
 
     @classmethod
     def read(cls, line: str, cpu_seconds: float, complaint: str) -> Told:
-        """From the client's line of JSON."""
+        """Parse the client's line of JSON."""
         told = json.loads(line)
         told["in_time"], told["all"] = Count(**told["in_time"]), Count(**told["all"])
         return cls(**told, cpu_seconds=cpu_seconds, complaint=complaint)
 
 
 def compiled(name: str) -> Path:
-    """The program made from NAME.c; raises RuntimeError where the compiler finds fault with it."""
+    """Return the program compiled from NAME.c. Raises RuntimeError if it does not compile."""
     source = SOURCES / f"{name}.c"
     read = [source, *sorted(SOURCES.glob("*.h"))]
     digest = hashlib.sha256(b"".join(file.read_bytes() for file in read)).hexdigest()[:16]
     program = BUILT / f"{name}-{digest}"
     BUILT.mkdir(parents=True, exist_ok=True)
-    with FileLock(BUILT / f"{name}.lock"):  # several test processes may want it at once
+    with FileLock(BUILT / f"{name}.lock"):  # several test processes may need it at once
         if not program.exists():
             made = program.with_suffix(".new")
             argv = [*compiler(), *FLAGS, "-o", str(made), str(source)]
@@ -79,7 +80,7 @@ def compiled(name: str) -> Path:
 
 
 def compiler() -> list[str]:
-    """The command of this machine's C compiler, or of the one that comes as a wheel."""
+    """Return the command of this machine's C compiler, or of the one that comes as a wheel."""
     if found := shutil.which("cc") or shutil.which("gcc"):
         return [found]
     return [str(pinned("ziglang") / "ziglang" / "zig"), "cc"]
@@ -87,7 +88,7 @@ def compiler() -> list[str]:
 
 @contextmanager
 def upstream() -> Iterator[tuple[int, int]]:
-    """Run the upstream; gives its port and its process."""
+    """Run the upstream; gives its port and its process id."""
     with subprocess.Popen([str(compiled("upstream")), "0"], stdout=subprocess.PIPE, text=True) as child:
         try:
             assert child.stdout is not None
@@ -97,7 +98,10 @@ def upstream() -> Iterator[tuple[int, int]]:
 
 
 def ask(case: Case, port: int, request: bytes, seconds: float) -> Told:
-    """Play a case against this port. `seconds` is how long new questions are asked, unless the case counts answers."""
+    """Play a case against this port.
+
+    seconds: how long new requests are sent, unless the case counts answers.
+    """
     numbers = (port, case.connections, round(seconds * 1000), case.answers, case.n, case.chunks, case.pause_ms)
     argv = [str(compiled("client")), *map(str, numbers)]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -1,12 +1,12 @@
-"""Checkouts of nproxy beside each other, in turns: whether a change makes it faster, to about a hundredth.
+"""Compares checkouts of nproxy in turns: whether a change makes it faster, to about one percent.
 
     python -m bench.gateway.turns CHECKOUT[@PYTHON] ... [--only whole-64,first] [--starts 4] [--rounds 5] [--seconds 1]
 
-A checkout is a folder, run by this Python unless another one is named, whose environment then has what nproxy needs.
-Each is a process of its own, the bare relay another; rounds are short, and each has all of them in turn. All are
-started anew several times: two processes of the same code differ by a twentieth, by where their memory happens to lie,
-and the same process by a tenth from one minute to the next. So what counts are the medians over all rounds of all
-starts, and each round's ratio to the bare relay's of the same round.
+A checkout is a folder. It is run by this Python unless another one is named, whose environment must then have nproxy's
+dependencies. Each runs in a process of its own, and the bare relay in another; rounds are short, and each has all of
+them in turn. All are restarted several times: two processes of the same code differ by a twentieth, depending on where
+their memory happens to be, and the same process by a tenth from one minute to the next. So what counts are the medians
+over all rounds of all starts, and each round's ratio to the bare relay's of the same round.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from bench.gateway.peers import PEERS, Peer, Running, Scene
 from bench.gateway.programs import upstream
 
 Rounds = Mapping[str, Mapping[str, Sequence[Round]]]
-"""What was found: by case, then by gateway, in the order of the rounds."""
+"""The results: by case, then by gateway, in the order of the rounds."""
 
 
 def checkout(word: str) -> tuple[str, Peer]:
-    """What to call a checkout, and how it is run. Raises SystemExit where there is none."""
+    """Return a name for a checkout, and how it is run. Raises SystemExit if it is not one."""
     path, _, python = word.partition("@")
     folder = Path(path).resolve()
     if not (folder / "nproxy" / "__main__.py").exists():
@@ -52,7 +52,7 @@ def checkout(word: str) -> tuple[str, Peer]:
 
 
 def play(peers: Mapping[str, Peer], cases: Mapping[str, Case], *, starts: int, rounds: int, seconds: float) -> Rounds:
-    """Play all cases against all peers in turn. Raises RuntimeError where an answer was not whole."""
+    """Play all cases against all gateways in turn. Raises RuntimeError if an answer was not complete."""
     found: dict[str, dict[str, list[Round]]] = {case: {name: [] for name in peers} for case in cases}
     gateway_core, load_core = cores()
     for start in range(starts):
@@ -79,7 +79,7 @@ def play(peers: Mapping[str, Peer], cases: Mapping[str, Case], *, starts: int, r
 
 
 def table(found: Rounds) -> str:
-    """The medians as Markdown, and how they stand to the bare relay's; the least beside them."""
+    """Return the medians as Markdown, their ratios to the bare relay's, and the minima."""
     rows = []
     for case, gateways in found.items():
         bare = gateways[BARE]

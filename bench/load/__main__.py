@@ -1,11 +1,11 @@
-"""The load bars, each one command: what the gateway holds, measured from outside with every byte checked.
+"""The load bars, each one command: what load the gateway can take, measured from outside with every byte checked.
 
     python -m bench.load wide --clients 1000 --n 8 --seconds 300
     python -m bench.load all              # the long forms one after the other, as `make soak` does
-    python -m bench.load wide --short     # seconds; figures that say nothing, checks that do
+    python -m bench.load wide --short     # takes seconds; its checks are valid, its figures are not
 
-Every run writes bench/results/load/NAME.json (unless --short) with the conditions, and docs/load.md's table anew.
-Exit code 1: something did not hold.
+Every run writes bench/results/load/NAME.json (unless --short) with the conditions, and updates docs/load.md's table.
+Exit code 1: a check failed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bench.load.stand import stand
 
 
 async def measure(name: str, options: dict[str, float], *, record: bool) -> bool:
-    """Run one bar; gives whether it holds."""
+    """Run one bar; returns whether it holds."""
     print(f"{name}: {BARS[name].says}\n  {options}", flush=True)
     conditions = page.conditions()
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""What a client asks, and how that can end."""
+"""What a client asks, and how a request can end."""
 
 from __future__ import annotations
 
@@ -12,22 +12,21 @@ How = Literal["close", "reset", "half-close"]
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request. leave: after so many seconds the client goes, in the way of `how`.
-
-    cuts: answers of the upstream are cut, and where that is behind the text, nobody knows what it cost: an answer may
-    lack its usage.
-    """
+    """One request."""
 
     seed: int
     n: int
     tokens: int
     stream: bool = True
     leave: float | None = None
+    """Seconds after which the client disconnects; None: it stays."""
     how: How = "close"
+    """How it disconnects."""
     cuts: bool = False
+    """Whether the upstream's answers are cut. A cut after the text leaves the usage unknown, so it may be missing."""
 
     def http(self, key: str) -> bytes:
-        """The request's bytes."""
+        """Return the request's bytes."""
         body: dict[str, Any] = {
             "model": "load",
             "messages": [{"role": "user", "content": "Say what your seed says."}],
@@ -45,16 +44,17 @@ class Ask:
 
 @dataclass(slots=True)
 class Outcome:
-    """How a request ended.
-
-    ok: every byte of every choice was right, and nothing was missing. refused: 429 or 503 before the stream began.
-    error: another status, or an error event. cut: the connection ended before the answer. seconds: to its end. first:
-    to its first text. port: the client's.
-    """
+    """How a request ended."""
 
     kind: Kind
+    """ok: every byte of every choice was right, and nothing was missing. refused: 429 or 503 before the stream began.
+    error: another status, or an error event. cut: the connection ended before the answer. left: the client
+    disconnected."""
     detail: str = ""
     status: int = 0
     seconds: float = 0.0
+    """Seconds to its end."""
     first: float | None = None
+    """Seconds to its first text."""
     port: int = 0
+    """The client's port."""

@@ -1,4 +1,4 @@
-"""What a bar is: a run on a stand, in a long form whose figures count and a short one that shows that it works."""
+"""A bar: a run on a stand, in a long form whose figures count and a short one that shows that it works."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from bench.load.stand import Stand
 class Result:
     """What a bar found.
 
-    line: the figures that matter, for the page. figures: all that was measured, as JSON. holds: what must be so on any
-    machine, however busy. long: what only the long form on a quiet machine can tell.
+    line: the important figures, for the page. figures: all that was measured, as JSON. holds: checks that must hold on
+    any machine, however busy. long: checks that only the long form on a quiet machine can decide.
     """
 
     line: str
@@ -25,7 +25,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A bar of docs/load.md. says: what must hold, in a line. run: called with `long` or `short` as keywords."""
+    """A bar of docs/load.md. says: what must hold, in one line. run: called with `long` or `short` as keywords."""
 
     says: str
     run: Callable[..., Awaitable[Result]]

@@ -1,8 +1,8 @@
-"""chaos: every fault at once, for a quarter of an hour; no wrong byte, no hang, and nearly all answers whole.
+"""chaos: every fault at once, for a quarter of an hour; no wrong byte, no hang, and nearly all answers complete.
 
-Two replicas, each behind a proxy that breaks connections; they close the connection behind each answer, so that each
-call meets a fault by its own draw. Clients ask for one choice and for eight in turns, and some leave. A worker of the
-gateway is killed now and then; what was on it is counted apart, by the ports of its connections.
+There are two replicas, each behind a proxy that breaks connections. They close the connection after each answer, so
+that each call has its own chance of a fault. Clients ask for one choice and for eight in turn, and some disconnect. A
+worker of the gateway is killed now and then; its requests are counted separately, by the ports of its connections.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.fakes.chaos import ChaosProxy, Fault, drawn
 
 UNAVAILABLE = 0.05
 FAULTS = {Fault("reset"): 0.05, Fault("stall", after=500): 0.02, Fault("garble"): 0.01}
-"""Stalls are in mid-stream: before its first event a call that says nothing may be at work."""
+"""Stalls happen in mid-stream: before its first event a silent call may still be at work."""
 LEAVERS = 0.1
 WIDTHS = (1, 8)
 IDLE_SECONDS = 2.0
@@ -38,13 +38,13 @@ EVENT_BYTES = 180
 
 @dataclass(slots=True)
 class Casualties:
-    """Connections of killed workers, by the client's port and when."""
+    """Connections of killed workers: the client's port, and when the worker was killed."""
 
     ports: dict[int, float] = field(default_factory=dict)
     killed: int = 0
 
     def has(self, outcome: Outcome) -> bool:
-        """Whether this answer was on a worker that was killed just now."""
+        """Whether this answer was cut because its worker was killed within the last 5 s."""
         at = self.ports.get(outcome.port, 0.0)
         return outcome.kind == "cut" and time.monotonic() - at < 5.0
 
@@ -52,7 +52,11 @@ class Casualties:
 async def run(
     stand: Stand, *, seconds: float, seconds_off: float, clients: int, workers: int, kill_every: float, tokens: int
 ) -> Result:
-    """seconds: with `resume: replay`. seconds_off: the same without, beside it. kill_every: seconds between kills."""
+    """Run the bar.
+
+    seconds: with `resume: replay`. seconds_off: the same without resume, for comparison. kill_every: seconds between
+    kills.
+    """
     figures: dict[str, Any] = {}
     for resume, lasts in (("replay", seconds), ("off", seconds_off)):
         if lasts:
@@ -120,7 +124,7 @@ async def _phase(
 
 @asynccontextmanager
 async def _replicas(stand: Stand, *, seed: str, tokens: int) -> AsyncIterator[list[ChaosProxy]]:
-    """Two upstreams behind proxies that break what passes."""
+    """Start two upstreams behind proxies that inject faults."""
     async with contextlib.AsyncExitStack() as stack:
         proxies = []
         for number in range(2):
@@ -144,7 +148,7 @@ async def _client(
         if casualties.has(outcome):
             on_killed[outcome.kind] += 1
         if outcome.kind in ("cut", "refused"):
-            await asyncio.sleep(0.2)  # as a client does that finds nobody there
+            await asyncio.sleep(0.2)  # as a client does if it cannot connect
         turn += 1
     client.close()
 
@@ -158,7 +162,7 @@ async def _kill(gateway: Gateway, casualties: Casualties, every: float) -> None:
             continue
         worker = draw.choice(workers)
         with contextlib.suppress(psutil.NoSuchProcess):
-            worker.suspend()  # nothing is accepted between looking and killing
+            worker.suspend()  # nothing is accepted between reading the connections and killing
             now = time.monotonic()
             for connection in worker.net_connections("tcp"):
                 if connection.raddr and connection.laddr.port == gateway.port:

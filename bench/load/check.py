@@ -1,4 +1,4 @@
-"""An answer held against what was asked: every byte of every choice, ends and usage; nothing of it is stored."""
+"""Checks an answer against the request: every byte of every choice, ends and usage; stores none of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Wrong(Exception):
 
 
 class Check:
-    """An answer held against what it must be. said: characters of each choice so far."""
+    """Checks one answer. said: characters of each choice so far."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -25,7 +25,7 @@ class Check:
         self.error: str | None = None
 
     def event(self, data: bytes) -> int:
-        """Take one event; gives how many characters of text it brought. Raises Wrong."""
+        """Take one event; returns how many characters of text it brought. Raises Wrong."""
         if self.done or self.error is not None:
             raise Wrong(f"something behind the end: {data[:100]!r}")
         if data == b"[DONE]":
@@ -43,7 +43,7 @@ class Check:
         return brought
 
     def whole(self, body: bytes) -> None:
-        """Take a whole answer in JSON form. Raises Wrong."""
+        """Take a whole JSON answer. Raises Wrong."""
         answer = orjson.loads(body)
         if sorted(choice["index"] for choice in answer["choices"]) != list(range(self._ask.n)):
             raise Wrong("not the choices that were asked for")

@@ -1,10 +1,10 @@
-"""A lean client: asks, reads the answer as it comes, and checks every byte of every choice.
+"""A lean client: sends requests, reads the answers as they arrive, and checks every byte of every choice.
 
     client = Client("127.0.0.1", 8000)
     outcome = await client.ask(Ask(seed=5, n=8, tokens=30))      # choice i says talk.text(5 + i, 30), or it is `wrong`
 
-One connection per client, kept as long as the gateway keeps it. What the answer is measured against follows from what
-was asked; nothing is stored but how far each choice has got.
+One connection per client, kept as long as the gateway keeps it. The expected answer follows from the request; only the
+position within each choice is stored.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bench.load.tape import Tape
 
 @dataclass(slots=True)
 class _Reading(asyncio.Protocol):
-    """One connection: the bytes of answers taken apart, as HTTP and as events."""
+    """One connection: parses the bytes of answers, as HTTP and as events."""
 
     tape: Tape
     transport: asyncio.Transport | None = None
@@ -38,13 +38,13 @@ class _Reading(asyncio.Protocol):
     port: int = 0
     _buffer: bytes = b""
     _status: int = 0
-    _length: int | None = None  # None: in chunks
+    _length: int | None = None  # None: chunked
     _events: bytes = b""
     _body: bytearray = field(default_factory=bytearray)
     _clock: Any = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's has only the interface
         self._clock = asyncio.get_running_loop().time
         self.port = transport.get_extra_info("sockname")[1]
 
@@ -53,7 +53,7 @@ class _Reading(asyncio.Protocol):
         self._over(Outcome("cut", "" if exc is None else type(exc).__name__, self._status))
 
     def begin(self, ask: Ask, key: str) -> asyncio.Future[Outcome]:
-        """Send a request; gives what becomes of it."""
+        """Send a request; returns a future of its outcome."""
         assert self.transport is not None
         self.ended = asyncio.get_running_loop().create_future()
         self.check = Check(ask)
@@ -155,7 +155,7 @@ class _Reading(asyncio.Protocol):
 
 
 class Client:
-    """Asks one thing after the other. hang: seconds after which an answer that has not ended is given up."""
+    """Sends one request after the other. hang: seconds after which an answer that has not ended is given up."""
 
     def __init__(self, host: str, port: int, tape: Tape, *, key: str = "", hang: float = 120.0) -> None:
         self._address = host, port
@@ -165,7 +165,7 @@ class Client:
         self._reading: _Reading | None = None
 
     async def ask(self, ask: Ask) -> Outcome:
-        """Ask, and read the answer to its end, or leave before it; nothing is raised."""
+        """Send a request, and read its answer to the end or disconnect before; raises nothing."""
         outcome = await self._ask(ask)
         self._tape.count(outcome)
         return outcome
@@ -203,7 +203,7 @@ class Client:
             return
         sock: socket.socket = transport.get_extra_info("socket")
         if how == "half-close":
-            transport.write_eof()  # and nobody reads any more
+            transport.write_eof()  # and nothing is read any more
             transport.pause_reading()
             await asyncio.sleep(random.random())
             transport.abort()

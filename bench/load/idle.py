@@ -1,4 +1,4 @@
-"""idle: thousands of clients that are connected and ask nothing: what each costs, and that others are answered."""
+"""idle: thousands of connected clients that ask nothing: the memory for each, and whether others are answered."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bench.load.tape import Tape
 
 N, TOKENS = 8, 8
 ASKED = 50
-"""Requests before, and as many beside the idle connections."""
+"""Number of requests before, and while the idle connections are open."""
 BACK_SECONDS = 15.0
 SPARE_FILES = 500
 MOST_KIB = 16.0
@@ -25,12 +25,16 @@ MOST_MS = 100.0
 
 
 async def run(stand: Stand, *, idle: int, processes: int, workers: int) -> Result:
-    """idle: connections in all. processes: that hold them. workers: of the gateway, each for half of its open files."""
+    """Run the bar.
+
+    idle: connections in all. processes: that hold them. workers: of the gateway; each accepts connections up to half of
+    its limit of open files.
+    """
     demand_files(max(2 * idle // workers, idle // processes) + SPARE_FILES)
     upstream = await stand.upstream(0.0)
     gateway = await stand.gateway({**settings(f"{upstream.url}/v1"), "listen": {"workers": workers}})
     alone, beside = Tape(), Tape()
-    await _ask(gateway, Tape())  # what is made once is made before it is counted
+    await _ask(gateway, Tape())  # what is created once is created before the baseline
     await _ask(gateway, alone)
     before = Usage.of(gateway.family())
     with ExitStack() as stack:
@@ -80,19 +84,19 @@ async def _ask(gateway: Gateway, tape: Tape) -> None:
 
 
 def _idler(stack: ExitStack, gateway: Gateway, count: int) -> subprocess.Popen[bytes]:
-    """A process that opens connections, and holds them until the stack is closed."""
+    """Start a process that opens connections, and holds them until the stack is closed."""
     words = [sys.executable, "-m", "bench.load.idler", str(gateway.port), str(count)]
     return stack.enter_context(subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
 
 
 async def _said(idlers: Sequence[subprocess.Popen[bytes]]) -> int:
-    """The sum of the next number of each."""
+    """Return the sum of the next number of each process."""
     lines = await asyncio.gather(*(asyncio.to_thread(one.stdout.readline) for one in idlers if one.stdout is not None))
     return sum(int(line or b"0") for line in lines)
 
 
 async def _back(gateway: Gateway, files: int) -> Usage:
-    """What is held once the files are back, or when the time is over."""
+    """Return the usage once the files are closed, or when the time is over."""
     deadline = time.monotonic() + BACK_SECONDS
     while True:
         usage = Usage.of(gateway.family())

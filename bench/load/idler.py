@@ -1,8 +1,8 @@
-"""A process that holds connections to a gateway: each has asked once, and says nothing more.
+"""A process that holds connections to a gateway: each has sent one request, and then stays silent.
 
     python -m bench.load.idler PORT COUNT
 
-It says how many it has opened, then for each line that it reads how many are open still; it ends with its input.
+It prints how many it has opened, then for each line that it reads how many are still open; it ends with its input.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def main() -> None:
 
 
 def _connection(port: int) -> socket.socket:
-    """A connection that was answered, and is kept."""
+    """Return an open connection whose request was answered."""
     sock = socket.create_connection(("127.0.0.1", port), _PATIENCE)
     sock.sendall(_ASK)
     answer = b""
@@ -40,7 +40,7 @@ def _connection(port: int) -> socket.socket:
 
 
 def _open(held: list[socket.socket]) -> int:
-    """How many are open: nothing is to be read of them, neither bytes nor an end."""
+    """Return how many are open: nothing can be read from them, neither bytes nor an end."""
     look = select.poll()
     for sock in held:
         look.register(sock, select.POLLIN)

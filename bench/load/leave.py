@@ -1,4 +1,4 @@
-"""leave: clients go at random moments and in every way; nothing of their requests stays behind."""
+"""leave: clients disconnect at random moments and in every way; nothing of their requests remains."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ BACK_SECONDS = 15.0
 
 
 async def run(stand: Stand, *, leavers: int, clients: int) -> Result:
-    """leavers: requests whose client goes. clients: how many are there at once.
+    """Run the bar. leavers: requests whose client disconnects. clients: how many there are at once.
 
-    Three quarters of the choices that they ask for are let in, and half find room upstream, so that some leave while
-    their requests wait, and some while their calls do.
+    Three quarters of the choices that they ask for are admitted, and half get capacity upstream, so that some clients
+    leave while their requests wait, and some while their calls do.
     """
     upstream = await stand.upstream(PACE)
     asked = clients * (1 + WIDEST) // 2
     room = {"inflight_choices": max(128, 3 * asked // 4), "per_key_choices": max(128, 3 * asked // 4)}
     gateway = await stand.gateway(settings(f"{upstream.url}/v1", parallel=max(8, asked // 2), limits=room))
     tape, draw = Tape(), random.Random("leave")
-    await _leave(gateway, tape, draw, leavers // 10, clients)  # what is made once is made before it is counted
+    await _leave(gateway, tape, draw, leavers // 10, clients)  # what is created once is created before the baseline
     await gateway.wait_idle(BACK_SECONDS)
     files, tasks = await _held(gateway, upstream)
     watch = Watch(gateway)
@@ -82,14 +82,14 @@ async def _leave(gateway: Gateway, tape: Tape, draw: random.Random, leavers: int
 
 
 async def _held(gateway: Gateway, upstream: Upstream) -> tuple[int, int]:
-    """Open files, without the connections to the upstream that are kept for further calls, and tasks."""
+    """Return the open files, without the connections to the upstream that are kept for further calls, and the tasks."""
     tasks = int((await gateway.gauges())["nproxy_event_loop_tasks"])
-    kept = (await upstream.counts())["connections"] - 1  # this question has one, too
+    kept = (await upstream.counts())["connections"] - 1  # this request has one, too
     return Usage.of(gateway.family()).files - kept, tasks
 
 
 async def _back(gateway: Gateway, upstream: Upstream, files: int, tasks: int) -> tuple[int, int]:
-    """Files and tasks once they are at their baseline, or as they are when the time is over."""
+    """Return files and tasks once they are at their baseline, or as they are when the time is over."""
     deadline = asyncio.get_running_loop().time() + BACK_SECONDS
     while True:
         now = await _held(gateway, upstream)

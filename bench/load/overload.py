@@ -18,8 +18,11 @@ REFUSED_MS = 20.0
 
 
 async def run(stand: Stand, *, permits: int, n: int, seconds: float, pace: float, tokens: int) -> Result:
-    """permits: choices at once, which is the capacity. First as many clients as that holds, each asking again as soon
-    as it is answered: the peak. Then requests that come whatever becomes of those before them, three times as many."""
+    """Run the bar. permits: choices at once, which is the capacity.
+
+    First a closed loop with as many clients as fit the capacity, each asking again as soon as it is answered: the peak.
+    Then an open loop, whose requests come whether or not earlier ones have ended, at three times the rate that fits.
+    """
     upstream = await stand.upstream(pace)
     config = settings(
         f"{upstream.url}/v1",
@@ -64,7 +67,7 @@ async def run(stand: Stand, *, permits: int, n: int, seconds: float, pace: float
 
 
 async def _closed(gateway: Gateway, tape: Tape, clients: int, seconds: float, *, n: int, tokens: int) -> float:
-    """So many clients that ask again and again; gives the tokens a second that were right."""
+    """Run so many clients that ask again and again; returns the correct tokens per second."""
     begun = time.monotonic()
 
     async def one(number: int) -> None:
@@ -80,7 +83,10 @@ async def _closed(gateway: Gateway, tape: Tape, clients: int, seconds: float, *,
 
 
 async def _opened(gateway: Gateway, tape: Tape, rate: float, seconds: float, *, n: int, tokens: int) -> float:
-    """So many requests a second, each from a client of its own; gives the tokens a second while they came."""
+    """Send so many requests per second, each from an idle client or a new one.
+
+    Returns the correct tokens per second during that time.
+    """
     begun = time.monotonic()
     idle: list[Client] = []
     in_time = 0

@@ -20,7 +20,7 @@ _BEGIN, _END = "<!-- figures -->\n", "<!-- end of figures -->\n"
 
 
 def conditions() -> dict[str, Any]:
-    """What the figures were taken under."""
+    """Return the conditions under which the figures were taken."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT)
     return {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
@@ -36,7 +36,7 @@ def conditions() -> dict[str, Any]:
 
 
 def write(name: str, result: dict[str, Any]) -> None:
-    """Write a bar's figures, and the page's table anew."""
+    """Write a bar's figures, and update the page's table."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
     text = PAGE.read_text()
@@ -46,7 +46,7 @@ def write(name: str, result: dict[str, Any]) -> None:
 
 
 def table() -> str:
-    """What was found, a row for each bar, from the files of the results."""
+    """Return the table of results, a row for each bar, from the result files."""
     rows = ["| bar | holds | figures | commit, load average before |", "|---|---|---|---|"]
     for file in sorted(RESULTS.glob("*.json")):
         result = json.loads(file.read_text())

@@ -1,4 +1,4 @@
-"""reload: settings read again and workers replaced, over and over, while streams run; none of them fails."""
+"""reload: settings are reloaded and workers replaced, over and over, while streams run; none of them fails."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ READINGS = "nproxy_config_reloads_total"
 async def run(
     stand: Stand, *, streams: int, reloads: int, restarts: int, interval: float, workers: int, tokens: int
 ) -> Result:
-    """Every `interval` seconds the settings change, every fifth time to something that must be refused; in between
-    workers are replaced one after the other."""
+    """Run the bar.
+
+    Every `interval` seconds the settings change, every fifth time to invalid ones that must be refused; in between,
+    workers are replaced one after the other.
+    """
     upstream = await stand.upstream(PACE)
     good = [_settings(upstream.url, workers, limit) for limit in (streams + 300, streams + 400)]
     gateway = await stand.gateway(good[0])
@@ -73,7 +76,7 @@ async def _client(client: Client, number: int, tokens: int, ended: asyncio.Event
 
 
 async def _reload(stand: Stand, gateway: Gateway, config: dict[str, Any], *, refused: bool) -> None:
-    """Change the file, and wait until the gateway has said what it thinks of it."""
+    """Change the file, and wait until the gateway has accepted or refused it."""
     before = (await gateway.gauges()).get(READINGS, 0.0)
     listen = {"host": "127.0.0.1", "port": gateway.port, **config.get("listen", {})}
     stand.config_file({**config, "listen": listen})
@@ -88,7 +91,7 @@ async def _reload(stand: Stand, gateway: Gateway, config: dict[str, Any], *, ref
 
 
 async def _restart(gateway: Gateway, tokens: int) -> None:
-    """Replace all workers, and wait until the last of the old ones has gone."""
+    """Replace all workers, and wait until the last of the old ones has ended."""
     old = {process.pid for process in gateway.family()[1:]}
     gateway.child.send_signal(signal.SIGUSR2)
     deadline = time.monotonic() + 2 * SETTLE_SECONDS + 4 * tokens / PACE

@@ -1,4 +1,4 @@
-"""soak: many requests in equal cycles; what the process holds behind each of them does not grow."""
+"""soak: many requests in equal cycles; the memory of the gateway after each cycle does not grow."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from bench.load.tape import Tape
 
 N, TOKENS = 4, 8
 SETTLE_SECONDS = 6.0
-"""Behind a cycle: kept connections are closed by then."""
+"""Pause after a cycle: kept connections are closed by then."""
 SKIPPED = 2
 MOST_SLOPE = 1.0
 
 
 async def run(stand: Stand, *, requests: int, cycles: int, clients: int) -> Result:
-    """requests: in all. clients: how many ask at once, each as soon as it is answered."""
+    """Run the bar. requests: in all. clients: how many ask at once, each again as soon as it is answered."""
     upstream = await stand.upstream(0.0)
     gateway = await stand.gateway(settings(f"{upstream.url}/v1"))
     tape = Tape()

@@ -1,4 +1,4 @@
-"""The stand that a bar is run on: upstreams and a gateway as processes, and what they use, read from outside."""
+"""The stand that a bar runs on: upstreams and a gateway as processes, and their resource usage, read from outside."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ END_SECONDS = 60.0
 
 
 def raise_file_limit() -> int:
-    """Raise the limit of open files to what is allowed, and give it."""
+    """Raise the limit of open files to the maximum allowed, and return it."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     return most
 
 
 def demand_files(needed: int) -> None:
-    """Raises SystemExit where no process may open so many files."""
+    """Raise SystemExit if a process may not open so many files."""
     allowed = raise_file_limit()
     if allowed < needed:
         sys.exit(f"this bar opens {needed} files in one process, and the hard limit is {allowed}: raise `ulimit -Hn`")
@@ -54,7 +54,7 @@ class Process:
         return f"http://127.0.0.1:{self.port}"
 
     def family(self) -> list[psutil.Process]:
-        """This process and all below it."""
+        """Return this process and all its descendants."""
         try:
             first = psutil.Process(self.child.pid)
             return [first, *first.children(recursive=True)]
@@ -64,7 +64,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a family of processes holds, and the CPU seconds it has used."""
+    """The memory (RSS, in bytes) and open files of a family of processes, and the CPU seconds it has used."""
 
     rss: int
     files: int
@@ -87,7 +87,7 @@ class Usage:
 
 @dataclass(slots=True)
 class Watch:
-    """What a process and all below it used, looked at every `interval` seconds. curve: (seconds, MiB)."""
+    """Watches the usage of a process and its descendants, every `interval` seconds. curve: (seconds, MiB)."""
 
     process: Process
     interval: float = 1.0
@@ -96,7 +96,7 @@ class Watch:
     _seconds: float = 0.0
 
     async def look(self) -> None:
-        """Look until cancelled."""
+        """Watch until cancelled."""
         begun = time.monotonic()
         while True:
             rss = 0
@@ -112,7 +112,7 @@ class Watch:
 
     @property
     def cpu(self) -> float:
-        """Share of a core, of processes that have ended meanwhile too."""
+        """Share of a core, including processes that have ended meanwhile."""
         return sum(last - first for first, last in self._spent.values()) / max(0.5, self._seconds)
 
     @property
@@ -121,7 +121,7 @@ class Watch:
         return max((rss for _, rss in self.curve), default=0.0)
 
     def thinned(self, points: int = 30) -> list[tuple[float, float]]:
-        """The curve in about so many points."""
+        """Return the curve with about so many points."""
         return self.curve[:: max(1, len(self.curve) // points)]
 
 
@@ -130,10 +130,10 @@ def mebibytes(size: float) -> float:
 
 
 class Gateway(Process):
-    """`nproxy serve` as users start it."""
+    """`nproxy serve`, started as users do."""
 
     async def gauges(self) -> dict[str, float]:
-        """The sums of the metrics, by name, over all labels."""
+        """Return the sums of the metrics over all labels, by name."""
         async with plain_client() as client:
             text = (await client.get(f"{self.url}/metrics")).raise_for_status().text
         sums: dict[str, float] = {}
@@ -147,7 +147,7 @@ class Gateway(Process):
             return (await client.get(f"{self.url}/status")).raise_for_status().json()
 
     async def wait_idle(self, seconds: float) -> dict[str, float]:
-        """The gauges of work in flight once they are all 0, or as they are when the time is over."""
+        """Return the gauges of work in flight once they are all 0, or as they are when the time is over."""
         deadline = time.monotonic() + seconds
         while True:
             gauges = await self.gauges()
@@ -169,20 +169,20 @@ class Upstream(Process):
         return counts
 
     async def refuse(self, share: float) -> None:
-        """Answer so many calls with a 503 from now on."""
+        """Answer this share of calls with a 503 from now on."""
         async with plain_client() as client:
             await client.post(f"{self.url}/faults", json={"refuse": share})
 
 
 class Stand:
-    """Where upstreams and gateways are started; they end with it."""
+    """Starts upstreams and gateways; they end with it."""
 
     def __init__(self, stack: AsyncExitStack, folder: Path) -> None:
         self._stack = stack
         self._folder = folder
 
     async def upstream(self, pace: float, *, close: bool = False) -> Upstream:
-        """Start a lean upstream. pace: tokens a second of each stream."""
+        """Start a lean upstream. pace: tokens per second of each stream. close: end connections after every answer."""
         port = free_port()
         words = ["-m", "bench.load.upstream", "--port", str(port), "--pace", str(pace), *(["--close"] * close)]
         child = await self._start(words, port, "/v1/models", "upstream")
@@ -221,7 +221,7 @@ class Stand:
 
 @asynccontextmanager
 async def stand(folder: Path) -> AsyncIterator[Stand]:
-    """A stand whose processes write their configuration and logs into `folder`."""
+    """Open a stand whose processes have their configuration and logs in `folder`."""
     async with AsyncExitStack() as stack:
         yield Stand(stack, folder)
 
@@ -239,7 +239,7 @@ async def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def settings(*upstreams: str, limits: dict[str, Any] | None = None, **upstream: Any) -> dict[str, Any]:
-    """A gateway's configuration in front of replicas at these URLs, logs quiet."""
+    """Return a gateway's configuration for replicas at these URLs, with JSON logs."""
     fleet = {"name": "load", "replicas": list(upstreams), "models": ["load"], "n": "fanout", **upstream}
     config: dict[str, Any] = {"upstreams": [fleet], "telemetry": {"log_format": "json"}}
     return config if limits is None else {**config, "limits": limits}

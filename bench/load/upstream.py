@@ -1,11 +1,12 @@
-"""A lean upstream: one process that answers thousands of streams at once, every byte of them known beforehand.
+"""A lean upstream: one process that answers thousands of streams at once, with every byte known beforehand.
 
     python -m bench.load.upstream --port 9001 --pace 1
 
-It speaks as much HTTP as the gateway's client does: whole heads, bodies by length, connections kept. A call has one
-choice whatever its `n` says; its text is `talk.text(seed, max_tokens)`. Tokens leave on a wheel: each stream has a
-spoke, and the wheel turns once in `1 / pace` seconds, so that streams are spread evenly and none has a timer. pace 0:
-all at once. `GET /counts` tells what is going on; `POST /faults` sets the share of calls that get a 503.
+It implements as much of HTTP as the gateway's client uses: whole heads, bodies by length, persistent connections. A
+call has one choice whatever its `n` is; its text is `talk.text(seed, max_tokens)`. Tokens are sent by a timer wheel:
+each stream has a slot, and the wheel turns once in `1 / pace` seconds, so that streams are spread evenly and none needs
+a timer of its own. pace 0: all tokens at once. `GET /counts` returns the counts of calls; `POST /faults` sets the share
+of calls that get a 503.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from bench.load.talk import PROMPT_TOKENS, text, token, written
 
 MODEL = "load"
 TICKS = 50
-"""Spokes that come by in a second."""
+"""Slots of the wheel per second."""
 
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n%b\r\n"
@@ -34,19 +35,26 @@ _CLOSE = b"connection: close\r\n"
 
 @dataclass(slots=True)
 class Counts:
-    """Calls so far: begun, answered to the end, left by the other side, refused; and connections that are open."""
+    """Counts of calls and connections."""
 
     begun: int = 0
+    """Calls so far."""
     answered: int = 0
+    """Calls answered to the end."""
     left: int = 0
+    """Calls whose client disconnected."""
     refused: int = 0
+    """Calls answered with a 503."""
     open: int = 0
+    """Calls being answered."""
     most_open: int = 0
+    """The maximum of `open`."""
     connections: int = 0
+    """Open connections."""
 
 
 class Server:
-    """What all connections share. keep: connections serve further calls."""
+    """The state that all connections share. keep: connections serve further calls."""
 
     def __init__(self, pace: float, *, keep: bool) -> None:
         self.pace = pace
@@ -76,7 +84,7 @@ class Server:
         self._wheel[self._draw.randrange(len(self._wheel))].append(stream)
 
     def ended(self, *, whole: bool) -> None:
-        """A call is over."""
+        """Note that a call is over."""
         self.counts.open -= 1
         if whole:
             self.counts.answered += 1
@@ -84,7 +92,7 @@ class Server:
             self.counts.left += 1
 
     async def turn(self) -> None:
-        """Turn the wheel, for good; a turn that comes late is made up for."""
+        """Turn the wheel forever; late turns are caught up."""
         loop = asyncio.get_running_loop()
         due = loop.time()
         while True:
@@ -99,7 +107,7 @@ class Server:
 
 
 class Stream:
-    """One answer under way. over: nothing more is to be said, or nobody is there to hear it."""
+    """One answer in progress. over: nothing more is to be sent, or the client has disconnected."""
 
     __slots__ = ("_at", "_before", "_connection", "_seed", "_streamed", "_tokens", "_usage", "over")
 
@@ -114,13 +122,13 @@ class Stream:
         self.over = False
 
     def begin(self) -> None:
-        """Send the head and the role; an answer in JSON form has neither."""
+        """Send the head and the role; a JSON answer begins with neither."""
         if self._streamed:
             head = _STREAM % (b"" if self._connection.server.keep else _CLOSE)
             self._connection.write(head + self._choice(b'{"role":"assistant","content":""}', b"null"))
 
     def go_on(self) -> None:
-        """Say the next token or, behind the last one, how it ends."""
+        """Send the next token or, after the last one, the end."""
         if self.over:
             return
         if self._at < self._tokens:
@@ -156,7 +164,7 @@ class Stream:
 
 
 def _chunk(data: bytes) -> bytes:
-    """An event in a chunk of its own."""
+    """Return an event in a chunk of its own."""
     return b"%x\r\ndata: %b\n\n\r\n" % (len(data) + 8, data)
 
 
@@ -170,7 +178,7 @@ class Connection(asyncio.Protocol):
         self._buffer = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's has only the interface
         self.server.counts.connections += 1
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -194,7 +202,7 @@ class Connection(asyncio.Protocol):
         self._take(bytes(request[: request.find(b" ", 5)]), bytes(request[head + 4 :]))
 
     def write(self, data: bytes) -> None:
-        """Write, unless the other side has gone."""
+        """Write, unless the other side has disconnected."""
         if self._transport is not None:
             self._transport.write(data)
 
@@ -203,14 +211,14 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def say(self, status: int, body: bytes) -> None:
-        """Send a whole answer in JSON form."""
+        """Send a whole JSON answer."""
         head = b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\ncontent-length: %d\r\n" % (status, len(body))
         self.write(head + (b"" if self.server.keep else _CLOSE) + b"\r\n" + body)
         if not self.server.keep:
             self.close()
 
     def done(self) -> None:
-        """The call under way is answered."""
+        """Note that the current call is answered."""
         self.stream = None
         self.server.ended(whole=True)
 
@@ -232,7 +240,7 @@ class Connection(asyncio.Protocol):
 
 
 async def serve(port: int, pace: float, *, keep: bool) -> None:
-    """Answer until the process is ended."""
+    """Serve until the process is ended."""
     server = Server(pace, keep=keep)
     loop = asyncio.get_running_loop()
     await loop.create_server(lambda: Connection(server), "127.0.0.1", port, backlog=4096)

@@ -1,4 +1,4 @@
-"""wide: many clients of n choices each, all at once, for minutes: every byte, and what the gateway holds."""
+"""wide: many clients of n choices each, all at once, for minutes: checks every byte, and the gateway's memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ SPARE_FILES = 500
 
 
 async def run(stand: Stand, *, clients: int, n: int, seconds: float, pace: float, tokens: int) -> Result:
-    """pace: tokens a second of each stream. tokens: of each choice, after which its client asks again."""
+    """Run the bar.
+
+    pace: tokens per second of each stream. tokens: of each choice; then its client asks again.
+    """
     demand_files(clients * (n + 1) + SPARE_FILES)
     upstream = await stand.upstream(pace)
     wide = clients * n + 1000
@@ -38,7 +41,7 @@ async def run(stand: Stand, *, clients: int, n: int, seconds: float, pace: float
         for number in range(clients):
             group.create_task(_client(Client("127.0.0.1", gateway.port, tape), number, until, n=n, tokens=tokens))
             if number % 20 == 19:
-                await asyncio.sleep(0.05)  # 400 a second, so that the start is no flood
+                await asyncio.sleep(0.05)  # 400 clients per second, so that the start is not a burst
     elapsed = time.monotonic() - begun
     looking.cancel()
     counts = await upstream.counts()

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class _Commands(click.Group):
-    """All commands. What ends each of them the same way ends here."""
+    """All commands. Handles the exceptions that end each of them in the same way."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the one that was typed."""
+        """Run the chosen command."""
         standard_streams.make_fit()
         try:
             return super().invoke(ctx)
@@ -90,9 +90,9 @@ for _command in (bench, chat, completion, dashboards, models):
 def serve(context: click.Context, /, log_level: str, file: Path | None, **given: str | tuple[str, ...] | None) -> None:
     """Serve the OpenAI API with n on every upstream.
 
-    With no model, no upstream and no file, the built-in engine serves smollm2-135m-instruct.
-    Options go over NPROXY_... variables, and these over the file. Two underscores join the levels of a
-    variable's key: NPROXY_LISTEN__PORT=9000 is the file's listen.port.
+    With no model, no upstream and no file, the built-in engine serves smollm2-135m-instruct. Options override
+    NPROXY_... variables, and variables override the file. Two underscores separate the levels of a variable's key:
+    NPROXY_LISTEN__PORT=9000 sets listen.port.
 
     \b
     Examples:
@@ -129,9 +129,9 @@ def serve(context: click.Context, /, log_level: str, file: Path | None, **given:
 def check(context: click.Context, /, file: Path) -> None:
     """Validate a settings file.
 
-    Prints a summary, or each error with its line. NPROXY_... variables are laid over the file, as they are when
-    serving. The engine's model must lie here or may be on the hub, which is not asked. What a gateway that runs cannot
-    change without a restart, and what servers answer, it cannot know.
+    Prints a summary, or each error with its line. NPROXY_... variables override the file, as they do when serving. The
+    engine's model must be on this machine or be a possible hub id; the hub is not asked. The command cannot know what
+    servers answer, nor which changes a running gateway can apply only after a restart.
 
     \b
     Examples:
@@ -157,8 +157,8 @@ def check(context: click.Context, /, file: Path) -> None:
 def config_schema() -> None:
     """Print the JSON schema of the settings file.
 
-    Editors that know YAML complete and check a file by it that begins with the comment
-    "# yaml-language-server: $schema=nproxy.schema.json".
+    Editors with YAML support use it to complete and check a file that begins with the comment "# yaml-language-server:
+    $schema=nproxy.schema.json".
 
     \b
     Examples:
@@ -190,8 +190,8 @@ def probe(
 ) -> None:
     """Find out what a server can do.
 
-    Asks an OpenAI-compatible server some 65 small requests, 32 of them at once and one for up to 128 choices, and says
-    what showed. URL is its base URL, as in http://127.0.0.1:8000/v1, or unix:/path of a socket.
+    Sends about 65 small requests to an OpenAI-compatible server, 32 of them at once and one for up to 128 choices, and
+    reports what the answers showed. URL is its base URL, such as http://127.0.0.1:8000/v1, or unix:/path of a socket.
 
     \b
     Examples:
@@ -214,7 +214,7 @@ def probe(
 
 @main.group()
 def keys() -> None:
-    """Make API keys for the file that auth.api_keys_file names.
+    """Create API keys for the file that auth.api_keys_file names.
 
     \b
     Examples:
@@ -228,10 +228,10 @@ def keys() -> None:
 @click.option("--file", metavar="FILE", type=click.Path(path_type=Path), help="Add the hash to this file of keys.")
 @click.pass_context
 def keys_new(context: click.Context, /, name: str, file: Path | None) -> None:
-    """Make a key for NAME.
+    """Create a key for NAME.
 
-    Prints the key, once, and what the file of keys is to know of it. With --file the file gets it: a name that it has
-    has two keys from then on, until the old hash is taken out.
+    Prints the key, once, and the entry for the file of keys. With --file the entry is added to that file: if the name
+    is already there, it has two keys until the old hash is removed.
 
     \b
     Examples:
@@ -252,7 +252,7 @@ def keys_new(context: click.Context, /, name: str, file: Path | None) -> None:
 @keys.command("hash")
 @click.pass_context
 def keys_hash(context: click.Context, /) -> None:
-    """Print the hash of a key, which is read from standard input.
+    """Print the hash of a key that is read from standard input.
 
     \b
     Examples:

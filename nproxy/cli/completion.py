@@ -1,4 +1,4 @@
-"""`nproxy completion`: the script with which a shell completes commands and options at the tab key."""
+"""`nproxy completion`: a shell script that completes commands and options at the tab key."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import click
 from click.shell_completion import get_completion_class
 
 _VARIABLE = "_NPROXY_COMPLETE"
-"""In which the script tells `nproxy` to print completions instead of doing anything, by click's rules."""
+"""The variable by which the script asks `nproxy` to print completions instead of running, by click's conventions."""
 
 
 @click.command()
@@ -22,6 +22,6 @@ def completion(context: click.Context, /, *, shell: str) -> None:
       nproxy completion fish > ~/.config/fish/completions/nproxy.fish
     """
     script = get_completion_class(shell)
-    if script is None:  # click has had all three since 8.0
+    if script is None:  # click supports all three since 8.0
         raise click.UsageError(f"no completion for {shell}")
     click.echo(script(context.find_root().command, {}, "nproxy", _VARIABLE).source())

@@ -1,4 +1,4 @@
-"""What a stream says of its tokens: in one chunk at its end, in one for each choice, or along with the choices."""
+"""The token counts in a stream: in one chunk at its end, in one for each choice, or along with the choices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from nproxy.openai.usage import Usage, within_leg
 
 @dataclass(slots=True)
 class Counts:
-    """Takes the chunks of one answer. tails: usages of chunks without choices. riders: per choice the last one."""
+    """Collects the usage in the chunks of one answer.
+
+    tails: the usages of chunks without choices. riders: the last usage that came with each choice.
+    """
 
     tails: list[Usage] = field(default_factory=list)
     riders: dict[int, Usage] = field(default_factory=dict)
@@ -25,5 +28,5 @@ class Counts:
             self.riders[part.index] = chunk.usage
 
     def whole(self, choices: int) -> Usage | None:
-        """The tokens of all choices together; None where the server does not tell."""
+        """Return the token counts of all choices together; None if the server does not report them."""
         return within_leg(self.tails, self.riders, choices)

@@ -1,4 +1,4 @@
-"""A client that asks one server directly, whatever proxies the environment names, as the gateway does."""
+"""An HTTP client that asks one server directly, regardless of proxies in the environment, as the gateway does."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from nproxy.cli.target import Target
 
 @contextlib.contextmanager
 def asking(target: Target, seconds: float) -> Iterator[httpx.Client]:
-    """A client that shows the key and gives up where nothing comes for so many seconds.
+    """Open a client that sends the key and gives up if nothing arrives for so many seconds.
 
-    The authorities that it trusts are the system's, or those of SSL_CERT_FILE, as everywhere in nproxy: httpx would
+    It trusts the system's certificate authorities, or those of SSL_CERT_FILE, as everywhere in nproxy: httpx would
     bring its own.
     """
-    # a connection for each question: one that the server closed in the meantime would fail the next question
+    # A new connection for each question: one that the server has closed in the meantime would fail the next question.
     limits = httpx.Limits(max_keepalive_connections=0)
     trusted = ssl.create_default_context()
     transport = httpx.HTTPTransport(verify=trusted, uds=target.socket, trust_env=False, limits=limits)
@@ -28,7 +28,7 @@ def asking(target: Target, seconds: float) -> Iterator[httpx.Client]:
 
 
 def why(error: httpx.HTTPError) -> str:
-    """Why there is no answer, or no more of it."""
+    """Return the reason why there is no answer, or why it ended early."""
     if isinstance(error, httpx.RemoteProtocolError):
         return ENDED_EARLY if str(error).startswith(("peer closed", "Server disconnected")) else NOT_HTTP
     return reason(error)

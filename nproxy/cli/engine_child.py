@@ -1,11 +1,11 @@
-"""The built-in engine as a supervised child: started, watched, started again when it dies or hangs, and ended with us.
+"""The built-in engine as a supervised child process: started, monitored, restarted if it dies or hangs, and stopped.
 
-nproxy never imports the engine. It starts `python -m engine`, which serves the OpenAI wire on a Unix
-socket in a folder that only this user can enter, and treats it as one more upstream.
+nproxy never imports the engine. It starts `python -m engine`, which serves the OpenAI API on a Unix socket in a folder
+that only this user can enter, and treats it as one more upstream.
 
-The child leads a session of its own, so that Ctrl-C reaches the gateway alone and requests in flight
-can end. Its standard input is a pipe that nobody writes to: when this process is gone, however it
-went, the pipe is closed and the child ends (`--exit-with-stdin`).
+The child leads a session of its own, so that Ctrl-C reaches only the gateway and requests in flight can complete. Its
+standard input is a pipe that nobody writes to: when this process ends, for whatever reason, the pipe is closed and the
+child ends (`--exit-with-stdin`).
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ log = logging.getLogger("nproxy.engine")
 STOP_SECONDS = 10.0
 """How long the child may take to end after SIGTERM before it is killed."""
 HEALTH_SECONDS, HEALTH_LIMIT, HEALTH_FAILURES = 5.0, 10.0, 3
-"""Seconds between two looks at the health of a child that was ready, seconds that an answer may take, and how many
-looks in a row must fail before it counts as hung. Counted and not timed: after a pause of the whole machine it has
-as many chances as ever."""
+"""Seconds between two health checks of a child that was ready, seconds that an answer may take, and how many failed
+checks in a row make it count as hung. Failures are counted rather than timed, so that after a pause of the whole
+machine the child still has all of its chances."""
 
 _STANDARD_ERROR = 2
 _NEEDED = ("torch", "transformers", "tokenizers", "safetensors", "gguf", "jinja2", "numpy")
@@ -48,7 +48,7 @@ class EngineFailed(Exception):
 
 
 def demand_installed() -> None:
-    """Raise EngineFailed where the packages of the engine are not installed; imports none of them."""
+    """Raise EngineFailed if packages of the engine are not installed; imports none of them."""
     if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
         raise EngineFailed(
             f"the built-in engine needs {missing[0]}: pip install '.[engine]' in nproxy's folder"
@@ -57,7 +57,7 @@ def demand_installed() -> None:
 
 
 def command(settings: Engine, model: LocalModel, socket: Path, log_level: str) -> list[str]:
-    """The words that start the engine; options whose setting is null are left to the engine."""
+    """Return the command line of the engine; options whose setting is null are left to the engine's defaults."""
     options = {
         "--uds": socket,
         "--served-model-name": model.id,
@@ -80,7 +80,7 @@ def command(settings: Engine, model: LocalModel, socket: Path, log_level: str) -
         "--pooling": settings.pooling,
         "--seed": settings.seed,
         "--stall-seconds": f"{settings.stall_seconds:g}",
-        # at `info` the engine tells of its start, and so do we
+        # at `info` the engine logs its start, and this process does so already
         "--log-level": "warning" if log_level == "info" else log_level,
     }
     given = [word for option, value in options.items() if value is not None for word in (option, str(value))]
@@ -91,15 +91,15 @@ def command(settings: Engine, model: LocalModel, socket: Path, log_level: str) -
         "--deterministic": settings.deterministic,
     }
     given += [word for word, on in switched.items() if on]
-    # -P: a folder named engine where the user stands is not the engine
+    # -P: ignore a folder named engine in the current directory
     return [sys.executable, "-P", "-m", "engine", str(model.path), *given, "--exit-with-stdin"]
 
 
 @contextlib.contextmanager
 def private_socket() -> Iterator[Path]:
-    """A path for a Unix socket in a new folder of mode 0700, removed afterwards."""
+    """Give a path for a Unix socket in a new folder of mode 0700, removed afterwards."""
     place = Path(tempfile.gettempdir())
-    if len(os.fsencode(place)) > 64:  # a socket's path may have about 100 bytes, and some systems have deep folders
+    if len(os.fsencode(place)) > 64:  # a socket's path may have about 100 bytes, and some systems have long ones
         place = Path("/tmp")  # noqa: S108 - the new folder in it is private
     with private_folder(place) as folder:
         yield folder / "engine.sock"
@@ -112,11 +112,11 @@ async def supervised(
     ready: Callable[[float], None],
     restarted: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[None]:
-    """Keep the engine running while the body runs, and end it afterwards.
+    """Keep the engine running while the body runs, and stop it afterwards.
 
-    ready: called at each readiness with the seconds that the start took. restarted: called whenever it is started
-    again. Raises EngineFailed, and cancels the body, when the engine ends before it was ready for the first time. Later
-    it is started again, with growing pauses, when it dies, and when its health fails for long.
+    ready: called each time it becomes ready, with the seconds that the start took. restarted: called at each restart.
+    Raises EngineFailed, and cancels the body, if the engine ends before it was ready for the first time. Later it is
+    restarted, with growing pauses, when it dies or when its health checks keep failing.
     """
     async with beside(_supervise(argv, socket, ready, restarted)):
         yield
@@ -147,9 +147,9 @@ async def _supervise(
 
 @contextlib.asynccontextmanager
 async def _process(argv: Sequence[str]) -> AsyncIterator[asyncio.subprocess.Process]:
-    """One life of the child; leaving ends it and everything it started.
+    """Run the child once; on exit, end it and everything it started.
 
-    What it prints goes straight to our standard error: a log that nobody reads must not stop the gateway.
+    Its output goes straight to this process's standard error: a log that nobody reads must not block the gateway.
     """
     child = await asyncio.create_subprocess_exec(
         *argv, stdin=asyncio.subprocess.PIPE, stdout=_STANDARD_ERROR, start_new_session=True
@@ -161,7 +161,7 @@ async def _process(argv: Sequence[str]) -> AsyncIterator[asyncio.subprocess.Proc
 
 
 async def _end(child: asyncio.subprocess.Process) -> None:
-    """Ask the child to end, then make it; its own children, which share its session, go with it."""
+    """Ask the child to end, then kill it; its own children, which share its session, are killed too."""
     if child.stdin is not None:
         child.stdin.close()
     if child.returncode is None:
@@ -179,7 +179,7 @@ def _session(socket: Path) -> aiohttp.ClientSession:
 
 
 async def _becomes_ready(child: asyncio.subprocess.Process, session: aiohttp.ClientSession) -> bool:
-    """Wait until the child is well (true) or has ended (false)."""
+    """Wait until the child is healthy (returns True) or has ended (False)."""
     while child.returncode is None:
         if await _illness(session) is None:
             return True
@@ -188,7 +188,7 @@ async def _becomes_ready(child: asyncio.subprocess.Process, session: aiohttp.Cli
 
 
 async def _hangs(child: asyncio.subprocess.Process, session: aiohttp.ClientSession) -> bool:
-    """Wait until the child has ended (false), or has been found unwell too often in a row (true)."""
+    """Wait until the child has ended (returns False), or has failed too many health checks in a row (True)."""
     failures = 0
     while failures < HEALTH_FAILURES:
         if await within(HEALTH_SECONDS, child.wait()):
@@ -201,7 +201,7 @@ async def _hangs(child: asyncio.subprocess.Process, session: aiohttp.ClientSessi
 
 
 async def _illness(session: aiohttp.ClientSession) -> str | None:
-    """What is wrong with the child, as GET /health tells; None when it is well."""
+    """Return what is wrong with the child according to GET /health; None if it is healthy."""
     try:
         async with session.get("http://engine/health", timeout=aiohttp.ClientTimeout(total=HEALTH_LIMIT)) as answer:
             return None if answer.status == 200 else f"{answer.status} {(await answer.text())[:200]}"

@@ -1,4 +1,4 @@
-"""The list of models that a server gives at /models."""
+"""The list of models that a server returns at /models."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from nproxy.openai.jsonvalue import loads
 
 
 class Listed(NamedTuple):
-    """One model. owner: as the server calls it, "" where it does not."""
+    """One model. owner: as the server names it, "" if it does not."""
 
     name: str
     owner: str
 
 
 def models_in(body: bytes) -> list[Listed] | None:
-    """Those of `{"data": [{"id": ...}, ...]}` that have a name; None for what is no such list."""
+    """Return the entries of `{"data": [{"id": ...}, ...]}` that have a name; None if the body is not such a list."""
     try:
         value = loads(body)
     except ValueError:
@@ -32,6 +32,6 @@ def models_in(body: bytes) -> list[Listed] | None:
 
 
 def no_list(content_type: str) -> str:
-    """What is said of a server whose /models is something else: mostly the URL leads to a page for people."""
+    """Return the message for a server whose /models is something else: usually the URL leads to a web page."""
     kind = printable(content_type.partition(";")[0], 40) or "nothing"
     return f"gives no list of models at /models, but {kind}; is this the base URL of its API?"

@@ -1,4 +1,4 @@
-"""How many files this process may hold open."""
+"""The limit on open files of this process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import resource
 
 
 def take_all_files() -> None:
-    """Allow this process and its children as many open files as it may have: each connection is one of them."""
+    """Raise the limit on open files of this process and its children to the maximum: each connection is a file."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):  # some systems tell of more than they give
+    with contextlib.suppress(OSError, ValueError):  # some systems report a higher maximum than they grant
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

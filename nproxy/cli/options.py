@@ -1,4 +1,4 @@
-"""The options of `nproxy serve`, laid over the settings that file and environment gave."""
+"""The options of `nproxy serve`, laid over the settings from file and environment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Given = Mapping[str, str | tuple[str, ...] | None]
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """Options as they were typed: keys of the settings with their text, the upstreams, and what all upstreams get."""
+    """The options as typed: keys of the settings with their text, the upstreams, and the `n` mode of all upstreams."""
 
     keys: tuple[tuple[str, tuple[str, str], str], ...]
     upstreams: tuple[str, ...]
@@ -38,7 +38,7 @@ class ServeOptions:
         return cls(tuple(keys), tuple(given["upstreams"] or ()), n_mode if isinstance(n_mode, str) else None)
 
     def lay_over(self, tree: Tree) -> None:
-        """Put the options into the tree: an --upstream is added to the file's, --n goes to every upstream."""
+        """Put the options into the tree: each --upstream is added to the file's, --n applies to every upstream."""
         for option, path, value in self.keys:
             tree.put(path, value, Origin(option, names_key=True))
         for url in self.upstreams:
@@ -55,7 +55,7 @@ def _list(value: object) -> list[object]:
 
 
 def _free_name(upstreams: list[object]) -> str:
-    """`upstream`, or with a number from 2 on where that name is taken."""
+    """Return `upstream`, with a number from 2 on if that name is taken."""
     taken = {upstream.get("name") for upstream in upstreams if isinstance(upstream, dict)}
     name, number = "upstream", 1
     while name in taken:

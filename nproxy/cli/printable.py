@@ -1,4 +1,4 @@
-"""What a server said, made fit for a terminal."""
+"""Makes a server's words safe for a terminal."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from nproxy.openai.errors import shorten
 
 
 def printable(text: str, limit: int = 120) -> str:
-    """What a server said, on one line, without control characters, and cut."""
+    """Return a server's words on one line, without control characters, and shortened to a limit."""
     return shorten(" ".join("".join(c if c.isprintable() else " " for c in text).split()), limit)

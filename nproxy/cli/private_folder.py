@@ -1,7 +1,7 @@
-"""A folder that only this user can enter, for as long as a block runs; it outlives no process for long.
+"""A folder that only this user can enter and that exists as long as a block runs.
 
-A process that is killed leaves its folder. The next one removes it, and knows it by its lock: a folder in use is locked
-(flock), and the system lets go of the locks of the dead.
+A process that is killed leaves its folder behind, and the next one removes it. A folder in use is recognised by its
+lock (flock), which the system releases when its process ends.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PREFIX = "nproxy-engine-"
 
 @contextmanager
 def private_folder(place: Path) -> Iterator[Path]:
-    """A new folder in `place`, of mode 0700 and removed afterwards, as are those that were left there."""
+    """Create a folder in `place`, of mode 0700, removed afterwards; also remove folders that were left behind there."""
     for left in place.glob(f"{PREFIX}*"):
         _remove_if_left(left)
     folder, lock = _new_folder(place)
@@ -31,12 +31,12 @@ def private_folder(place: Path) -> Iterator[Path]:
 
 
 def _new_folder(place: Path) -> tuple[Path, int]:
-    """A folder, and the file descriptor that holds its lock."""
+    """Create a folder; returns it and the file descriptor that holds its lock."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
-        with suppress(FileNotFoundError):  # another process took it for one that was left, before it had its lock
+        with suppress(FileNotFoundError):  # another process took it for one left behind, before it was locked
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-            with suppress(OSError):  # where there are no such locks, nobody can take one and remove the folder
+            with suppress(OSError):  # if there are no such locks, no other process can get one and remove the folder
                 fcntl.flock(lock, fcntl.LOCK_EX)
             if folder.exists():
                 return folder, lock
@@ -44,10 +44,10 @@ def _new_folder(place: Path) -> tuple[Path, int]:
 
 
 def _remove_if_left(folder: Path) -> None:
-    with suppress(OSError):  # another user's, or gone meanwhile
+    with suppress(OSError):  # it belongs to another user, or is gone meanwhile
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError, which is an OSError: it is in use
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError, which is an OSError, if it is in use
             if os.fstat(lock).st_uid == os.geteuid():
                 shutil.rmtree(folder, ignore_errors=True)
         finally:

@@ -1,4 +1,4 @@
-"""Why a server gave no answer, in a few words, whichever library asked it."""
+"""Short texts that say why a server gave no answer, for any HTTP library."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ ENDED_EARLY = "the connection ended before the answer"
 
 
 def reason(error: BaseException) -> str:
-    """The innermost cause's own words, as the outer ones repeat them less clearly; the system's where it has some."""
+    """Return the message of the innermost cause, since the outer ones repeat it less clearly.
+
+    If the system has a message for the error number, that one is used.
+    """
     while isinstance(inner := error.__cause__ or error.__context__, Exception):
         error = inner
     if isinstance(error, ssl.SSLCertVerificationError):

@@ -37,7 +37,7 @@ log = logging.getLogger("nproxy")
 
 
 class ServeFailed(Exception):
-    """Serving cannot start or go on; the message is one line for the user."""
+    """Serving cannot start or continue; the message is one line for the user."""
 
     def __init__(self, message: str, exit_code: int = 1) -> None:
         super().__init__(message)
@@ -61,9 +61,10 @@ def run(reading: Reading, log_level: str) -> None:
 
 
 def _listen(host: str, port: int, key: str = "--port") -> socket.socket:
-    """Take the port first: whether it is free is known before a model is fetched and loaded. key: what chooses another.
+    """Bind the port first, so that it is known to be free before a model is fetched and loaded.
 
-    Bound is not enough: with SO_REUSEADDR several sockets may be bound to one port, and only one of them may listen.
+    key: the option or setting that chooses another port. Binding is not enough: with SO_REUSEADDR several sockets may
+    be bound to one port, and only one of them may listen.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -89,7 +90,7 @@ def _why_not(error: OSError, host: str, port: int, key: str) -> str:
 
 
 def _model(engine: Engine) -> models.LocalModel:
-    """The engine's model, fetched where it is not here yet."""
+    """Return the engine's model; fetches it if it is not on this machine."""
     try:
         engine_child.demand_installed()
         return models.resolve(engine.model)
@@ -106,7 +107,7 @@ async def _serve(
     model: models.LocalModel | None,
     log_level: str,
 ) -> None:
-    """Serve by one process or by several; where there is an engine, it is ready before anybody is told that we are."""
+    """Serve with one process or several; if there is an engine, readiness is announced only once it is ready."""
     config, stop = reading.checked(), asyncio.Event()
     shown = _named_model(config) if model is None else model.id
     herald = _Herald(
@@ -147,7 +148,7 @@ async def _serve(
 
 @asynccontextmanager
 async def _engine(settings: Engine, model: models.LocalModel, log_level: str, herald: _Herald) -> AsyncIterator[Path]:
-    """Keep the engine running while the block runs; gives its socket, where it may not answer yet."""
+    """Keep the engine running while the block runs; gives its socket, on which it may not answer yet."""
     log.info("loading %s", model.id)
     with (
         engine_child.private_socket() as engine_socket,
@@ -166,39 +167,43 @@ async def _engine(settings: Engine, model: models.LocalModel, log_level: str, he
 
 @dataclass(slots=True)
 class _Herald:
-    """Tells the user and systemd that we serve: once the gateway listens and the engine, where there is one, is ready.
-
-    model: to be called in the example. keys: one has to be shown. playground: it is switched on. loading: the engine
-    has not been ready yet.
-    """
+    """Tells the user and systemd when serving has begun: the gateway listens and the engine, if any, is ready."""
 
     notifier: Notifier
+    """The connection to systemd."""
     model: str | None
+    """The model name in the example call."""
     _: KW_ONLY
     keys: bool
+    """Whether clients must send a key."""
     playground: bool
+    """Whether the playground is enabled."""
     loading: bool
+    """Whether the engine has not been ready yet."""
     _url: str | None = None
     _metrics: CommonMetrics | None = None
 
     def listens(self, url: str, metrics: CommonMetrics) -> None:
-        """The gateway accepts connections. To be called once."""
+        """Note that the gateway accepts connections. To be called once."""
         self._url, self._metrics = url, metrics
         self._greet()
 
     def engine_ready(self) -> None:
-        """The engine is ready, for the first time or again."""
+        """Note that the engine is ready, for the first time or again."""
         if self.loading:
             self.loading = False
             self._greet()
 
     def engine_restarted(self) -> None:
-        """The engine had ended, and was started again."""
+        """Note that the engine had ended and was restarted."""
         if self._metrics is not None:
             self._metrics.engine_restarts.inc()
 
     def reloaded(self, _: Reload) -> None:
-        """Settings were read again. Before we are ready that is part of the start, and READY would come too early."""
+        """Note that settings were read again.
+
+        Before serving has begun this is part of the start, and systemd must not be told READY yet.
+        """
         if self._url is not None and not self.loading:
             self.notifier.reloading()
             self.notifier.tell(READY)
@@ -210,14 +215,17 @@ class _Herald:
 
 
 def _named_model(config: Config) -> str | None:
-    """A model that the configuration names, for the example."""
+    """Return a model that the configuration names, for the example call."""
     return next(
         (alias for upstream in config.upstreams if upstream.models != "auto" for alias in upstream.models), None
     )
 
 
 def _greeting(url: str, model: str | None, *, keys: bool, playground: bool) -> str:
-    """Where the gateway listens, a call to try, and a page. keys: one has to be shown. playground: there is one."""
+    """Return where the gateway listens, an example call, and a page.
+
+    keys: clients must send a key. playground: the page exists.
+    """
     base = url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
     key = " -H 'authorization: Bearer KEY'" if keys else ""
     if model is None:

@@ -1,4 +1,4 @@
-"""The server that a command talks to: its URL and key, read by the rules of the settings file."""
+"""The server that a command talks to: its URL and key, parsed by the rules of the settings file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BLOT = "***"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A server, and the key that it is shown: as a bearer token, and nowhere else."""
+    """A server, and the key that is sent to it: as a bearer token, and nowhere else."""
 
     replica: Replica
     key: str | None = field(default=None, repr=False)
@@ -27,33 +27,33 @@ class Target:
 
     @property
     def url(self) -> str:
-        """Its base URL, without a slash at the end."""
+        """Its base URL, without a trailing slash."""
         return self.replica.url
 
     @property
     def socket(self) -> str | None:
-        """The path of its Unix socket, where it has one."""
+        """The path of its Unix socket, None if it has none."""
         return None if self.replica.socket is None else str(self.replica.socket)
 
     @property
     def headers(self) -> dict[str, str]:
-        """Those of every request: the key, and the wish for bytes as they are."""
+        """The headers of every request: the key, and a request for uncompressed bytes."""
         return {"accept-encoding": "identity", **({"authorization": f"Bearer {self.key}"} if self.key else {})}
 
     def blotted(self, body: bytes) -> bytes:
-        """What the server said, without the key, which it may repeat in an error."""
+        """Replace the key in a server's answer, which may repeat it in an error."""
         for written in self._written():
             body = body.replace(written.encode(), _BLOT.encode())
         return body
 
     def without_key(self, words: str) -> str:
-        """Words for the user, without the key."""
+        """Replace the key in text for the user."""
         for written in self._written():
             words = words.replace(written, _BLOT)
         return words
 
     def _written(self) -> tuple[str, ...]:
-        """The key as it is, and as JSON writes it: some servers put a backslash before a slash."""
+        """Return the key as it is, and as JSON writes it: some servers put a backslash before a slash."""
         if not self.key:
             return ()
         quoted = json.dumps(self.key)[1:-1]
@@ -61,9 +61,10 @@ class Target:
 
 
 def parse_target(url: str, api_key: str | None) -> Target:
-    """Read a base URL and a key as they are typed; raises WrongUse, whose message never holds the key.
+    """Parse a base URL and a key as typed. Raises WrongUse, whose message never contains the key.
 
-    api_key: ${NAME}, file:PATH, or the key itself. One place says what a base URL and a key may be.
+    api_key: `${NAME}`, `file:PATH`, or the key itself. What a base URL and a key may be is defined once, by the
+    settings.
     """
     try:
         replica = parse_address(url)

@@ -1,4 +1,4 @@
-"""What options take, and the options that several commands have."""
+"""Types of option values, and the options that several commands have."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ YEAR = 365 * 24 * 3600
 
 
 class Finite(click.FloatRange):
-    """A number of a range. `nan` is in none, though neither below nor above; with `inf` nothing can be reckoned."""
+    """A finite number in a range. `nan` is neither below nor above a range, and `inf` cannot be computed with."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number = float(super().convert(value, param, ctx))
@@ -23,7 +23,7 @@ class Finite(click.FloatRange):
 
 
 class Utf8(StringParamType):
-    """Text that can be sent: bytes that are none come from the command line as halves of surrogate pairs."""
+    """Text that can be sent as UTF-8: other bytes of the command line arrive as lone surrogates."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         text = str(super().convert(value, param, ctx))
@@ -42,19 +42,19 @@ Command = TypeVar("Command", bound=Callable[..., None])
 
 
 def model_option() -> Callable[[Command], Command]:
-    """--model."""
+    """Return the option --model."""
     return click.option(
         "--model", metavar="ID", type=TEXT, help="The model to ask.  [default: the first one that the server lists]"
     )
 
 
 def key_option() -> Callable[[Command], Command]:
-    """--api-key, for `parse_target`."""
+    """Return the option --api-key, for `parse_target`."""
     return click.option("--api-key", metavar="KEY", help="The server's key: ${NAME}, file:PATH, or the key itself.")
 
 
 def timeout_option(name: str, seconds: float, meaning: str) -> Callable[[Command], Command]:
-    """--timeout. name: of the function's argument. meaning: what these seconds are."""
+    """Return the option --timeout. name: of the function's argument. meaning: what these seconds are."""
     return click.option(
         "--timeout",
         name,

@@ -1,11 +1,11 @@
-"""What a user got wrong, and the exit codes of all commands."""
+"""Errors in what the user asked for, and the exit codes of all commands."""
 
 from __future__ import annotations
 
 FAILED, WRONG_USE = 1, 2
 STOPPED = 130
-"""By Ctrl-C: what shells say of a process that SIGINT ended."""
+"""Stopped by Ctrl-C: the code that shells report for a process that SIGINT ended."""
 
 
 class WrongUse(Exception):
-    """What was asked for cannot be done; the message is one line for the user, and holds no key."""
+    """What was asked for cannot be done; the message is one line for the user, and contains no key."""

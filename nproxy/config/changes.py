@@ -1,4 +1,4 @@
-"""What of a configuration cannot change while it is served."""
+"""Which settings cannot change while they are served."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from nproxy.config.settings import Config
 from nproxy.config.tree import Path, Problem, Tree
 
 THERE_OR_NOT: tuple[Path, ...] = (("engine",), ("admin",), ("listen", "tls"))
-"""Sections that cannot come or go."""
+"""Sections that cannot be added or removed."""
 
 BOUND: tuple[Path, ...] = (
     ("listen", "host"),
@@ -19,11 +19,14 @@ BOUND: tuple[Path, ...] = (
     ("telemetry", "otlp_endpoint"),
     ("telemetry", "otlp_headers"),
 )
-"""Keys that sockets, processes and threads were made from."""
+"""Keys from which sockets, processes and threads were made."""
 
 
 def needs_restart(served: Config, wanted: Config, tree: Tree) -> list[Problem]:
-    """Each key that differs and is only looked at when serving starts, at its place in `tree`, which gave `wanted`."""
+    """Return a problem for each key that differs and is only read when serving starts.
+
+    tree: the tree that gave `wanted`; each problem has its place there.
+    """
     return [Problem(tree.origin(path), path, "cannot change without a restart") for path in _differing(served, wanted)]
 
 
@@ -37,7 +40,7 @@ def _differing(served: Config, wanted: Config) -> list[Path]:
 
 
 def _at(config: Config, path: Path) -> object:
-    """The value of a key; None below a section that is not there."""
+    """Return the value of a key; None below a section that does not exist."""
     value: object = config
     for step in path:
         value = getattr(value, str(step), None)

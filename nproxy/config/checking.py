@@ -1,4 +1,4 @@
-"""Plain data made into a type, with every error at the place where it was written."""
+"""Validation of plain data as a type, with each error at the place where the part was written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def checked(model: type[Model], tree: Tree, context: Mapping[str, Any]) -> Model:
-    """Read a tree into `model`. Raises ConfigError with all that is wrong, in the order of writing; names no value."""
+    """Read a tree into `model`.
+
+    Raises ConfigError with all problems, in the order in which they were written; no message quotes a value.
+    """
     try:
         return model.model_validate(tree.data, context=dict(context))
     except ValidationError as error:
@@ -29,14 +32,17 @@ def checked(model: type[Model], tree: Tree, context: Mapping[str, Any]) -> Model
 
 
 def _in_order(problems: Collection[Problem]) -> list[Problem]:
-    """Problems by their place; a list that is too short only because its items are wrong is not told."""
+    """Return the problems sorted by place, without parents of other problems.
+
+    A list that is too short only because its items are wrong is such a parent.
+    """
     parents = {problem.path[:length] for problem in problems for length in range(1, len(problem.path))}
     told = [problem for problem in problems if problem.path not in parents]
     return sorted(told, key=lambda problem: (problem.origin.line or 0, str(problem.origin)))
 
 
 def _problems(model: type[BaseModel], tree: Tree, details: ErrorDetails) -> Iterator[Problem]:
-    """Turn one of pydantic's errors into ours; names no value, for it may be a secret."""
+    """Convert one of pydantic's errors; messages quote no value, because it may be a secret."""
     context = details.get("ctx", {})
     if details["type"] in ("conflict", "conflicts"):
         for one in context.get("conflicts", (context,)):
@@ -48,7 +54,10 @@ def _problems(model: type[BaseModel], tree: Tree, details: ErrorDetails) -> Iter
 
 
 def _path_in(data: Any, loc: Path, *, keep_last: bool) -> Path:
-    """Keep those steps of pydantic's location that are keys of the data: it also names the types of a union."""
+    """Return the steps of pydantic's location that are keys of the data.
+
+    Pydantic also names the types of a union there. keep_last: keep the last step even if the data does not have it.
+    """
     path: list[str | int] = []
     for position, step in enumerate(loc):
         if isinstance(data, dict) and step in data:
@@ -86,7 +95,7 @@ _PATTERNS = {
 
 
 def message_of(model: type[BaseModel], path: Path, details: ErrorDetails) -> str:
-    """What is wrong at `path` of a `model`, in our words; names no value."""
+    """Return in nproxy's own words what is wrong at `path` of a `model`; quotes no value."""
     if details["type"] == "extra_forbidden":
         if is_planned_key(path):
             return "is not available yet"

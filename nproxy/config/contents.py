@@ -1,4 +1,4 @@
-"""What is in a file that settings are read from."""
+"""Reading of the files that hold settings."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ _OPEN_ALREADY = ("/proc/", "/dev/fd/")
 
 
 def contents(file: Path) -> bytes:
-    """Read a file whole. Raises OSError, for a pipe that has a name too: reading waits for whoever writes to it.
+    """Read a whole file.
 
-    The pipe of a shell's `<(command)` has none of its own, and somebody writes to it.
+    Raises OSError, also for a named pipe: reading one blocks until another process writes to it. The pipe of a shell's
+    `<(command)` has no name of its own and always has a writer, so it is read.
     """
     if file.is_fifo() and not os.path.realpath(file).startswith(_OPEN_ALREADY):
         raise OSError(errno.EINVAL, "it is a named pipe")

@@ -11,70 +11,71 @@ from nproxy.config.values import AdapterName, Count, Part, Seconds, Settings, Wh
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 ENGINE_UPSTREAM = "engine"
-"""The name under which the built-in engine stands among the upstreams."""
+"""The name of the built-in engine among the upstreams."""
 
 ToolParser = Literal[
     "auto", "none", "hermes", "llama3", "mistral", "mistral-v11", "deepseek", "deepseek-v3.1", "json", "gpt-oss"
 ]
 ReasoningParser = Literal["auto", "none", "think", "mistral", "gpt-oss"]
-"""The engine's families; a test compares them with its own list."""
+"""The engine's model families; a test compares them with the engine's own list."""
 
 DEFAULT_SEQUENCES, DEFAULT_BLOCK = 256, 16
-"""The engine's own max_sequences and block_size; the same test compares them."""
+"""The defaults of the engine's own max_sequences and block_size; the same test compares them."""
 
 
 class Engine(Settings):
     """The built-in engine, started as a child process."""
 
     model: Annotated[str, Field(min_length=1)] = DEFAULT_MODEL
-    """The default model's id, a hub id (org/name) or GGUF file there (org/name/file.gguf), a folder of the Hugging
+    """The default model's id, a hub id (org/name) or a GGUF file there (org/name/file.gguf), a folder in the Hugging
     Face layout, or a .gguf file."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """What the model computes in."""
+    """The data type in which the model computes."""
     quantization: Literal["int8"] | None = None
-    """On a CPU, keep the model's weights in int8 and multiply in it: less memory, quicker, nearly the same scores."""
+    """On a CPU, store the model's weights as int8 and multiply in int8: less memory, faster, nearly the same scores."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where it runs; auto: on a CUDA device where there is one."""
+    """The device to run on; auto: a CUDA device if there is one."""
     kernels: Literal["auto", "torch", "native", "triton"] = "auto"
-    """By which kernels; auto: Triton's on a CUDA device; on a CPU native (in C, if a compiler is there) or torch's."""
+    """The kernels to use; auto: Triton's on a CUDA device; on a CPU native (in C, with a compiler) or torch's."""
     cuda_graphs: bool = True
-    """On a CUDA device, replay recorded launches in decoding steps."""
+    """On a CUDA device, run decode steps by replaying recorded kernel launches."""
     deterministic: bool = False
-    """Give the same answer bit for bit whatever else runs, at some cost."""
+    """Give bit-for-bit the same answer whatever else runs, at some cost."""
     max_model_len: Count | None = None
-    """Longest prompt and answer together, in tokens; null: what the model was made for."""
+    """Maximum length of prompt and answer together, in tokens; null: the model's own maximum."""
     max_sequences: Count | None = None
-    """Most choices that run in one step; null: 256."""
+    """Maximum number of choices that run in one step; null: 256."""
     max_batch_tokens: Count | None = None
-    """Most tokens computed in one step; null: 1024 on a CPU, 8192 on a CUDA device if its memory allows it."""
+    """Maximum number of tokens computed in one step; null: 1024 on a CPU, 8192 on a CUDA device if its memory allows
+    it."""
     max_queue: Whole | None = None
-    """Most choices that wait while max_sequences run, then 429; null: 2048."""
+    """Maximum number of choices that wait while max_sequences run; beyond it, requests get 429; null: 2048."""
     block_size: Count | None = None
     """Tokens in a block of the KV cache; null: 16."""
     num_blocks: Count | None = None
-    """Blocks of the KV cache; null: from the memory that is free."""
+    """Number of blocks of the KV cache; null: as many as fit in the free memory."""
     kv_fraction: Part | None = None
-    """Part of the memory for the KV cache, in place of num_blocks; null: 0.9 on a GPU, a quarter at most on a CPU."""
+    """Fraction of the memory for the KV cache, instead of num_blocks; null: 0.9 on a GPU, at most 1/4 on a CPU."""
     prefix_cache: bool = True
-    """Keep what was computed for a prompt and its answers, for requests that begin alike."""
+    """Keep the KV cache of prompts and answers for later requests that begin with the same tokens."""
     max_logprobs: Whole | None = None
-    """Most of the likeliest tokens that a request may ask to be told with each; null: 20."""
+    """Maximum number of top log probabilities per token that a request may ask for; null: 20."""
     tool_parser: ToolParser = "auto"
-    """How the model writes tool calls; auto: what its chat template shows; none: all is text."""
+    """How the model writes tool calls; auto: as its chat template shows; none: the whole answer is text."""
     reasoning_parser: ReasoningParser = "auto"
-    """How the model writes reasoning; auto: what its chat template shows; none: all is text."""
+    """How the model writes reasoning; auto: as its chat template shows; none: the whole answer is text."""
     max_responses: Whole | None = None
-    """Most responses kept for requests that go on from them; null: 1024."""
+    """Maximum number of responses stored for requests that continue them; null: 1024."""
     max_response_bytes: Whole | None = None
-    """Most bytes of all of them together; null: 67108864 (64 MiB)."""
+    """Maximum size of all stored responses together, in bytes; null: 67108864 (64 MiB)."""
     pooling: Literal["mean", "last"] | None = None
-    """How hidden states become embeddings, for a model whose folder does not say."""
+    """How hidden states become embeddings, for a model whose folder does not say so."""
     adapters: dict[AdapterName, Annotated[str, Field(min_length=1)]] = Field(default_factory=dict)
-    """LoRA adapters: under which model id each is served, and its folder."""
+    """LoRA adapters: a map of the model id under which an adapter is served to its folder."""
     seed: int | None = None
-    """Base of the seeds of requests without one; null: another at each start."""
+    """Base of the seeds of requests without one; null: a new one at each start."""
     stall_seconds: Seconds = 60
-    """An engine that has work and gives no token for so long counts as hung and is started again."""
+    """If the engine has work and gives no token for so many seconds, it counts as hung and is restarted."""
 
     @model_validator(mode="after")
     def _memory_agrees(self) -> Self:

@@ -1,4 +1,4 @@
-"""Settings in the environment: `NPROXY_LISTEN__PORT=9000`."""
+"""Settings from environment variables, such as `NPROXY_LISTEN__PORT=9000`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OTHER_VARIABLES = frozenset({"NPROXY_CACHE"})
 """Variables with the prefix that are not settings: they are read where they are used."""
 
 # Kubernetes tells every container of a namespace about its services: one named nproxy, or nproxy-canary, must not stop
-# nproxy. The values are looked at too: NPROXY_LISTEN_PORT=8001 is no service but a setting with a wrong name.
+# nproxy. The values are checked too: NPROXY_LISTEN_PORT=8001 is not a service but a setting with a wrong name.
 _URL = r"(tcp|udp|sctp)://\S+"
 _SERVICE_VARIABLE = re.compile(
     rf"""(?!\w*__)NPROXY_(\w+_)?(
@@ -29,10 +29,10 @@ _SERVICE_VARIABLE = re.compile(
 
 
 def lay_environment(tree: Tree, environ: Mapping[str, str]) -> None:
-    """Lay `NPROXY_LISTEN__PORT=9000` and the like over a tree; two underscores go one level down.
+    """Put the settings of variables such as `NPROXY_LISTEN__PORT=9000` into a tree; two underscores go one level down.
 
-    Items of lists are numbered from 0. A value that begins with `[` or `{` is YAML, `null` is null,
-    anything else is text that the key's type reads. Raises ConfigError at unknown variables.
+    Items of lists are numbered from 0. A value that begins with `[` or `{` is YAML; `null`, `~` and the empty string
+    are null; anything else is text that the key's type parses. Raises ConfigError for unknown variables.
     """
     problems: list[Problem] = []
     for name in sorted((name for name in environ if name.startswith(PREFIX)), key=_natural):
@@ -63,5 +63,5 @@ def _read_variable(text: str, origin: Origin) -> Any:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """A sort key in which entry 10 of a list comes after entry 9."""
+    """Return a sort key that puts entry 10 of a list after entry 9."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]

@@ -1,4 +1,4 @@
-"""The files that the settings name: whether they can be used, before anything starts or is replaced."""
+"""Checks whether the files that the settings name can be used, before anything starts or is replaced."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from nproxy.config.tree import ConfigError, Path, Problem, Tree
 
 
 def check_files(config: Config, tree: Tree) -> tuple[Key, ...]:
-    """Read the keys file; gives what it holds, nothing where there is none.
+    """Read the keys file and check the certificate; returns the keys, none if there is no keys file.
 
-    Raises ConfigError for a keys file or a certificate that cannot be used; for what stands in the former with its own
+    Raises ConfigError if the keys file or the certificate cannot be used. Problems within the keys file have its own
     lines.
     """
     problems: list[Problem] = []
@@ -48,7 +48,7 @@ def _why_unreadable(file: FilePath) -> str | None:
 
 
 def why_unusable(tls: Tls) -> tuple[str, str] | None:
-    """What is wrong with a certificate and its key: which of the two, and the reason; None where they can be used."""
+    """Return what is wrong with a certificate and its key: which of the two, and why; None if they can be used."""
     for name, file in (("certificate", tls.certificate), ("key", tls.key)):
         if (unreadable := _why_unreadable(file)) is not None:
             return name, unreadable
@@ -62,5 +62,8 @@ def why_unusable(tls: Tls) -> tuple[str, str] | None:
 
 
 def load_pair(context: ssl.SSLContext, tls: Tls) -> None:
-    """Give a context the certificate and its key. Raises OSError (ssl.SSLError is one); never asks for a password."""
+    """Load the certificate and its key into a context.
+
+    Raises OSError (ssl.SSLError is a subclass); never asks for a password.
+    """
     context.load_cert_chain(tls.certificate, tls.key, password="")

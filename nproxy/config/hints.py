@@ -1,4 +1,4 @@
-"""What to write instead of a key or a variable that names no setting."""
+"""Suggestions for a key or a variable that names no setting."""
 
 from __future__ import annotations
 
@@ -16,11 +16,15 @@ from nproxy.config.tree import Path
 PREFIX = "NPROXY_"
 
 Place = tuple[str, ...]
-"""Where a key stands in any file: `("upstreams", "[]", "name")`."""
+"""The place of a key in any file: `("upstreams", "[]", "name")`."""
 
 
 def suggest_key(path: Path, value: object, root: type[BaseModel] = Config) -> str:
-    """A hint for an unknown key of `root`: one alike beside it, else where it or what is in it belongs; or empty."""
+    """Return a hint for an unknown key of `root`, or an empty string.
+
+    The hint is a similar key of the same section, else a place for the section that the value looks like, else a place
+    where a key of this name belongs.
+    """
     key = str(path[-1])
     section = _section_at(path[:-1], root)
     close = difflib.get_close_matches(key, section.model_fields, n=1) if section is not None else []
@@ -39,7 +43,7 @@ def suggest_key(path: Path, value: object, root: type[BaseModel] = Config) -> st
 
 
 def suggest_variable(name: str) -> str:
-    """A hint for a variable that names no setting: most often an underscore is missing."""
+    """Return a hint for a variable that names no setting: most often an underscore is missing."""
     words = name.removeprefix(PREFIX).lower()
     if "__" in words:
         close = difflib.get_close_matches(words.split("__")[0], Config.model_fields, n=1)
@@ -56,7 +60,7 @@ def suggest_variable(name: str) -> str:
 
 
 def _places(section: type[BaseModel] = Config, above: Place = ()) -> Iterator[tuple[Place, type[BaseModel] | None]]:
-    """Every key that there is, outer ones first, and the section that stands there, if one does."""
+    """Yield every key that exists, outer ones first, with the type of the section that it holds, or None."""
     for name, field in section.model_fields.items():
         here, inside = (*above, name), _section_in(field.annotation)
         yield here, inside
@@ -65,7 +69,7 @@ def _places(section: type[BaseModel] = Config, above: Place = ()) -> Iterator[tu
 
 
 def _section_at(path: Path, root: type[BaseModel]) -> type[BaseModel] | None:
-    """The section whose keys stand at a path below `root`."""
+    """Return the section whose keys are at a path below `root`, None if there is none."""
     section: type[BaseModel] | None = root
     for step in path:
         if section is not None and isinstance(step, str):
@@ -74,7 +78,7 @@ def _section_at(path: Path, root: type[BaseModel]) -> type[BaseModel] | None:
 
 
 def _section_in(annotation: Any) -> type[BaseModel] | None:
-    """The section that a key's type is, or holds a list of."""
+    """Return the section type that an annotation is or holds a list of, None if there is none."""
     if get_args(annotation):
         return next((found for part in get_args(annotation) if (found := _section_in(part)) is not None), None)
     if isinstance(annotation, type) and issubclass(annotation, BaseModel) and annotation not in (Replica, DnsName):

@@ -1,4 +1,4 @@
-"""The file of API keys: who has one, as what it is known, and what may be done with it."""
+"""The file of API keys: their names, their hashes, and what may be done with each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from nproxy.config.values import Count, Name, Settings, Weight, conflict
 
 
 def digest_of(key: str) -> bytes:
-    """What a key is known by. Keys are random, so nothing could be guessed that a slow hash would protect."""
+    """Return the digest by which a key is known.
+
+    Keys are random, so they cannot be guessed, and a slow hash would protect nothing.
+    """
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
 
 
@@ -38,7 +41,7 @@ def _write_digest(digest: bytes) -> str:
 
 
 def _parse_moment(value: object) -> object:
-    """Read a day, which means its begin, or a day and a time; both in UTC where they say nothing else."""
+    """Read a day, which means its beginning, or a day and a time; both in UTC unless they name a time zone."""
     if not isinstance(value, str):
         return value
     try:
@@ -62,32 +65,32 @@ Moment = Annotated[datetime, BeforeValidator(_parse_moment), WithJsonSchema({"ty
 
 
 class Key(Settings):
-    """One who may call."""
+    """A key, and what its caller may do."""
 
     name: Name
     """Shown in logs and metrics."""
     hash: Annotated[tuple[Digest, ...], Field(min_length=1), BeforeValidator(_listed)]
-    """What the key is known by; a list while an old key gives way to a new one."""
+    """Hash of the key; a list of hashes while an old key is replaced by a new one."""
     weight: Weight = 1
-    """Its share of what is free, measured against the others that wait."""
+    """Share of free capacity, relative to the other keys with waiting requests."""
     choices: Count | None = None
-    """Most choices in flight; null: what limits.per_key_choices says."""
+    """Maximum number of choices in flight; null: limits.per_key_choices."""
     requests_per_minute: Count | None = None
-    """Most requests a minute; null: what `limits` says."""
+    """Maximum number of requests per minute; null: the value in `limits`."""
     choices_per_minute: Count | None = None
-    """Most choices a minute."""
+    """Maximum number of choices per minute; null: the value in `limits`."""
     tokens_per_minute: Count | None = None
-    """Most tokens a minute, prompts and answers together."""
+    """Maximum number of tokens per minute, prompts and answers together; null: the value in `limits`."""
     models: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
-    """The models that it may use, by the names that clients use; null: all."""
+    """The models that the key may use, by the names that clients use; null: all."""
     expires: Moment | None = None
-    """From then on it is refused: 2027-01-31, or a time with it; UTC unless it says another zone."""
+    """The key is refused from then on: 2027-01-31, or a day and a time; UTC unless a time zone is given."""
     disabled: bool = False
-    """Refused for now."""
+    """Refuse the key for now."""
 
 
 class KeysFile(Settings):
-    """The whole file. Without a key it is refused: it would be one that is being written."""
+    """The whole file. A file without a key is refused, because it is probably still being written."""
 
     keys: Annotated[tuple[Key, ...], Field(min_length=1)]
 
@@ -107,5 +110,5 @@ class KeysFile(Settings):
 
 
 def read_keys(file: Path) -> tuple[Key, ...]:
-    """Read a file of keys. Raises ConfigError with every error at its line."""
+    """Read a file of keys. Raises ConfigError with every problem at its line."""
     return checked(KeysFile, read_file(file), {}).keys

@@ -1,4 +1,4 @@
-"""Where the settings come from, and what they were at one moment: at the start, and again when something changed."""
+"""The source of the settings, and what a reading of it gave: at the start, and again when something changed."""
 
 from __future__ import annotations
 
@@ -19,42 +19,45 @@ from nproxy.config.watching import Digest, digest
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a source said: settings that are good, or problems.
-
-    tree: what the settings were made from, with the place of each part. folder: where relative paths begin. secrets:
-    what was found for each reference to a secret. keys: those of the keys file. files: what
-    was read of each file that bears on the settings, None for one that was not there.
-    """
+    """The result of one reading: valid settings, or problems."""
 
     source: Source
+    """Where the settings were read from."""
     config: Config | None
+    """The settings; None if there are problems."""
     problems: tuple[Problem, ...]
+    """All that is wrong with the settings; empty if they are valid."""
     tree: Tree = field(repr=False)
+    """The tree that the settings were made from, with the origin of each part."""
     folder: Path
+    """The folder that relative paths start from."""
     secrets: Mapping[str, str] = field(repr=False)
+    """The value found for each reference to a secret."""
     keys: tuple[Key, ...] = field(repr=False)
+    """The keys of the keys file."""
     files: Mapping[Path, Digest | None] = field(repr=False)
+    """The digest of each file that influences the settings; None for one that did not exist."""
 
     def checked(self) -> Config:
-        """The settings. Raises ConfigError with the problems that there are instead."""
+        """Return the settings. Raises ConfigError with the problems if there are any."""
         if self.config is None:
             raise ConfigError([*self.problems])
         return self.config
 
     @property
     def named_files(self) -> Mapping[Path, Digest | None]:
-        """What was read of the files that the settings name: of some of them they hold the names only."""
+        """The digests of the files that the settings name; of some files the settings hold only the name."""
         return {file: content for file, content in self.files.items() if file != self.source.file}
 
     def again(self) -> Reading:
-        """Another reading of the same source. Blocks."""
+        """Read the same source again. Blocks."""
         return self.source.read()
 
     def message(self) -> dict[str, Any]:
-        """Good settings as plain data for another process, which then asks neither environment nor files for secrets.
+        """Return valid settings as plain data for another process, which then need not look up secrets.
 
-        It holds them, so it is for a pipe between processes and for nothing that stays. The keys go with it: their file
-        may be another, or a bad one, when the other process starts.
+        The data holds the secrets, so use it only for a pipe between processes and never store it. The keys are
+        included, because their file may have changed, or be invalid, when the other process starts.
         """
         return {
             "data": self.tree.data,
@@ -65,26 +68,29 @@ class Reading:
 
 
 def from_message(message: Mapping[str, Any]) -> Config:
-    """The settings that another process read and checked."""
+    """Return the settings that another process read and checked."""
     tree = Tree(Origin("settings"), message["data"])
     return checked(Config, tree, {"environ": {}, "folder": Path(message["folder"]), "secrets": message["secrets"]})
 
 
 def keys_from_message(message: Mapping[str, Any]) -> tuple[Key, ...]:
-    """The keys of the keys file that another process read and checked."""
+    """Return the keys of the keys file that another process read and checked."""
     return tuple(map(Key.model_validate, message["keys"]))
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file, the environment over it, and over that what `adjust` puts into the tree. Environment and options stay."""
+    """A file, the environment laid over it, and then the changes that `adjust` makes to the tree.
+
+    Environment and options stay the same for all readings.
+    """
 
     file: Path | None = None
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ), repr=False)
     adjust: Callable[[Tree], None] | None = None
 
     def read(self) -> Reading:
-        """Read everything anew. Blocks; raises nothing for what is wrong with the settings."""
+        """Read everything anew. Blocks; does not raise for problems with the settings."""
         folder = self.file.parent if self.file is not None else Path()
         files: dict[Path, Digest | None] = {} if self.file is None else {self.file: digest(self.file)}
         secrets: dict[str, str] = {}
@@ -113,7 +119,7 @@ def load(
 ) -> Config:
     """Read the settings once.
 
-    Raises ConfigError with every problem found, each at its line, variable or option; and with those of the files that
-    the settings name, once the settings are good.
+    Raises ConfigError with every problem found, each at its line, variable or option. Problems with the files that the
+    settings name are found only once the settings themselves are valid.
     """
     return Source(file, environ, adjust).read().checked()

@@ -1,6 +1,6 @@
-"""Keys that are promised but not there yet: refused with that word, never ignored.
+"""Keys that are planned but do not exist yet: refused with a message that says so, never ignored.
 
-An entry leaves this file in the same change that gives its key a function.
+An entry is removed from this file in the same change that implements its key.
 """
 
 from __future__ import annotations
@@ -15,5 +15,5 @@ def _pattern(path: Path) -> str:
 
 
 def is_planned_key(path: Path) -> bool:
-    """Whether a key is promised for later."""
+    """Whether a key is planned for later."""
     return _pattern(path) in PLANNED_KEYS

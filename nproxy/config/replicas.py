@@ -1,4 +1,4 @@
-"""Where an upstream's servers are: fixed addresses, or a DNS name behind which they are."""
+"""The addresses of an upstream's servers: fixed ones, or a DNS name that resolves to them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _NAME_AND_PORT = re.compile(r"(?P<name>[^:/\s\[\]]+):(?P<port>\d{1,5})")
 
 
 class Replica(Settings):
-    """One base URL of an upstream, without a slash at its end; or a Unix socket and the URL spoken over it."""
+    """One base URL of an upstream, without a trailing slash; or a Unix socket and the URL used over it."""
 
     url: str
-    """Base URL, as in http://10.0.0.1:8000/v1."""
+    """Base URL, such as http://10.0.0.1:8000/v1."""
     socket: Path | None = None
-    """Unix socket over which the URL is spoken."""
+    """Unix socket over which the URL is requested."""
     weight: Weight = 1
-    """Its share of the calls, measured against the other replicas'."""
+    """Share of the calls, relative to the other replicas."""
 
     def __str__(self) -> str:
         return known_as(self.url) if self.socket is None else f"unix:{self.socket}"
@@ -39,13 +39,13 @@ class DnsName(Settings):
     """A host name with a server behind each of its addresses, such as a headless service of Kubernetes."""
 
     name: Host
-    """The name; resolved again and again."""
+    """The name; resolved repeatedly."""
     port: Annotated[Port, Field(ge=1)]
     """The port at every address."""
     scheme: Literal["http", "https"] = "http"
-    """https: the certificate is that of the name."""
+    """https: the certificate must be for the name."""
     path: str = "/v1"
-    """Below which the OpenAI API stands."""
+    """The path below which the OpenAI API is served."""
     weight: Weight = 1
     """The share of each address."""
 
@@ -56,9 +56,9 @@ class DnsName(Settings):
 def parse_replica(value: object) -> Replica | DnsName:
     """Read one entry of `replicas`.
 
-    `http://host:port/v1`, `https://...`, `unix:/path/of.sock`, or a mapping: `{url: ..., weight: 2}`, or
-    `{dns: name:port}` with `scheme`, `path` and `weight` where they differ. A URL without a path gets `/v1`, where
-    every OpenAI server listens.
+    It is `http://host:port/v1`, `https://...`, `unix:/path/of.sock`, `dns:name:port`, or a mapping:
+    `{url: ..., weight: 2}`, or `{dns: name:port}` with `scheme`, `path` and `weight` if they differ from the defaults.
+    A URL without a path gets `/v1`, where every OpenAI server listens.
     """
     match value:
         case Replica() | DnsName():
@@ -90,10 +90,10 @@ def _parse_dns(address: object, rest: Mapping[Any, Any]) -> DnsName:
 
 
 def parse_address(value: str) -> Replica:
-    """Read a URL or `unix:/path`.
+    """Read a URL or `unix:/path`; the URL is normalised by `base_url`.
 
-    Written as `base_url` does. Credentials, a query and a fragment are refused: the first belong into `api_key`, the
-    others have no meaning here.
+    Credentials, a query and a fragment are refused: credentials belong in `api_key`, the other two have no meaning
+    here.
     """
     if value.startswith("unix:"):
         path = Path(value.removeprefix("unix:").removeprefix("//"))
@@ -129,10 +129,10 @@ def _resolvable(host: str) -> bool:
 
 
 def base_url(scheme: str, host: str, port: int | None, path: str) -> str:
-    """Write a base URL in the one way for all that mean the same (RFC 3986, section 6.2): a small host, an IPv6 address
-    in its short form, no port that is the scheme's own, no slash at the end.
+    """Return a base URL in normal form (RFC 3986, section 6.2).
 
-    host: a name or an address, without brackets.
+    The host is lower case, an IPv6 address is in its short form, the scheme's default port is omitted, and there is no
+    trailing slash. host: a name or an address, without brackets.
     """
     with suppress(ValueError):
         host = str(ip_address(host))
@@ -142,15 +142,16 @@ def base_url(scheme: str, host: str, port: int | None, path: str) -> str:
 
 
 def known_as(url: str) -> str:
-    """What a base URL is called: without the dot at the end of a host's name.
+    """Return the label of a base URL: without the dot at the end of a host's name.
 
-    The dot keeps a resolver from its search list, so it stays in what is called; it tells no two servers apart.
+    The dot keeps a resolver from using its search list, so it stays in the URL that is requested; but it does not
+    distinguish two servers.
     """
     return _UP_TO_THE_DOT.sub(r"\g<kept>", url, count=1)
 
 
 def _listed(value: object) -> object:
-    """Take a single entry for a list of one."""
+    """Wrap a single entry in a list."""
     return [value] if isinstance(value, dict | str | Replica | DnsName) else value
 
 

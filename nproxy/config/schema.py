@@ -1,7 +1,7 @@
-"""The settings as a JSON schema, each key described by the docstring beside it in the source.
+"""The settings as a JSON schema, each key described by the docstring below it in the source.
 
-Pydantic would read these docstrings (`use_attribute_docstrings`) whenever a process starts, for 25 to 40 ms. They
-are read here, when somebody asks for the schema.
+Pydantic would read these docstrings (`use_attribute_docstrings`) at every start of a process, which takes 25 to 40 ms.
+They are read here, only when the schema is asked for.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nproxy.config.values import Settings
 
 
 def schema(file: type[Settings] = Config) -> dict[str, Any]:
-    """The schema of a settings file, or of another kind of file."""
+    """Return the schema of the settings file, or of another kind of file."""
     told = file.model_json_schema()
     definitions = {file.__name__: told, **told["$defs"]}
     for section in Settings.__subclasses__():
@@ -29,7 +29,7 @@ def schema(file: type[Settings] = Config) -> dict[str, Any]:
 
 
 def _docstrings(section: type[Settings]) -> Iterator[tuple[str, str]]:
-    """The keys that a type declares with a string behind them, and that string."""
+    """Yield the keys that a type declares with a docstring below them, and that docstring."""
     nodes = (node for node in ast.walk(ast.parse(inspect.getsource(section))) if isinstance(node, ast.ClassDef))
     for statement, behind in pairwise(next(nodes).body):
         match statement, behind:

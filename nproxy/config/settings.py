@@ -1,7 +1,7 @@
 """The configuration as a type: attribute names are the keys of the YAML file.
 
-Only keys whose function exists stand here; `planned` knows those that are promised for later, so that
-they are refused with a word of explanation and never silently ignored.
+Only keys that are implemented are here; `planned` lists those that are planned for later, so that they are refused with
+an explanation and never silently ignored.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from nproxy.config.values import (
 
 
 class Tls(Settings):
-    """What the gateway shows its clients. Files that change are read again."""
+    """The certificate that the gateway shows to clients. Files that change are read again."""
 
     certificate: File
-    """PEM file: the certificate, and behind it those that it rests on."""
+    """PEM file of the certificate, followed by the intermediate certificates of its chain."""
     key: File
     """PEM file of its private key."""
 
@@ -52,76 +52,78 @@ class Listen(Settings):
     """Where the gateway listens."""
 
     host: Host = "127.0.0.1"
-    """Address or name to bind; `::` or `0.0.0.0` for all."""
+    """Address or name to bind; `::` or `0.0.0.0` for all addresses."""
     port: Port = 8000
     """TCP port; 0 takes a free one."""
     workers: Count = 1
-    """Gateway processes, which share the port."""
+    """Number of gateway processes; they share the port."""
     drain_seconds: SecondsOrZero = 30
-    """How long requests in flight may go on after SIGTERM."""
+    """How long requests in flight may continue after SIGTERM, in seconds."""
     tls: Tls | None = None
     """Serve HTTPS instead of HTTP."""
     trusted_proxies: tuple[Network, ...] = ()
-    """Addresses of proxies whose X-Forwarded-For tells who the client is."""
+    """Addresses of proxies whose X-Forwarded-For is trusted to name the client."""
     cors_origins: tuple[WebOrigin, ...] = ()
     """Origins whose pages may call the API from a browser; "*" for all."""
 
 
 class NPolicy(Settings):
-    """What nproxy does about `n`."""
+    """How nproxy handles `n`."""
 
     max_n: Width = 128
-    """Widest `n` that a request may ask for; prompts x n never goes beyond 512."""
+    """Largest `n` that a request may ask for; prompts x n is never more than 512."""
     greedy: Literal["accept", "reject", "dedupe"] = "accept"
-    """n > 1 at temperature 0: accept computes all, reject answers 400, dedupe computes one and shows it n times."""
+    """n > 1 at temperature 0: accept computes all choices, reject answers 400, dedupe computes one and returns it n
+    times."""
     on_leg_failure: Literal["fail", "partial"] = "fail"
-    """When a leg fails for good: fail answers with an error, partial with the choices that came."""
+    """When a leg fails for good: fail answers with an error, partial with the choices that succeeded."""
 
 
 class Passthrough(Settings):
-    """Which other paths go to an upstream as they are."""
+    """Which other paths are forwarded to an upstream unchanged."""
 
     paths: Paths = "default"
     """default: the inference endpoints that nproxy knows by name (embeddings, responses, messages, audio, images,
     moderations, rerank, score, classify, pooling, tokenize, detokenize, tokenizer_info); all: every path; or a list of
     paths."""
     upstream: str | None = None
-    """Where they go when the body names no known model; null: to the only upstream."""
+    """The upstream for requests whose body names no known model; null: the only upstream."""
 
 
 class Limits(Settings):
-    """What one client or all together may take."""
+    """Limits for one client, and for all clients together."""
 
     body_mib: Mebibytes = 10
-    """Largest request body, in MiB."""
+    """Maximum size of a request body, in MiB."""
     inflight_choices: Count = 1024
-    """Choices in flight in all; beyond, requests wait in the queue."""
+    """Maximum number of choices in flight; beyond it, requests wait in the queue."""
     per_key_choices: Count = 512
-    """Choices in flight of one key; beyond, its requests wait in the queue."""
+    """Maximum number of choices in flight of one key; beyond it, its requests wait in the queue."""
     queue_choices: Whole = 1024
-    """Choices that wait; beyond: 429."""
+    """Maximum number of choices that wait; beyond it, requests get 429."""
     queue_seconds: SecondsOrZero = 10
-    """How long a request waits at most; then 429. So long, too, for room at a server that is full."""
+    """Maximum time that a request waits, in seconds; then it gets 429. It also limits the wait for capacity at a full
+    server."""
     requests_per_minute: Count | None = None
-    """Requests of one key; null: any number."""
+    """Maximum number of requests per minute of one key; null: no limit."""
     choices_per_minute: Count | None = None
-    """Choices of one key."""
+    """Maximum number of choices per minute of one key; null: no limit."""
     tokens_per_minute: Count | None = None
-    """Tokens of one key, prompts and answers together."""
+    """Maximum number of tokens per minute of one key, prompts and answers together; null: no limit."""
     memory_mib: Count | None = None
-    """New requests are refused while the process holds more; null: 80 % of what the machine or its container has,
-    divided by the workers."""
+    """New requests are refused while the process uses more memory, in MiB; null: 80 % of the memory of the machine or
+    of its container, divided by the workers."""
     write_seconds: Seconds = 60
-    """A client that reads nothing for so long has its request ended."""
+    """A client that reads nothing for so many seconds has its request ended."""
 
 
 class Auth(Settings):
-    """Who may call. Absent: anybody, with any key or none."""
+    """Who may call. If absent: anybody, with any key or none."""
 
     api_keys_file: File | None = None
     """YAML file of keys, each with its name, its hash and its limits; read again when it changes."""
     api_key: Secret | None = None
-    """One key for all, in place of a file."""
+    """One key for all clients, instead of a file."""
 
     @model_validator(mode="after")
     def _has_keys(self) -> Self:
@@ -131,51 +133,51 @@ class Auth(Settings):
 
 
 class Admin(Settings):
-    """A port of its own for metrics, status and the registration of servers."""
+    """A separate port for metrics, status and the registration of servers."""
 
     host: Host = "127.0.0.1"
     """Address or name to bind."""
     port: Port = 9000
     """TCP port; 0 takes a free one."""
     token: Secret | None = None
-    """What callers must show as a bearer token; null: nothing, which only a loopback address may do."""
+    """The bearer token that callers must send; null: none, which is allowed only on a loopback address."""
 
 
 class Stream(Settings):
     """How streams are kept alive."""
 
     ping_seconds: Seconds | None = 15
-    """Silence after which a comment is sent; null: never."""
+    """Seconds of silence after which a comment is sent; null: never."""
     headers_after_seconds: Seconds | None = 30
-    """Without an event by then, the 200 is sent; null: wait for the first event."""
+    """If there is no event within so many seconds, the status 200 is sent; null: wait for the first event."""
 
 
 class Pages(Settings):
-    """The pages that the gateway serves itself. They are shown without a key; what they ask needs one."""
+    """The pages that the gateway serves itself. The pages need no key; the requests that they make do."""
 
     playground: bool = True
-    """Whether GET / is the playground: n answers side by side."""
+    """Whether GET / is the playground, which shows n answers side by side."""
     docs: bool = True
-    """Whether GET /docs is the reference of the API, made of /openapi.json."""
+    """Whether GET /docs is the API reference, made from /openapi.json."""
 
 
 class Telemetry(Settings):
-    """What the gateway tells about itself."""
+    """What the gateway reports about itself."""
 
     metrics: bool = True
     """Whether GET /metrics is served."""
     gen_ai_metrics: bool = True
-    """Whether it also tells OpenTelemetry's metrics for generative AI, `gen_ai_*`: more than half of all series."""
+    """Whether it also has OpenTelemetry's metrics for generative AI, `gen_ai_*`: more than half of all series."""
     log_format: Literal["json", "text"] = "json"
-    """How log lines are written."""
+    """The format of log lines."""
     log_content: bool = False
     """Whether prompts and answers of chat completions and completions are written to the access log and to spans."""
     otlp_endpoint: Collector | None = None
-    """Base URL of an OpenTelemetry collector that takes traces by OTLP over HTTP; `/v1/traces` is put behind it."""
+    """Base URL of an OpenTelemetry collector that receives traces by OTLP over HTTP; `/v1/traces` is appended to it."""
     otlp_headers: dict[HeaderName, Secret] | None = None
     """Headers that are sent to the collector; null: those of OTEL_EXPORTER_OTLP_HEADERS."""
     trace_ratio: Share = 1.0
-    """Share of requests that are traced; a caller that sends `traceparent` decides for itself."""
+    """Share of requests that are traced; for a caller that sends `traceparent`, its own decision counts."""
 
 
 class Config(Settings):
@@ -203,7 +205,10 @@ class Config(Settings):
     @model_validator(mode="before")
     @classmethod
     def _keep_the_clients_keys(cls, data: Any) -> Any:
-        """Beside `auth`, a client's Authorization is meant for nproxy alone: an upstream gets its own key or none."""
+        """Make `api_key: none` the default of upstreams if there is an `auth` section.
+
+        The client's Authorization header is then meant for nproxy alone: an upstream gets its own key or none.
+        """
         if not isinstance(data, dict) or not data.get("auth") or not isinstance(data.get("upstreams"), list):
             return data
         own = [{"api_key": "none", **one} if isinstance(one, dict) else one for one in data["upstreams"]]
@@ -276,18 +281,18 @@ class Config(Settings):
 
 
 EXPORTER = "opentelemetry.exporter.otlp.proto.http"
-"""What the extra `otlp` installs."""
+"""The package that the extra `otlp` installs."""
 
 
 def _installed(package: str) -> bool:
     try:
         return find_spec(package) is not None
-    except ModuleNotFoundError:  # not even what it is in
+    except ModuleNotFoundError:  # its parent package is not installed either
         return False
 
 
 def loopback(host: str) -> bool:
-    """Whether nobody but this machine reaches an address; a name other than localhost may be anybody's."""
+    """Whether only this machine can reach an address; a name other than localhost may be any address."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

@@ -1,4 +1,4 @@
-"""What `nproxy check` prints of a good configuration: no secret ever."""
+"""What `nproxy check` prints for a valid configuration; never a secret."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nproxy.config.values import NativeUpTo
 
 
 def summarise(config: Config, keys: Sequence[Key]) -> str:
-    """Describe a configuration in a few lines; keys, those of the keys file, are named and counted, not shown."""
+    """Describe a configuration in a few lines. keys: those of the keys file; they are named and counted, not shown."""
     lines = [("listen", _listen(config.listen))]
     if config.engine is not None:
         lines.append(("engine", _engine(config.engine)))
@@ -35,7 +35,7 @@ def summarise(config: Config, keys: Sequence[Key]) -> str:
 
 
 def _notes(config: Config) -> Iterator[str]:
-    """What is right as it stands and may not be meant so."""
+    """Yield warnings about settings that are valid but may not be intended."""
     shown = {upstream.name for upstream in config.upstreams if upstream.api_key == "passthrough"}
     for upstream in config.upstreams:
         if upstream.name in shown and (others := [name for name in upstream.fallback if name in shown]):
@@ -60,7 +60,7 @@ def _n_policy(policy: NPolicy) -> str:
 
 
 def _open_to(listen: Listen) -> str:
-    """Without keys. A name may be any address, so it counts as one that others reach."""
+    """The text for a configuration without keys. A name counts as an address that others can reach: it may be any."""
     return "none: open to anybody" + (" on this machine" if loopback(listen.host) else f" who reaches {listen.host}")
 
 

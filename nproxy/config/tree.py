@@ -1,7 +1,7 @@
-"""Settings before they are checked: plain data that remembers where each part was written.
+"""Settings before they are checked: plain data with the place where each part was written.
 
-A tree starts from a YAML file; the environment and the command line are laid over it. Every part
-keeps its origin, so that an error can point at the line, the variable or the option that caused it.
+A tree starts from a YAML file; the environment and the command line are laid over it. Every part keeps its origin, so
+that an error can point at the line, the variable or the option that caused it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Path = tuple[str | int, ...]
 class Origin:
     """Where a part of the settings was written: a file's line (from 1), a variable or an option.
 
-    names_key: the source says already which key it is, as the option --port does.
+    names_key: the source itself already says which key it is, as the option --port does.
     """
 
     source: str
@@ -35,7 +35,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong with the settings, where, and at which key."""
+    """One thing that is wrong with the settings: its origin, its key and what is wrong."""
 
     origin: Origin
     path: Path = field(repr=False)  # a key may hold a value: see show_path
@@ -47,7 +47,7 @@ class Problem:
 
 
 class ConfigError(Exception):
-    """The settings are not usable; `problems` holds every reason that was found, in the order of writing."""
+    """The settings are not usable; `problems` holds every problem found, in the order of writing."""
 
     def __init__(self, problems: list[Problem]) -> None:
         super().__init__("\n".join(map(str, problems)))
@@ -55,9 +55,9 @@ class ConfigError(Exception):
 
 
 def show_path(path: Path) -> str:
-    """Write a key's path as in `upstreams[0].timeouts.idle`; of a key with a colon what stands before it.
+    """Return a key's path as in `upstreams[0].timeouts.idle`; a key that holds a colon is cut there.
 
-    Without a space behind its colon, `{api_key:secret}` is a key.
+    `{api_key:secret}`, without a space after the colon, is a key in YAML, and what follows the colon may be a secret.
     """
     return "".join(f"[{part}]" if isinstance(part, int) else f".{_before_colon(part)}" for part in path).removeprefix(
         "."
@@ -73,7 +73,7 @@ def _before_colon(key: str) -> str:
 class Tree:
     """Nested dicts, lists and scalars, with the origin of every part by its path.
 
-    `root` is the origin of what no part is known for. Mutated by `put` until it is validated.
+    root: the origin of parts for which none is known. The tree is mutated by `put` until it is validated.
     """
 
     root: Origin
@@ -81,16 +81,16 @@ class Tree:
     origins: dict[Path, Origin] = field(default_factory=dict)
 
     def origin(self, path: Path) -> Origin:
-        """The origin of a part, or of the nearest part around it."""
+        """Return the origin of a part, or of the nearest part around it."""
         for length in range(len(path), 0, -1):
             if found := self.origins.get(path[:length]):
                 return found
         return self.root
 
     def put(self, path: Path, value: Any, origin: Origin) -> None:
-        """Set one part, making the containers around it; an index may be one past a list's end.
+        """Set one part and create the containers around it; an index may be one past a list's end.
 
-        Raises ConfigError where an index leaves a gap.
+        Raises ConfigError if an index leaves a gap.
         """
         self.data = self._with(self.data, (), path, value, origin)
         for stale in [known for known in self.origins if known[: len(path)] == path]:
@@ -98,7 +98,7 @@ class Tree:
         self.origins[path] = origin
 
     def _with(self, here: Any, walked: Path, rest: Path, value: Any, origin: Origin) -> Any:
-        """A copy of `here` in which `rest` holds `value`; what is on the way is made or replaced."""
+        """Return a copy of `here` in which `rest` holds `value`; containers on the way are created or replaced."""
         if not rest:
             return value
         step, *after = rest
@@ -120,7 +120,8 @@ class Tree:
 
 
 MOST_PARTS = 100_000
-"""Parts of one file, those behind aliases counted wherever they stand: a few aliases of aliases make millions."""
+"""Maximum number of parts of one file. What an alias stands for counts at every place where the alias is used: a few
+aliases of aliases can make millions of parts."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -139,7 +140,7 @@ for _tag, _pattern, _first in (
 
 
 def read_file(file: FilePath) -> Tree:
-    """Read a YAML file into a tree; raises ConfigError where it cannot be read or is not YAML."""
+    """Read a YAML file into a tree. Raises ConfigError if it cannot be read or is not YAML."""
     source = str(file)
     try:
         text = contents(file).decode("utf-8-sig")
@@ -155,8 +156,8 @@ def read_file(file: FilePath) -> Tree:
 def read_yaml(text: str, source: str) -> Tree:
     """Parse a YAML file into a tree; `source` is its name in errors.
 
-    Raises ConfigError: not YAML, more than one document, a key twice, a tag other than plain ones,
-    not a mapping at the top, more than MOST_PARTS.
+    Raises ConfigError for text that is not YAML, more than one document, a key that occurs twice, a tag other than
+    plain ones, no mapping at the top, or more than MOST_PARTS.
     """
     tree = Tree(Origin(source, 1))
     problems: list[Problem] = []
@@ -183,9 +184,9 @@ def read_yaml(text: str, source: str) -> Tree:
 
 
 def _count(node: yaml.Node, source: str, known: dict[int, int]) -> int:
-    """How many parts a node becomes, by way of aliases too; each node is looked at once.
+    """Return how many parts a node becomes, through aliases too; each node is counted only once.
 
-    known: the counts so far, by the nodes' ids. Raises ConfigError at the first node that becomes too many.
+    known: the counts so far, by the nodes' ids. Raises ConfigError at the first node that becomes too many parts.
     """
     if (parts := known.get(id(node))) is not None:
         return parts
@@ -203,7 +204,7 @@ def _count(node: yaml.Node, source: str, known: dict[int, int]) -> int:
 
 
 def _build(node: yaml.Node, path: Path, origins: dict[Path, Origin], source: str, problems: list[Problem]) -> Any:
-    """Turn a composed node into plain data, noting the line of each part and what is wrong with it."""
+    """Convert a composed node to plain data; notes the line of each part and what is wrong with it."""
     origin = origins.setdefault(path, Origin(source, node.start_mark.line + 1)) if path else Origin(source, 1)
     if isinstance(node, yaml.MappingNode):
         mapping: dict[str, Any] = {}

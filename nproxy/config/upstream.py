@@ -14,58 +14,58 @@ class Timeouts(Settings):
     """How long an upstream may take, in seconds. null: no limit."""
 
     connect: Seconds | None = 5
-    """Until the connection stands."""
+    """Until the connection is established."""
     first_event: Seconds | None = 120
-    """From sending the call to the first event of a stream; comments that keep the connection alive are none."""
+    """From sending the call to the first event of a stream; comments that keep the connection alive do not count."""
     idle: Seconds | None = 60
-    """Between two events of a stream; comments are none. More for servers that are long silent under load."""
+    """Between two events of a stream; comments do not count. Raise it for servers that pause long under load."""
     response: Seconds | None = 600
-    """From sending the call to the whole body, for calls answered in JSON form."""
+    """From sending the call to the whole body, for calls that are answered with JSON."""
     total: Seconds | None = None
     """The whole call."""
 
 
 class Retries(Settings):
-    """When a call is made again: before its first event, or behind it where `resume` says so."""
+    """When a call is retried: before its first event, or after it if `resume` allows it."""
 
     per_leg: Whole = 1
-    """Most retries and resumes of one leg."""
+    """Maximum number of retries and resumes of one leg."""
     budget: Share = 0.2
-    """Share of the calls of the last 10 s that may be retries (10 a second are always allowed)."""
+    """Share of the calls of the last 10 s that may be retries (10 per second are always allowed)."""
 
 
 class Breaker(Settings):
     """When calls to a replica stop for a while. A request counts once, however many of its legs failed."""
 
     in_a_row: Count = 5
-    """So many requests failed one after the other; or"""
+    """The breaker opens after so many failed requests in a row; or"""
     ratio: Share = 0.5
-    """this share failed"""
+    """if this share of requests failed,"""
     of: Count = 20
-    """of the last so many or more,"""
+    """among so many or more,"""
     window: Seconds = 30
-    """within so many seconds."""
+    """within the last so many seconds."""
     open: Seconds = 10
-    """How long it stays shut; doubled each time the one call that tries it fails, up to 5 minutes."""
+    """How long it stays open, in seconds; doubled each time the one trial request fails, up to 5 minutes."""
 
 
 class Health(Settings):
-    """How replicas are looked at while nobody calls them."""
+    """Health checks of replicas, sent beside the calls."""
 
     interval: Seconds | None = 10
-    """Seconds between two looks; null: only calls show how they are."""
+    """Seconds between two checks; null: no checks, only calls show how replicas are."""
     timeout: Seconds = 3
-    """How long an answer may take."""
+    """How long an answer may take, in seconds."""
     down_after: Count = 3
-    """Failed looks in a row after which a replica gets no calls."""
+    """Number of failed checks in a row after which a replica gets no calls."""
     up_after: Count = 2
-    """Answered looks in a row after which it gets them again."""
+    """Number of answered checks in a row after which it gets calls again."""
     path: Annotated[str, Field(pattern=PATH)] = "/v1/models"
-    """What is asked for; every answer but a 5xx will do."""
+    """The path to request; every answer except a 5xx counts as healthy."""
 
 
 def _off(value: object) -> object:
-    """YAML reads a bare off as false."""
+    """Take false for off: YAML 1.1, unlike the loader used here, reads a bare off as false."""
     return "off" if value is False else value
 
 
@@ -78,43 +78,45 @@ class Upstream(Settings):
     name: Name
     """Shown in metrics, logs and the x-nproxy-upstream header."""
     replicas: Replicas
-    """Base URLs, as in http://10.0.0.1:8000/v1; unix:/path of a socket; {url: ..., weight: 2}; or {dns: name:port}.
-    Empty where servers register over the admin port."""
+    """Base URLs, such as http://10.0.0.1:8000/v1; unix:/path of a socket; {url: ..., weight: 2}; or {dns: name:port}.
+    Empty if servers register over the admin port."""
     models: Models = "auto"
     """auto: ask the upstream; or a list of ids; or a map of alias to the upstream's own name."""
     api_key: ApiKey = "passthrough"
-    """passthrough: the client's Authorization goes on; none: nothing is sent; else the key to send."""
+    """passthrough: forward the client's Authorization; none: send nothing; otherwise the key to send."""
     n: NMode = "auto"
-    """Whether `n` is sent: auto tries and counts, native always, fanout never, or up to a width."""
+    """Whether `n` is sent: auto tries it and counts the choices, native always, fanout never, or up to a width."""
     wire: Literal["auto", "exact"] = "auto"
-    """exact: the server is nproxy's own engine, whose bytes need no mending."""
+    """exact: the server is nproxy's own engine, whose bytes need no correction."""
     parallel: Parallel = "auto"
-    """Legs at once per replica; further ones wait in order. auto: no limit."""
+    """Maximum number of legs in flight per replica; further ones wait in order. auto: no limit."""
     seed: Literal["auto", "send", "omit"] = "auto"
     """Whether seeds are sent."""
     prefix_cache: bool = False
-    """true: all legs go to one replica, and the first computes the prompt before the others start."""
+    """true: all legs go to one replica, and the first leg computes the prompt before the others start."""
     usage: Literal["auto", "stream"] = "auto"
-    """stream: usage of whole answers counts one choice only (llama.cpp); calls for several are asked for as streams."""
+    """stream: usage in non-streamed answers counts only one choice (llama.cpp); calls for several choices are made as
+    streams."""
     prompts: Literal["auto", "one", "list"] = "auto"
-    """Whether legacy completions take lists of prompts; if not (one), each prompt is a call. auto: if it has `n`."""
+    """Whether legacy completions accept lists of prompts; if not (one), each prompt is a call. auto: only if it has
+    `n`."""
     balance: Literal["least_inflight", "prefix_affinity"] = "least_inflight"
-    """Which replica takes a request: the least busy; or always the same for one prompt, unless that is much busier."""
+    """Which replica takes a request: the least busy; or always the same one for a prompt, unless it is much busier."""
     timeouts: Timeouts = Timeouts()
     """How long the upstream may take."""
     retries: Retries = Retries()
-    """When a call is made again."""
+    """When a call is retried."""
     breaker: Breaker | None = Breaker()
     """When a replica that fails gets no calls for a while; null: never."""
     health: Health = Health()
-    """How each replica is watched, where there is another one, or another upstream, to go to."""
+    """Health checks of each replica, if there is another replica, or another upstream, to use instead."""
     resume: Resume = "off"
-    """A leg cut in mid-stream: off fails it; replay asks another replica with the same seed and goes on where the text
-    was cut; continue sends what was produced as a prefix."""
+    """What happens to a leg that is cut in mid-stream: off fails it; replay asks another replica with the same seed and
+    continues where the text was cut; continue sends the text produced so far as a prefix."""
     chat_continues: Literal["no", "flag", "trailing"] = "no"
-    """How the server goes on with the last assistant message, for resume: continue. flag: by continue_final_message
-    (vLLM, SGLang, transformers); trailing: by itself (llama.cpp); no: it cannot, and such legs fail."""
+    """How the server continues the last assistant message, for resume: continue. flag: with continue_final_message
+    (vLLM, SGLang, transformers); trailing: without a flag (llama.cpp); no: it cannot, and such legs fail."""
     fallback: tuple[str, ...] = ()
-    """Upstreams that are asked, in this order, when this one cannot answer, or has no room."""
+    """Upstreams to try, in this order, when this one cannot answer or has no capacity."""
     max_inflight: Count = 1024
-    """Choices in flight on this upstream; beyond, requests wait in the queue."""
+    """Maximum number of choices in flight on this upstream; beyond it, requests wait in the queue."""

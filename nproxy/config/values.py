@@ -1,6 +1,6 @@
-"""The kinds of values that settings hold: numbers, secrets, replicas, model maps.
+"""The types of values in settings: numbers, secrets, paths, model maps.
 
-Each is parsed once, here, into a form that the rest of the house takes as it is.
+Each value is parsed once, here, into the form that the rest of the program uses.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ENV_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 def _no_bool(value: object) -> object:
-    """Refuse true and false where a number is due: Python would take them for 1 and 0."""
+    """Refuse true and false for a number: Python would take them for 1 and 0."""
     if isinstance(value, bool):
         raise PydanticCustomError("no_bool", "must be a number, not true or false")
     return value
@@ -54,7 +54,7 @@ Mebibytes = Annotated[float, Field(gt=0, le=1024), BeforeValidator(_no_bool)]
 
 
 def _parse_adapter_name(value: str) -> str:
-    """Take what can stand before the `=` of the engine's own option."""
+    """Accept a name that can precede the `=` in the engine's own option."""
     if not value or "=" in value:
         raise PydanticCustomError("adapter_name", "must be a model id without an equals sign")
     return value
@@ -64,7 +64,7 @@ AdapterName = Annotated[str, AfterValidator(_parse_adapter_name)]
 
 
 def _parse_host(value: str) -> str:
-    """Take an IP address, or a name that a resolver may know."""
+    """Accept an IP address, or a name that a resolver may know."""
     try:
         ip_address(value)
     except ValueError as error:
@@ -81,12 +81,15 @@ Host = Annotated[str, Field(min_length=1), AfterValidator(_parse_host)]
 
 
 def conflict(message: str, *path: str | int) -> PydanticCustomError:
-    """An error between several keys, told at the key of `path`, from the top (the loader reads it from the context)."""
+    """Return an error about a conflict between several keys.
+
+    path: the key, from the top, at which it is reported; the loader reads it from the error's context.
+    """
     return PydanticCustomError("conflict", "{message}", {"message": message, "path": path})
 
 
 def refuse(conflicts: Iterable[PydanticCustomError]) -> None:
-    """Raise what `conflict` made as one error, if there is any: a validator raises once, and all are to be told."""
+    """Raise all errors that `conflict` made as one error, if there are any: a validator can raise only once."""
     found = tuple(one.context for one in conflicts)
     if found:
         raise PydanticCustomError("conflicts", "keys do not go together", {"conflicts": found})
@@ -106,9 +109,9 @@ class Settings(BaseModel):
 def _resolve_secret(value: object, info: ValidationInfo) -> object:
     """Read `${NAME}` from the environment and `file:PATH` from a file; anything else is the secret itself.
 
-    The validation context may name the environment (`environ`) and the folder of relative paths (`folder`). What stands
-    for a reference in its `secrets` is taken as it is; what is found for one is added there, and the digests of files
-    that are read to its `files`.
+    The validation context may hold the environment (`environ`) and the folder of relative paths (`folder`). If its
+    `secrets` has a value for a reference, that value is used. Values that are looked up are added there, and the
+    digests of files that are read are added to its `files`.
     """
     context: Mapping[str, Any] = info.context or {}
     if isinstance(value, SecretStr):
@@ -149,7 +152,7 @@ def _look_up(value: object, context: Mapping[str, Any]) -> str:
 
 
 def _beside(context: Mapping[str, Any], path: Path) -> Path:
-    """A path as it is meant: relative ones from the folder of the configuration file, ~ from a home."""
+    """Resolve a path: relative ones from the folder of the configuration file, ~ as a home folder."""
     try:
         home = path.expanduser()
     except RuntimeError as error:
@@ -160,7 +163,7 @@ def _beside(context: Mapping[str, Any], path: Path) -> Path:
 
 
 def _note(context: Mapping[str, Any], path: Path) -> None:
-    """Note what is in a file just before it is read: a change in between is seen as one, and not missed."""
+    """Note a file's digest just before it is read, so that a change in between is noticed later and not missed."""
     if "files" in context:
         context["files"][path] = digest(path)
 
@@ -195,7 +198,7 @@ Secret = Annotated[
 
 
 def _beside_the_file(value: Path, info: ValidationInfo) -> Path:
-    """Take a relative path from the folder of the configuration file; its digest goes into the context's `files`."""
+    """Resolve a relative path from the folder of the configuration file; its digest goes into the context's `files`."""
     context: Mapping[str, Any] = info.context or {}
     path = _beside(context, value)
     _note(context, path)
@@ -219,7 +222,7 @@ _ORIGIN = re.compile(r"\*|https?://(\[[0-9a-f:.]+\]|[a-z0-9]([a-z0-9.-]*[a-z0-9]
 
 
 def _parse_origin(value: str) -> str:
-    """Take an origin as a browser writes it: lower case, no slash at its end."""
+    """Accept an origin as a browser writes it: lower case, no trailing slash."""
     if not _ORIGIN.fullmatch(value):
         raise PydanticCustomError("origin", 'must be an origin such as https://chat.example, or "*" for all')
     return value
@@ -229,7 +232,7 @@ WebOrigin = Annotated[str, AfterValidator(_parse_origin)]
 
 
 def _parse_collector(value: str) -> str:
-    """Take a URL that paths can be put behind: no credentials, query or fragment, no slash at its end."""
+    """Accept a URL to which paths can be appended: no credentials, query or fragment; a trailing slash is removed."""
     try:
         parts = urlsplit(value)
         good = parts.hostname and (parts.port is None or parts.port > 0) and "@" not in parts.netloc
@@ -253,14 +256,14 @@ HeaderName = Annotated[str, AfterValidator(_parse_header_name)]
 
 NAME, PATH = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", "^/"
 Name = Annotated[str, Field(pattern=NAME)]
-"""A name that can stand in a header, a log line and a label."""
+"""A name that can be part of a header, a log line and a label."""
 
 
 class NativeUpTo(Settings):
-    """An upstream that has `n`, but gives at most so many choices in one call."""
+    """An upstream that supports `n`, but only up to a number of choices per call."""
 
     native_up_to: Count
-    """Widest `n` of one call; more choices become more calls."""
+    """Largest `n` of one call; more choices are divided over several calls."""
 
 
 def _n_form(value: object) -> str | None:
@@ -291,7 +294,10 @@ Parallel = Annotated[Literal["auto"] | Annotated[int, Field(ge=1)], BeforeValida
 
 
 def _parse_models(value: object) -> object:
-    """Read `auto`, a list of ids, or a map of alias to the upstream's own name; a list is a map to itself."""
+    """Read `auto`, a list of ids, or a map of alias to the upstream's own name.
+
+    A list becomes a map of each id to itself.
+    """
     if value == "auto":
         return value
     if isinstance(value, list | tuple) and value and all(isinstance(name, str) and name for name in value):

@@ -1,7 +1,7 @@
-"""Whether files have changed: looked at now and then, by their content.
+"""Whether files have changed: they are polled, and compared by content.
 
-Polled, because what the file system tells of by itself is not what is meant: Kubernetes swaps a symbolic link above a
-ConfigMap's file, editors put a new file under the old name, and network file systems tell of nothing.
+They are polled because file system notifications do not fit: Kubernetes swaps a symbolic link above a ConfigMap's file,
+editors put a new file under the old name, and network file systems send no notifications.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from pathlib import Path
 
 Digest = bytes
 Stamp = tuple[int, int, int, int, int]
-"""Device, inode, size, and when content and inode changed: rsync and cp -p keep the first of these times."""
+"""Device, inode, size, and the change times of content and inode: rsync and cp -p preserve the first of these times."""
 
 _SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 class Watch:
-    """Looks at files, cheaply: their content is read only after their stamps have changed.
+    """Looks at files cheaply: their content is read only after their stamps have changed.
 
-    files: what was read of each, None for what was not there. `look` blocks: it asks the file system.
+    files: the digest of each, None for one that did not exist. `look` blocks: it asks the file system.
     """
 
     def __init__(self, files: Mapping[Path, Digest | None]) -> None:
@@ -31,10 +31,12 @@ class Watch:
         self._moving = False
 
     def look(self) -> bool:
-        """Whether the content of any file is another than at the last look that said so, or than it was read first.
+        """Whether the content of any file has changed since the last look that returned True.
 
-        A file that may be half written is waited for: the answer comes once nothing has moved between two looks. So it
-        is with one that cannot be read because the process, or the machine, is short of something.
+        The first look compares with the digests given.
+
+        A file may be half written, so the answer comes only once nothing has changed between two looks. It is also
+        delayed while a file cannot be read because the process or the machine lacks resources.
         """
         stamps = {path: _stamp(path) for path in self._digests}
         if stamps != self._stamps:
@@ -53,7 +55,7 @@ class Watch:
 
 
 def digest(path: Path) -> Digest | None:
-    """What tells one content of a file from another; None where there is no regular file that can be read."""
+    """Return a digest of a file's content; None if there is no regular file that can be read."""
     try:
         return _digest(path)
     except OSError:
@@ -61,7 +63,7 @@ def digest(path: Path) -> Digest | None:
 
 
 def _digest(path: Path) -> Digest | None:
-    """The same; raises OSError where it may be otherwise in a moment: nothing is known of the file then."""
+    """Return the same; raises OSError if a shortage that may soon pass prevents the reading."""
     try:
         return hashlib.sha256(path.read_bytes()).digest() if path.is_file() else None  # a pipe can be read only once
     except OSError as error:

@@ -28,23 +28,26 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class LocalModel:
-    """A model that is here: the id it is served under, and its .gguf file or Hugging Face folder."""
+    """A local model: the id under which it is served, and its .gguf file or Hugging Face folder."""
 
     id: str
     path: Path
 
 
 def resolve(name: str) -> LocalModel:
-    """Find a model by the default's id, a path, a hub id or a file there; fetch it where it is not here yet.
+    """Find a model by the default's id, a path, a hub id or a file on the hub; fetch it if it is not local yet.
 
-    Shows progress on standard error when that is a terminal. Raises ModelError,
-    and of that NoSuchModel where the name can mean no model.
+    Shows progress on standard error if that is a terminal. Raises ModelError, in particular NoSuchModel if the name
+    cannot be that of a model.
     """
     return _way_to(name)()
 
 
 def demand(name: str) -> None:
-    """Raise NoSuchModel where a name can mean no model, and ModelError where what lies here is none; fetch nothing."""
+    """Check a name without fetching anything.
+
+    Raises NoSuchModel if it cannot be that of a model, and ModelError if a local path holds no usable model.
+    """
     _way_to(name)
 
 
@@ -52,7 +55,7 @@ def _way_to(name: str) -> Callable[[], LocalModel]:
     if name == DEFAULT.id:
         return lambda: LocalModel(DEFAULT.id, fetch(DEFAULT))
     path = Path(name).expanduser()
-    if name and path.exists():  # nothing would be the folder one is in
+    if name and path.exists():  # the empty name would be the current directory
         here = _local(path)
         return lambda: here
     if HUB_ID.fullmatch(name) and path.suffix != ".gguf":

@@ -1,11 +1,11 @@
-"""What goes wrong with models."""
+"""Errors with models."""
 
 from __future__ import annotations
 
 
 class ModelError(Exception):
-    """A model cannot be had; the message is one line that says why and what to do."""
+    """A model cannot be provided; the message is one line that says why and what to do."""
 
 
 class NoSuchModel(ModelError):
-    """A name that is neither a model here nor an id to fetch one by: wrong use."""
+    """A name that is neither a local model nor an id from which one could be fetched: wrong use."""

@@ -1,6 +1,6 @@
-"""A model of the Hugging Face hub, fetched into the hub's own cache, which other programs share.
+"""Fetches models of the Hugging Face hub into the hub's own cache, which other programs share.
 
-What is there in full is not fetched again, and a file appears under its name only when it is whole.
+Complete files are not fetched again, and a file appears under its name only when it is complete.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from nproxy.models.progress import growth
 
 HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 HUB_FILE = re.compile(rf"({HUB_ID.pattern})/([^/].*\.gguf)")
-"""One GGUF file of a repository, as in org/name/file.gguf: the repository, and the file in it."""
+"""One GGUF file of a repository, such as org/name/file.gguf: the repository, and the file in it."""
 HUB_FILES = ("*.safetensors", "*.json", "*.jinja", "*.txt")
-"""What is taken from the hub: weights, settings, templates, merges. Never a pickle."""
+"""What is fetched from the hub: weights, settings, templates, merges. Never a pickle."""
 
 
 def from_hub(name: str) -> Path:
@@ -48,15 +48,15 @@ def file_from_hub(repository: str, file: str) -> Path:
 
 
 def demand_safetensors(folder: Path, shown: str) -> None:
-    """Raise ModelError where a model's folder has no weights in a form that is safe to read."""
+    """Raise ModelError if a model's folder has no weights in a format that is safe to read."""
     if not any(folder.glob("*.safetensors")):
         raise ModelError(f"model {shown}: no .safetensors weights there (pickled weights can run code and are refused)")
 
 
 def _fetched(name: str, repository: str, patterns: Sequence[str]) -> Path:
-    """The folder of a repository's newest revision, in which the files are that fit a pattern.
+    """Fetch the files of a repository's newest revision that match a pattern; returns their folder.
 
-    On a terminal a bar shows how far it is; the library's own ones, and its warnings, stay away.
+    On a terminal a progress bar is shown; the library's own bars and warnings are turned off.
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.constants import HF_HUB_CACHE
@@ -68,7 +68,7 @@ def _fetched(name: str, repository: str, patterns: Sequence[str]) -> Path:
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     missing = 0
     if sys.stderr.isatty():
-        with contextlib.suppress(DryRunError):  # the hub cannot be reached; what is here may do
+        with contextlib.suppress(DryRunError):  # the hub cannot be reached; local files may be enough
             plan = snapshot_download(repository, allow_patterns=[*patterns], dry_run=True)
             missing = sum(file.file_size or 0 for file in plan if file.will_download)
     folder = Path(HF_HUB_CACHE) / repo_folder_name(repo_id=repository, repo_type="model")
@@ -86,7 +86,7 @@ def _gguf_files(name: str) -> list[str]:
 
 @contextlib.contextmanager
 def _in_words(name: str) -> Iterator[None]:
-    """Tell what goes wrong with the hub as a ModelError."""
+    """Convert errors of the hub to ModelError."""
     if importlib.util.find_spec("huggingface_hub") is None:
         raise ModelError(
             f"model {name}: fetching from the hub needs the engine: pip install '.[engine]' in nproxy's folder"

@@ -1,4 +1,4 @@
-"""Ctrl-C while a library downloads in threads that it waits for, however long what they fetch takes."""
+"""Ctrl-C while a library downloads in threads: Python would wait for them, however long they take."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _OPEN_FILES = Path("/proc/self/fd")
 
 @contextlib.contextmanager
 def leaving_at_once(message: str, suffix: str) -> Iterator[None]:
-    """While the block runs, SIGINT ends this process with the message and 1, and takes away what is half written.
+    """While the block runs, SIGINT prints the message, removes partial files and exits the process with 1.
 
-    That is the open files whose names end with `suffix`, where the system tells which these are (Linux). Threads in the
-    middle of a read cannot be ended, and Python would wait for them; so nothing else is run. Does nothing in another
-    than the main thread, which no signal reaches.
+    Partial files are open files whose names end with `suffix`, if the system can list them (Linux). Threads in the
+    middle of a read cannot be stopped, and Python would wait for them, so no other cleanup runs. Has no effect outside
+    the main thread, because signals are handled only there.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,4 +1,4 @@
-"""Which models lie on this machine, where, and how large; and how they leave it."""
+"""The models on this machine: where they are, how large they are, and their removal."""
 
 from __future__ import annotations
 
@@ -17,30 +17,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A model that lies here. name: what `--model` takes. size: in bytes, on the disk.
-
-    path: its file, or the folder of its files. origin: whose cache it is. remove: takes it away; raises OSError.
-    """
+    """A model on this machine."""
 
     name: str
+    """The name that `--model` takes."""
     size: int
+    """Size on disk in bytes."""
     path: Path
+    """Its file, or the folder of its files."""
     origin: Literal["nproxy", "hub"]
+    """Whose cache it is in."""
     remove: Callable[[], None] = field(repr=False, compare=False)
+    """Deletes it; raises OSError."""
 
 
 def kept(default: Packaged = DEFAULT) -> list[Kept]:
-    """All models that are here: the default one, and those of the Hugging Face hub's cache that nproxy can serve."""
+    """Return all local models: the default one, and those in the Hugging Face hub's cache that nproxy can serve."""
     return [*_packaged(default), *sorted(_of_hub(), key=lambda model: model.name)]
 
 
 def _packaged(model: Packaged) -> Iterator[Kept]:
-    """The default model, where it is here in full."""
+    """Yield the default model, if it is complete."""
     home = cache_folder() / model.id
     file = home / model.file_name
 
     def remove() -> None:
-        with alone(home / ".lock"):  # another process may be fetching it, and wants its folder
+        with alone(home / ".lock"):  # another process may be fetching it, and needs the folder
             record_of(file).unlink(missing_ok=True)
             file.unlink()
 
@@ -66,7 +68,7 @@ def _of_hub() -> Iterator[Kept]:
 
 
 def _of_repository(cache: HFCacheInfo, repository: CachedRepoInfo) -> Iterator[Kept]:
-    """A repository with safetensors is one model; else each of its GGUF files is one."""
+    """Yield a repository with safetensors as one model; of others, each GGUF file is a model."""
     newest = max(repository.revisions, key=lambda revision: revision.last_modified, default=None)
     if newest is None:
         return
@@ -85,7 +87,7 @@ def _of_repository(cache: HFCacheInfo, repository: CachedRepoInfo) -> Iterator[K
 
 
 def _everywhere(repository: CachedRepoInfo, name: str) -> Iterator[CachedFileInfo]:
-    """A file of a repository in all its revisions."""
+    """Yield a file of a repository in all its revisions."""
     for revision in repository.revisions:
         for file in revision.files:
             if str(file.file_path.relative_to(revision.snapshot_path)) == name:

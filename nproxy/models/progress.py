@@ -1,4 +1,4 @@
-"""How far a download is, seen by how a folder grows: whoever writes there need not tell."""
+"""The progress of a download, measured by how much a folder grows, so that the downloader need not report it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOOKS_PER_SECOND = 10
 
 @contextlib.contextmanager
 def growth(what: str, folder: Path, total: int) -> Iterator[None]:
-    """On a terminal, show a bar on standard error while the block runs; total: bytes by which the folder will grow."""
+    """On a terminal, show a bar on standard error while the block runs. total: bytes by which the folder will grow."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield
@@ -46,7 +46,7 @@ def growth(what: str, folder: Path, total: int) -> Iterator[None]:
 
 
 def bytes_below(folder: Path) -> int:
-    """Bytes of all files below a folder whose files come and go; links do not count."""
+    """Return the bytes of all files below a folder; files may appear and vanish meanwhile. Links are not followed."""
     size = 0
     for parent, _, names in os.walk(folder):
         for name in names:

@@ -1,1 +1,4 @@
-"""What the gateway tells about itself: metrics and logs. Called by gateway and upstreams, imports neither."""
+"""What the gateway reports about itself: metrics, logs and traces.
+
+Gateway and upstreams call this package; it imports neither.
+"""

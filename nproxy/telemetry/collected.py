@@ -1,4 +1,4 @@
-"""Metrics that are looked up when they are told, and need not be there."""
+"""Metrics whose values are looked up at collection, and which may be absent."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from nproxy.telemetry.logs import dropped_lines
 
 
 class MaybeGauge(Collector):
-    """A gauge without labels whose series is there only while there is something to tell: 0 would mean something.
+    """A gauge without labels whose series exists only while it has a value, because 0 would be a value too.
 
-    value: None where there is nothing.
+    value: None if there is none.
     """
 
     def __init__(self, name: str, text: str) -> None:
@@ -26,7 +26,7 @@ class MaybeGauge(Collector):
 
 
 class DroppedLines(Collector):
-    """Log lines that were not written: counted where they are dropped, which is below all metrics."""
+    """Log lines that were not written: counted in the log writer, which is below all metrics."""
 
     def collect(self) -> Iterable[Metric]:
         text = "Log lines that were dropped: too many waited, or their stream took none."

@@ -1,4 +1,4 @@
-"""What the metrics of every process have, and how one is made."""
+"""The metrics that every process has, and helpers to create metrics."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from nproxy.telemetry.sums import Across, Report, report
 
 
 class CommonMetrics:
-    """Metrics of one process, apart from all others; knows how its gauges add up with those of others.
+    """Metrics of one process, in a registry of their own.
 
-    labels: of the metrics that have some, by their names.
+    They come with the rules by which gauges are combined with those of other processes. labels: the label names of each
+    metric, by the metric's name.
 
-    A metric with labels is called with their values and gives the one to count in. The lookups are cached: label values
-    are few, and the library's own lookup takes a lock and joins texts at every request.
+    A metric with labels is called with label values and returns the series to count in. The lookups are cached: there
+    are few label values, and the library's own lookup takes a lock and joins strings at every request.
     """
 
     def __init__(self, version: str) -> None:
@@ -47,7 +48,7 @@ class CommonMetrics:
         self._gauge("build_info", "The version that runs.", "version", across="max")(version).set(1)
 
     def reloaded(self, outcome: str, at: float) -> None:
-        """Settings were read again, at this Unix time: applied, unchanged or refused."""
+        """Note that settings were read again. outcome: applied, unchanged or refused. at: Unix time."""
         good = outcome != "refused"
         if good:
             self.reload_time.set(at)
@@ -55,7 +56,7 @@ class CommonMetrics:
         self.reloads(outcome).inc()
 
     def report(self) -> Report:
-        """What was counted so far, to be added up with what other processes have counted."""
+        """Return what was counted so far, to be added to what other processes have counted."""
         return report(self.registry, self._across)
 
     def _counter(self, name: str, text: str, *labels: str) -> Callable[..., Counter]:

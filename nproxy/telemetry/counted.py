@@ -1,6 +1,7 @@
-"""Counts that every request moves: told like the library's counters and gauges, at the price of an addition.
+"""Counters that every request changes: exposed like the library's counters and gauges, but as cheap as an addition.
 
-The library's take a lock each time, as any thread may count in them. These are for what the event loop counts itself.
+The library's take a lock each time, because any thread may count in them. These are only for counting in the event
+loop's thread.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from prometheus_client.registry import Collector
 
 
 class Count:
-    """One series: moved by one thread, whoever reads it."""
+    """One series: changed by one thread, read by any."""
 
     __slots__ = ("value",)
 
@@ -29,9 +30,9 @@ class Count:
 
 
 class Counted(Collector):
-    """A counter, or a gauge, with labels. `at(*label values)` gives what to count in.
+    """A counter, or a gauge, with labels. `at(*label values)` returns the series to count in.
 
-    name: without `_total`. family: which of the two it is told as.
+    name: without `_total`. family: whether it is exposed as a counter or as a gauge.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Exemplars: which trace an observation belongs to, so that a slow bucket leads to a request that was slow."""
+"""Exemplars: the trace that an observation belongs to, so that a slow bucket leads to a request that was slow."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from prometheus_client.samples import Exemplar
 
 Trace = dict[str, str]
-"""The labels of an exemplar: the id of a trace that is recorded, as of others there is nothing to look at."""
+"""The labels of an exemplar: the id of a recorded trace. Traces that are not recorded cannot be looked up."""
 
 
 def newest(exemplars: Iterable[Exemplar | None]) -> Exemplar | None:
-    """The one that was observed last, None where there is none."""
+    """Return the exemplar that was observed last, None if there is none."""
     return max((one for one in exemplars if one is not None), key=_observed_at, default=None)
 
 

@@ -1,4 +1,4 @@
-"""How metrics are written: Prometheus' text format, or OpenMetrics, which has exemplars."""
+"""The formats of metrics: Prometheus' text format, or OpenMetrics, which has exemplars."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ OPENMETRICS = Format("application/openmetrics-text; version=1.0.0; charset=utf-8
 
 _QUALITY = re.compile(r"q=(0(\.\d{0,3})?|1(\.0{0,3})?)")
 _READ = frozenset({"1.0.0", "0.0.1"})
-"""Versions of OpenMetrics that who asks for them reads: between them nothing changed that is written here."""
+"""Versions of OpenMetrics that are accepted from clients: nothing that is written here differs between them."""
 
 
 def negotiated(accept: str) -> Format:
-    """OpenMetrics where an Accept header names it, and text no rather; text for all others (RFC 9110, 12.5.1).
+    """Return OpenMetrics if an Accept header names it and does not prefer text, else text (RFC 9110, section 12.5.1).
 
-    The library's own choice, `choose_encoder`, looks at no `q`, and fails for a version that is no number.
+    The library's own choice, `choose_encoder`, ignores `q`, and fails for a version that is not a number.
     """
     text = rich = 0.0
     for part in accept.lower().split(","):

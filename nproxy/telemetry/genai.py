@@ -1,11 +1,12 @@
-"""OpenTelemetry's names for what a generation request is and costs, as Prometheus spells them.
+"""OpenTelemetry's metrics of a generation request and its cost, with their names as Prometheus writes them.
 
 The semantic conventions for generative AI metrics, status Development (open-telemetry/semantic-conventions-genai,
-docs/gen-ai/gen-ai-metrics.md). Dots become underscores and a unit its suffix; `{token}` is an annotation and no unit.
-The bounds are the recommended ones, but for time per output chunk: those are its instrument's, see `Metrics`.
+docs/gen-ai/gen-ai-metrics.md). Dots become underscores and a unit becomes a suffix; `{token}` is an annotation and not
+a unit. The bucket bounds are the recommended ones, except for time per output chunk: those are its instrument's, see
+`Metrics`.
 
-Of the two sides that the conventions tell apart, `server` is what clients of nproxy see, and `client` what nproxy, as
-a client, sees of its upstreams. `upstream` stands beside the conventions' attributes.
+Of the two sides that the conventions distinguish, `server` is what clients of nproxy see, and `client` is what nproxy,
+as a client, sees of its upstreams. `upstream` is a label besides the conventions' attributes.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from collections.abc import Callable, Mapping
 from nproxy.telemetry.observed import Labels, View
 
 OPERATIONS: Mapping[str, str] = {"chat/completions": "chat", "completions": "text_completion"}
-"""gen_ai.operation.name by endpoint. Of what passes through, nobody knows what it is."""
+"""gen_ai.operation.name by endpoint. For requests that are passed through, the operation is unknown."""
 PROVIDER = "openai"
-"""gen_ai.provider.name tells which flavour of telemetry this is; every upstream speaks OpenAI's wire."""
+"""gen_ai.provider.name says which flavour of telemetry this is; every upstream speaks OpenAI's protocol."""
 TOKEN_TYPES: Mapping[str, str] = {"prompt": "input", "completion": "output"}
 
 DURATION = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
@@ -41,7 +42,7 @@ def _attributes(labels: Labels) -> dict[str, str] | None:
 
 
 def _with_error(error: Callable[[Labels], str]) -> Callable[[Labels], Labels | None]:
-    """The attributes and error.type, which is empty where there is no error."""
+    """Return a function that adds error.type to the attributes; it is empty if there is no error."""
 
     def labelled(labels: Labels) -> Labels | None:
         attributes = _attributes(labels)
@@ -59,7 +60,7 @@ def _outcome(labels: Labels) -> str:
 
 
 def _used(labels: Labels) -> Labels | None:
-    """What is billed, as the conventions want it: what upstreams computed, not what clients are told."""
+    """Count what is billed, as the conventions want it: what upstreams computed, not what clients are told."""
     attributes = _attributes(labels)
     if attributes is None or labels["side"] != "upstream":
         return None

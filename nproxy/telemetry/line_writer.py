@@ -1,7 +1,7 @@
-"""Log lines on their way out: written by a thread, so that a pipe nobody reads or a full disk stops no event loop.
+"""A log handler that writes in a thread, so that a pipe that nobody reads or a full disk does not block the event loop.
 
-A thread that is woken takes the processor and the interpreter's lock from the loop, and each write is a system call:
-the thread pauses after it has written, and writes what came meanwhile together.
+Waking a thread takes CPU time and the interpreter's lock (GIL) from the event loop, and each write is a system call: so
+the thread pauses after it has written, and then writes what has come meanwhile in one call.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from itertools import accumulate
 from select import PIPE_BUF
 
 MOST_LINES = 10_000
-"""Lines that wait to be written; beyond, new ones are dropped and counted."""
+"""Maximum number of lines that wait to be written; beyond it, new ones are dropped and counted."""
 FLUSH_SECONDS = 2.0
-"""How long the end of the process waits for what has not been written."""
+"""How long the end of the process waits for lines that have not been written."""
 PAUSE_SECONDS = 0.01
-"""How late a line may come behind another one."""
+"""The longest delay of a line that follows another one."""
 
 
 class LineWriter(logging.Handler):
-    """Formats records where they are made, and writes them in their order in a thread of its own.
+    """Formats records in the calling thread, and writes them in order in a thread of its own.
 
-    fd: the file descriptor to write to. What waits is written when logging ends with the process (`flush`), as far as
-    it can be written in time. What is written together is no longer than PIPE_BUF, unless it is one record: so much
-    goes into a pipe as one piece, whoever else writes there.
+    fd: the file descriptor to write to. When logging ends with the process (`flush`), lines that wait are written, as
+    far as there is time. Lines written together are no longer than PIPE_BUF, unless it is a single record: a pipe takes
+    that many bytes in one piece, whoever else writes to it.
     """
 
     def __init__(self, fd: int, most_lines: int = MOST_LINES) -> None:
@@ -39,16 +39,16 @@ class LineWriter(logging.Handler):
         self._most_lines = most_lines
         self._waiting: deque[str | threading.Event] = deque()
         self._some = threading.Event()
-        # a daemon, as a thread that waits for a full pipe would keep the process from ending
+        # a daemon, because a thread that waits for a full pipe would keep the process from ending
         threading.Thread(target=self._write_all, name="nproxy-log", daemon=True).start()
 
     @property
     def dropped(self) -> int:
-        """Records that were not written, because too many waited or the descriptor took none."""
+        """Records that were not written, because too many waited or the descriptor did not accept them."""
         return self._dropped
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Take a record, in any thread. The library's would hold a lock meanwhile, which nothing here needs."""
+        """Take a record, from any thread. The library's method would hold a lock, which is not needed here."""
         if self.filters and not self.filter(record):
             return False
         self.emit(record)
@@ -58,14 +58,14 @@ class LineWriter(logging.Handler):
         self.say(self.format(record))
 
     def say(self, text: str) -> None:
-        """Write a text of whole lines behind what waits."""
+        """Write a text of whole lines after those that wait."""
         if len(self._waiting) < self._most_lines:
             self._put(text)
         else:
             self._drop(1)
 
     def flush(self) -> None:
-        """Wait until what was logged up to now is written, or cannot be in time."""
+        """Wait until all records logged so far are written, but no longer than FLUSH_SECONDS."""
         written = threading.Event()
         self._put(written)
         written.wait(FLUSH_SECONDS)
@@ -78,13 +78,13 @@ class LineWriter(logging.Handler):
     def _write_all(self) -> None:
         while True:
             self._some.wait()
-            self._some.clear()  # before the look: what comes behind it sets it again
+            self._some.clear()  # before the loop: records that come later set it again
             while self._waiting:
                 self._write(self._taken())
             time.sleep(PAUSE_SECONDS)
 
     def _taken(self) -> list[bytes]:
-        """The first of what waits, and as much behind it as may be written with it."""
+        """Remove and return the first line that waits, and as many more as may be written with it."""
         taken: list[bytes] = []
         size = 0
         while self._waiting:
@@ -109,7 +109,7 @@ class LineWriter(logging.Handler):
             while rest:
                 rest = rest[os.write(self.fd, rest) :]
                 self._torn = bool(rest)
-        except OSError:  # full, closed or gone: the next line may fare better
+        except OSError:  # full, closed or gone: a later line may succeed
             written = len(data) - len(rest)
             self._drop(sum(end > written for end in accumulate(map(len, lines))))
 

@@ -1,4 +1,7 @@
-"""Logs: one line per record, JSON or text, to standard error. No prompt, no answer and no secret is ever written."""
+"""Logs: one line per record, JSON or text, to standard error.
+
+No secret is ever written. Prompts and answers are written only with `telemetry.log_content`.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +19,20 @@ from nproxy.telemetry.line_writer import LineWriter
 STANDARD_ERROR = 2
 
 access = logging.getLogger("nproxy.access")
-"""One record per request; the fields travel in `extra={"fields": {...}}`."""
+"""One record per request; the fields are passed in `extra={"fields": {...}}`."""
 
 _BLANK = {
     level: logging.LogRecord(access.name, level, "", 0, "", (), None).__dict__
     for level in (logging.DEBUG, logging.INFO)
 }
 """What all records of requests have in common: no line shows a place in the code, a thread or a process."""
-_DELETE = "\x7f"  # of ASCII the one character that JSON does not escape and no terminal prints
+_DELETE = "\x7f"  # the only ASCII character that JSON does not escape and no terminal prints
 _PLAIN = re.compile(r"[^\s\"=]+")
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
 def access_record(level: int, message: str, fields: dict[str, object]) -> logging.LogRecord:
-    """A record for `access` of what has just happened, without looking up where it is made, which nothing shows.
+    """Make a record for `access` of what has just happened; skips the lookup of the caller's place, which is not shown.
 
     level: DEBUG or INFO.
     """
@@ -42,7 +45,7 @@ def access_record(level: int, message: str, fields: dict[str, object]) -> loggin
 
 
 class JsonLines(logging.Formatter):
-    """A record as one JSON object: time (UTC, RFC 3339), level, logger, message, then the record's fields."""
+    """Formats a record as one JSON object: time (UTC, RFC 3339), level, logger, message, then the record's fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -58,7 +61,7 @@ class JsonLines(logging.Formatter):
 
 
 class TextLines(logging.Formatter):
-    """The same for people: message first, fields behind it."""
+    """Formats a record for people: message first, then the fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = " ".join(f"{key}={_shown(value)}" for key, value in _fields(record).items())
@@ -68,7 +71,7 @@ class TextLines(logging.Formatter):
 
 
 def configure(level: str, form: Literal["json", "text"], fd: int = STANDARD_ERROR) -> None:
-    """Send the records of nproxy's loggers from `level` on to a file descriptor. May be called again."""
+    """Send the records of nproxy's loggers, from `level` up, to a file descriptor. May be called again."""
     writer = next((one for one in _writers() if one.fd == fd), None) or LineWriter(fd)
     writer.setFormatter(_formatter(form))
     for name in ("nproxy", "aiohttp"):
@@ -80,19 +83,22 @@ def configure(level: str, form: Literal["json", "text"], fd: int = STANDARD_ERRO
 
 
 def reformat(form: Literal["json", "text"]) -> None:
-    """Write the lines from now on in another form, where `configure` was called."""
+    """Write all further lines in another format. No effect before `configure` was called."""
     for writer in _writers():
         writer.setFormatter(_formatter(form))
 
 
 def say(text: str) -> None:
-    """Write lines that are no record, for who started this; behind the records so far, where `configure` was called."""
+    """Write lines that are not log records, for whoever started this process; after the records logged so far.
+
+    No effect before `configure` was called.
+    """
     for writer in _writers():
         writer.say(text)
 
 
 def dropped_lines() -> int:
-    """How many records of this process were not written."""
+    """Return how many records of this process were not written."""
     return sum(writer.dropped for writer in _writers())
 
 
@@ -106,23 +112,23 @@ def _formatter(form: Literal["json", "text"]) -> logging.Formatter:
     return JsonLines()
 
 
-@lru_cache(1)  # records come by the hundred in one second
+@lru_cache(1)  # hundreds of records come in one second
 def _utc(second: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
 
 
 def _shown(value: object) -> str:
-    """A value as it stands behind its key: plain where that can be read back, else as JSON."""
+    """Return a value as text: plain if it can be read back so, else as JSON."""
     if isinstance(value, str):
         return value if _PLAIN.fullmatch(value) and value.isprintable() else _dumps(value)
     return _dumps(value) if isinstance(value, list | dict) else str(value)
 
 
 def _dumps(value: object) -> str:
-    """JSON that only shows itself: where a terminal might obey some of it, or turn it around, all is ASCII."""
+    """Return JSON that is safe to print: text that a terminal might interpret or reverse is written in ASCII."""
     try:
         text = orjson.dumps(value, default=str).decode()
-    except TypeError:  # bytes of a path that are no UTF-8, half a character, a number of twenty digits
+    except TypeError:  # bytes of a path that are not UTF-8, a lone surrogate, a number of twenty digits
         text = ""
     if text and ((text.isascii() and _DELETE not in text) or text.isprintable()):
         return text

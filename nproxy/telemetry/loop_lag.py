@@ -9,7 +9,7 @@ PROBE_SECONDS = 0.5
 
 
 class LagProbe:
-    """Tells `report` twice a second by how many seconds a timer was late, while its block runs."""
+    """Context manager that calls `report` every `seconds` with how many seconds a timer was late."""
 
     def __init__(self, report: Callable[[float], None], seconds: float = PROBE_SECONDS) -> None:
         self._report = report

@@ -1,7 +1,7 @@
 """The gateway's Prometheus metrics. Names are a contract: dashboards and alerts rely on them.
 
-Label values come from the configuration, and those for models also from upstreams' own lists, up to a bound. What
-clients send never becomes one (`other` stands for it).
+Label values come from the configuration; model names also come from upstreams' own lists, up to a limit. What clients
+send never becomes a label value; `other` is used instead.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from nproxy.telemetry.observed import Observed, Series, View
 
 OTHER = "other"
 MOST_LISTED_MODELS = 100
-"""Models of one upstream's own list that become label values; each is some hundred series."""
+"""Maximum number of models of one upstream's own list that become label values; each makes some hundred series."""
 ENGINE_PREFIX = "nproxy_engine_"
-"""Of what the built-in engine tells of itself."""
+"""Prefix of the metrics that the built-in engine reports."""
 
 _CALL = ("endpoint", "upstream", "model")
 _SHED = ("memory", "bodies")
 _REFUSED = ("too_wide", "requests", "choices", "tokens", "queue_full", "timeout", "draining", "unanswered")
 _BREAKING = ("reset", "timeout", "cut", "malformed", "in_band", "ended", "internal")
-"""How answers break off that had begun; `broken_answers` has more outcomes, which are rare."""
+"""The common ways in which an answer breaks off after its begin; `broken_answers` has more outcomes, which are rare."""
 _LATENCY = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _WAITS = (0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _GAPS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -35,7 +35,7 @@ _WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 class ParentMetrics(CommonMetrics):
-    """What the parent of several workers counts itself. It stands in place of what workers tell under the same name."""
+    """What the parent of several workers counts itself. It replaces the workers' metrics of the same names."""
 
     def __init__(self, version: str) -> None:
         super().__init__(version)
@@ -48,9 +48,9 @@ class ParentMetrics(CommonMetrics):
 class Metrics(CommonMetrics):
     """All metrics of one gateway process.
 
-    upstreams, models: the names that the configuration gives. gen_ai: whether OpenTelemetry's names are told, too.
+    upstreams, models: the names in the configuration. gen_ai: whether OpenTelemetry's metrics are exposed too.
 
-    What is counted at all and has few labels begins at 0: Prometheus sees a counter grow only from its second value on.
+    Counters with few label values start at 0: Prometheus sees a counter grow only from its second value on.
     """
 
     def __init__(self, *, version: str, upstreams: Iterable[str], models: Collection[str], gen_ai: bool = True) -> None:
@@ -67,7 +67,7 @@ class Metrics(CommonMetrics):
         self.name(upstreams, models)
 
     def _of_requests(self) -> None:
-        """What clients see."""
+        """Create the metrics of what clients see."""
         self.requests = self._observed(
             (*_CALL, "mode", "code"),
             View("nproxy_requests", "Requests answered.", (*_CALL, "mode", "code"), tells="count"),
@@ -93,10 +93,11 @@ class Metrics(CommonMetrics):
         self.fallbacks = self._counter("fallbacks", "Requests that went on to another upstream.", "upstream", "to")
 
     def _of_choices(self) -> None:
-        """What clients get, and what it costs."""
+        """Create the metrics of choices and tokens."""
         self.choices = self._counted("choices", "Choices finished.", "upstream", "model", "finish_reason")
         self.inflight_choices = self._plain("inflight_choices", "Choices in flight.", across="sum")
-        # for every piece of every stream: more bounds, those of the conventions, would be more work for each of them
+        # Observed for every piece of every stream: more bounds, those of the conventions, would add work to each of
+        # them.
         self.inter_token = self._observed(
             _CALL,
             View("nproxy_inter_token_seconds", "Between the events of one upstream call.", _CALL[1:]),
@@ -124,7 +125,7 @@ class Metrics(CommonMetrics):
         )
 
     def _of_calls(self) -> None:
-        """What upstreams do."""
+        """Create the metrics of upstream calls."""
         self.legs = self._observed(
             (*_CALL, "outcome"),
             View("nproxy_legs", "Upstream calls ended.", ("upstream", "outcome"), tells="count"),
@@ -155,7 +156,7 @@ class Metrics(CommonMetrics):
         )
 
     def _of_replicas(self) -> None:
-        """How each server fares."""
+        """Create the metrics of each server."""
         self._across["nproxy_replica_calls"] = "present"
         self.replica_calls = self._plain_counter(
             "replica_calls",
@@ -188,7 +189,7 @@ class Metrics(CommonMetrics):
         )
 
     def _of_admission(self) -> None:
-        """Who is let in."""
+        """Create the metrics of admission."""
         self.queue_choices = self._plain("queue_choices", "Choices that wait to be let in.", across="sum")
         self.queue_wait = self._histogram(
             "queue_wait_seconds",
@@ -209,7 +210,7 @@ class Metrics(CommonMetrics):
         self.key_limited = self._counter("key_limited", "Requests that a rate of their key refused.", "key", "what")
 
     def _of_the_process(self) -> None:
-        """How this process fares."""
+        """Create the metrics of this process."""
         self.loop_lag = self._plain(
             "event_loop_lag_seconds", "How late the event loop ran a timer, last measured.", across="max"
         )
@@ -229,7 +230,7 @@ class Metrics(CommonMetrics):
         *labels: str,
         family: type[CounterMetricFamily | GaugeMetricFamily] = CounterMetricFamily,
     ) -> Callable[..., Count]:
-        """What the event loop counts for every request; it adds up over processes."""
+        """Create a metric that the event loop changes at every request; values are summed over processes."""
         counted = Counted(self._named(name, labels), text, labels, family)
         self.registry.register(counted)
         return counted.at
@@ -245,9 +246,9 @@ class Metrics(CommonMetrics):
         return self._observed(labels, View(f"nproxy_{name}", text, labels, buckets))
 
     def name(self, upstreams: Iterable[str], models: Collection[str], ways: Iterable[tuple[str, str]] = ()) -> None:
-        """Take the names of another configuration; earlier ones stay, as their series do.
+        """Add the names of a new configuration; earlier names stay, as their series do.
 
-        ways: from which upstream requests may go on to which.
+        ways: pairs of upstreams (from, to) between which requests may fall back.
         """
         self._models |= frozenset(models)
         for upstream in upstreams:
@@ -256,15 +257,15 @@ class Metrics(CommonMetrics):
             self.fallbacks(*way)
 
     def _begun(self, endpoint: str, upstream: str, model: str) -> None:
-        """A request with these labels may break off from now on."""
+        """Create the series of broken answers for these labels, since a request with them may break off from now on."""
         for outcome in _BREAKING:
             self.broken_answers(endpoint, upstream, model, outcome)
 
     def model_label(self, model: str, upstream: str, *, listed: bool = False) -> str:
-        """The model's name where the configuration or the upstream's own list names it, else `other`.
+        """Return the model's name if the configuration or the upstream's own list has it, else `other`.
 
-        listed: the upstream's list names it now. The first `MOST_LISTED_MODELS` of an upstream that are asked about
-        keep their names for good, as their series stay too.
+        listed: the upstream's list has it now. The first `MOST_LISTED_MODELS` listed models of an upstream that are
+        looked up keep their names permanently, as their series do.
         """
         known = self._listed.setdefault(upstream, set())
         if listed and len(known) < MOST_LISTED_MODELS:

@@ -1,9 +1,8 @@
-"""What is observed once and told under several names: a histogram of many labels and bounds, and views of it.
+"""Observations that are made once and exposed under several names: a histogram with many labels and bounds, and views.
 
-A view leaves out labels and bounds. Its bounds are among those that are observed, so its buckets hold exactly what an
-instrument of its own would hold, and nothing is observed twice to have another name. What is observed for every piece
-of every stream must cost little: a series is a list of counts, where the library's has an object and a lock for each
-bucket.
+A view leaves out labels and bounds. Its bounds are a subset of the observed ones, so its buckets hold exactly what a
+separate instrument would hold, and no value is observed twice just to have another name. An observation for every piece
+of every stream must be cheap: a series is a list of counts, while the library has an object and a lock for each bucket.
 """
 
 from __future__ import annotations
@@ -34,24 +33,26 @@ def as_they_are(labels: Labels) -> Labels | None:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One name for what is observed.
-
-    name: without `_total`. labels: those it has. bounds: of its buckets, without +Inf; those that are observed where it
-    has none. tells: a histogram, or a counter of the observations or of what they add up to. labelled: its labels, and
-    maybe more, from those that are observed; None where such an observation is not told under this name.
-    """
+    """One name under which observations are exposed."""
 
     name: str
+    """Without `_total`."""
     text: str
+    """The metric's help text."""
     labels: tuple[str, ...]
+    """The label names."""
     bounds: tuple[float, ...] = ()
+    """The upper bounds of the buckets, without +Inf; if empty, all observed bounds."""
     tells: Literal["buckets", "count", "sum"] = "buckets"
+    """Whether it is a histogram, or a counter of the observations or of their sum."""
     labelled: Callable[[Labels], Labels | None] = as_they_are
+    """Maps observed labels to this view's labels, and maybe more; returns None if such observations are not exposed
+    under this name."""
 
 
 @dataclass(slots=True)
 class _Observations:
-    """counts: in and below each bucket, +Inf's last. exemplars: one for each bucket. total: what they add up to."""
+    """counts: cumulative, the last for +Inf. exemplars: one for each bucket. total: the sum of the values."""
 
     counts: list[float]
     exemplars: list[Exemplar | None]
@@ -64,19 +65,19 @@ class _Observations:
 
 
 class Series:
-    """What is observed with one set of labels: by one thread, whoever reads it."""
+    """The observations with one set of labels: changed by one thread, read by any."""
 
     __slots__ = ("_bounds", "_counts", "_exemplars", "_total", "labels")
 
     def __init__(self, labels: Labels, bounds: Sequence[float]) -> None:
         self.labels = labels
         self._bounds = bounds
-        self._counts = [0] * len(bounds)  # in each bucket, without those below
+        self._counts = [0] * len(bounds)  # in each bucket, not cumulative
         self._exemplars: list[Exemplar | None] = [None] * len(bounds)
         self._total = 0.0
 
     def observe(self, value: float, trace: Trace | None = None) -> None:
-        """Count a value. trace: which one it belongs to, where that is recorded."""
+        """Count a value. trace: the one it belongs to, if that is recorded."""
         bucket = bisect_left(self._bounds, value)
         self._counts[bucket] += 1
         self._total += value
@@ -84,14 +85,14 @@ class Series:
             self._exemplars[bucket] = Exemplar(trace, value, time.time())
 
     def read(self) -> _Observations:
-        """What was observed so far."""
+        """Return the observations so far."""
         return _Observations([float(count) for count in accumulate(self._counts)], [*self._exemplars], self._total)
 
 
 class Observed(Collector):
-    """A histogram that is told by its views only. `at(*label values)` gives what to observe in.
+    """A histogram that is exposed only through its views. `at(*label values)` returns the series to observe in.
 
-    bounds: of its buckets, beside those that the views have. Raises ValueError for a view with other labels or bounds.
+    bounds: of its buckets, besides those that the views have. `collect` raises KeyError for a view with other labels.
     """
 
     def __init__(self, labels: tuple[str, ...], bounds: Sequence[float], views: Sequence[View]) -> None:
@@ -133,7 +134,7 @@ class Observed(Collector):
                 for begin, end in pairwise((0, *ends))
                 for exemplar in (newest(observations.exemplars[begin:end]),)
             ]
-            family.add_metric(key, buckets, observations.total)  # type: ignore[arg-type]  # None is no exemplar
+            family.add_metric(key, buckets, observations.total)  # type: ignore[arg-type]  # None stands for no exemplar
         return family
 
 

@@ -1,7 +1,7 @@
-"""Spans on their way to an OpenTelemetry collector: OTLP over HTTP, by OpenTelemetry's own SDK (`nproxy[otlp]`).
+"""Sending of spans to an OpenTelemetry collector: OTLP over HTTP, by OpenTelemetry's own SDK (`nproxy[otlp]`).
 
-The SDK's batches are sent by a thread, so that a collector which is slow or gone costs a request nothing. What of it
-the environment sets (`OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_EXPORTER_OTLP_TIMEOUT` ...) holds.
+A thread sends the SDK's batches, so that a collector which is slow or down does not delay requests. The SDK's
+environment variables (`OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_EXPORTER_OTLP_TIMEOUT` ...) apply.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from nproxy.telemetry.tracing import Attributes
 
 PATH = "/v1/traces"
 CLOSE_SECONDS = 5.0
-"""How long the end of the process waits for what has not been sent."""
+"""How long the end of the process waits for spans that have not been sent."""
 
 _KINDS = {"server": SpanKind.SERVER, "client": SpanKind.CLIENT}
 
@@ -44,16 +44,16 @@ log = logging.getLogger("nproxy.traces")
 
 
 class OtlpTracer:
-    """Sends spans to a collector at `endpoint`, a base URL. headers: sent with them; None for the environment's.
+    """Sends spans to a collector at `endpoint`, a base URL. headers: sent with them; None for those of the environment.
 
-    The sampler records everything: who begins a span has decided that it is wanted.
+    The sampler records everything: whoever begins a span has already decided that it is to be recorded.
     """
 
     def __init__(self, endpoint: str, headers: Mapping[str, str] | None, version: str, count: Count) -> None:
         self._provider = TracerProvider(ALWAYS_ON, _resource(version), shutdown_on_exit=False)
         self._provider.add_span_processor(Batches(endpoint.removesuffix(PATH) + PATH, headers, count))
         self._tracer = self._provider.get_tracer("nproxy", version)
-        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # it would tell of every batch that fails
+        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # it would log every batch that fails
 
     def begin(
         self,
@@ -70,12 +70,12 @@ class OtlpTracer:
         return _Span(span, parent)
 
     async def close(self) -> None:
-        """See Tracer. The thread that still waits for a collector then ends with the process."""
+        """See Tracer. A thread that still waits for the collector then ends with the process."""
         loop, closed = asyncio.get_running_loop(), asyncio.Event()
 
         def close() -> None:
             self._provider.shutdown()
-            with suppress(RuntimeError):  # nobody waits any more
+            with suppress(RuntimeError):  # the loop is already closed
                 loop.call_soon_threadsafe(closed.set)
 
         threading.Thread(target=close, name="nproxy-traces", daemon=True).start()
@@ -87,7 +87,7 @@ class OtlpTracer:
 
 
 class _Span:
-    """A span of the SDK's, as the gateway knows spans."""
+    """A span of the SDK with the interface of `tracing.Span`."""
 
     __slots__ = ("_span", "context")
 
@@ -115,14 +115,14 @@ class _Span:
 
 
 def _resource(version: str) -> Resource:
-    """What sends the spans: nproxy, unless the environment names it otherwise."""
+    """Return the resource that describes the sender: nproxy, unless the environment gives another name."""
     named = OTELResourceDetector().detect().attributes
     ours = {"service.name": "nproxy", "service.version": version}
     return Resource.create({key: value for key, value in ours.items() if key not in named})
 
 
 def _clean(attributes: Attributes) -> Attributes:
-    """The same in UTF-8: one text that is not would cost the whole batch, and some are words of clients."""
+    """Return the attributes in valid UTF-8: one invalid text would cost the batch, and some come from clients."""
     return {name: _utf8(value) if isinstance(value, str) else value for name, value in attributes.items()}
 
 

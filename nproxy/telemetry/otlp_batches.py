@@ -1,4 +1,4 @@
-"""Spans in batches: bounded, counted, and sent by a thread of the SDK's; and what the collector made of them."""
+"""Batches of spans: bounded, counted, and sent by a thread of the SDK; and how the collector answered."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from prometheus_client import Counter
 
 MOST_WAITING = 4096
-"""Spans that wait to be sent; beyond, new ones are dropped and counted."""
+"""Maximum number of spans that wait to be sent; beyond it, new ones are dropped and counted."""
 MOST_AT_ONCE = 512
 MOST_WAITING_BYTES = 64 << 20
-"""Of all that wait: with prompts and answers in them, a few thousand would be gigabytes."""
+"""Maximum size of all waiting spans: with prompts and answers in them, a few thousand would take gigabytes."""
 MOST_BYTES_AT_ONCE = 8 << 20
-"""Of one export: collectors refuse what is too long for them as a whole (OpenTelemetry's takes 20 MiB by default)."""
+"""Maximum size of one export: collectors refuse a request that is too long as a whole (OpenTelemetry's limit is 20 MiB
+by default)."""
 
 Count = Callable[[str], Counter]
-"""Counts spans by what became of them: exported, failed or dropped. In any thread."""
+"""Returns the counter of spans with an outcome: exported, failed or dropped. Called from any thread."""
 
 log = logging.getLogger("nproxy.traces")
 
 
 class Batches(SpanProcessor):
-    """The SDK's batches behind a count: which spans were sent, which were not, and which found no room.
+    """The SDK's batch processor with counters: how many spans were sent, failed, or dropped for lack of space.
 
-    Two threads count, each a number of its own: the one that ends spans, and the one that sends them.
+    Two threads count, each in variables of its own: the thread that ends spans, and the thread that sends them.
     """
 
     def __init__(self, url: str, headers: Mapping[str, str] | None, count: Count) -> None:
@@ -54,7 +55,7 @@ class Batches(SpanProcessor):
 
 
 class _Exporter(SpanExporter):
-    """The SDK's exporter, whose successes and failures are counted; of a change the log tells, and why."""
+    """The SDK's exporter with counts of successes and failures; logs when the outcome changes, and why."""
 
     def __init__(self, url: str, headers: Mapping[str, str] | None, count: Count) -> None:
         self.taken = self.taken_bytes = 0
@@ -97,10 +98,13 @@ class _Exporter(SpanExporter):
 
 
 class _Heard(requests.Session):
-    """The exporter's session, which keeps what its collector said last: the exporter tells but the SDK's own log.
+    """The exporter's HTTP session, which remembers the collector's last answer.
 
-    elsewhere: it said that spans belong to another URL, which the exporter thinks a success. rejected: so many spans of
-    those that it took. why: a status, or the kind of fault by which there is none; "" where nothing was asked.
+    The exporter itself tells it only to the SDK's log.
+
+    elsewhere: the collector redirected to another URL, which the exporter takes for a success. rejected: the number of
+    rejected spans of an accepted request. why: a status, or the kind of fault that prevented one; "" if nothing was
+    sent.
     """
 
     def __init__(self) -> None:
@@ -108,7 +112,7 @@ class _Heard(requests.Session):
         self.forget()
 
     def forget(self) -> None:
-        """Begin anew, for another batch."""
+        """Reset for another batch."""
         self.why, self.rejected, self.elsewhere = "", 0, False
 
     def send(self, request: requests.PreparedRequest, **kwargs: Any) -> requests.Response:
@@ -125,7 +129,7 @@ class _Heard(requests.Session):
         return response
 
     def _read(self, answer: bytes) -> None:
-        """Of spans that a collector took, it may have rejected some (OTLP specification, Partial Success)."""
+        """Read how many spans of an accepted request were rejected (OTLP specification, Partial Success)."""
         try:
             self.rejected = ExportTraceServiceResponse.FromString(answer).partial_success.rejected_spans
         except DecodeError:
@@ -135,12 +139,12 @@ class _Heard(requests.Session):
 
 
 def _size(span: ReadableSpan) -> int:
-    """About how many bytes a span is: nothing of it is long but what its attributes quote."""
+    """Return roughly how many bytes a span takes: only the texts in its attributes can be long."""
     return 512 + sum(len(value) for value in (span.attributes or {}).values() if isinstance(value, str))
 
 
 def _parts(spans: Sequence[ReadableSpan]) -> Iterator[Sequence[ReadableSpan]]:
-    """The same in exports of their own, each as long as one may be, or of one span."""
+    """Split spans into exports, each of at most MOST_BYTES_AT_ONCE, or of a single span."""
     part: list[ReadableSpan] = []
     length = 0
     for span in spans:

@@ -1,4 +1,4 @@
-"""Log lines that strangers can cause at any rate: of each kind one a minute, which says how many there were before."""
+"""Rate-limited log lines, for events that outsiders can cause at any rate: at most one line per kind and minute."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SECONDS = 60.0
 
 
 class Seldom:
-    """Writes to `log`, and counts what it leaves out. clock: in seconds."""
+    """Writes to `log`, and counts the lines that it leaves out. clock: in seconds."""
 
     def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
@@ -20,9 +20,9 @@ class Seldom:
         self._untold: Counter[tuple[str, str]] = Counter()
 
     def tell(self, level: int, message: str, fields: Mapping[str, object], why: str = "") -> None:
-        """Write a line, unless one of this message and `why` was written lately. Both are words of a small set.
+        """Write a line, unless one with this message and `why` was written lately. Both come from a small set.
 
-        The line has `untold` besides the fields: how many of its kind were left out since the last, where any were.
+        The line has an extra field `untold`: how many of its kind were left out since the last one, if any were.
         """
         kind, now = (message, why), self._clock()
         if kind in self._told and now - self._told[kind] < SECONDS:

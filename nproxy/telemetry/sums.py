@@ -1,7 +1,7 @@
-"""The metrics of several processes as one: counters and histograms add up, each gauge by its own rule.
+"""The metrics of several processes combined: counters and histograms are summed, each gauge has its own rule.
 
-A report is what one process has counted so far, as plain data. Reports name their rules, so that who adds them up need
-not know the metrics.
+A report is what one process has counted so far, as plain data. Reports contain their rules, so that the process that
+combines them need not know the metrics.
 """
 
 from __future__ import annotations
@@ -18,17 +18,16 @@ from nproxy.telemetry.exemplars import newest
 from nproxy.telemetry.formats import TEXT, Format
 
 Across = Literal["sum", "present", "max", "min"]
-"""What a metric of several processes is: the sum of theirs, the greatest or the least of them.
+"""How a metric of several processes is combined: their sum, the largest or the smallest.
 
-present: the sum, of what a living process has series of, by all labels but the last: what is counted may go for good,
-as replicas do.
-"""
+present: the sum. Series of processes that have ended count only while a living process has a series with the same
+labels, except the last: what is counted may disappear for good, as replicas do."""
 
 Series = tuple[str, tuple[tuple[str, str], ...]]
 """A sample's name and its labels."""
 
 UNITS = ("seconds", "bytes")
-"""Units that stand at the end of a metric's name."""
+"""Units that may be the suffix of a metric's name."""
 
 
 def _sum(one: float, other: float) -> float:
@@ -45,7 +44,7 @@ _FOLDS: Mapping[Across, Callable[[float, float], float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One metric: what kind it is, what it says, how it adds up, its samples, and the exemplars of some of them."""
+    """One metric: its type, its help text, its rule, its samples, and the exemplars of some of them."""
 
     kind: str
     text: str
@@ -55,22 +54,22 @@ class Family:
 
 
 Report = Mapping[str, Family]
-"""The metrics of a process, or of several, by their names."""
+"""The metrics of one or several processes, by their names."""
 
 
 class Collects(Protocol):
-    """A registry of prometheus_client, or what gives metrics as one does."""
+    """A registry of prometheus_client, or an object that gives metrics in the same way."""
 
     def collect(self) -> Iterable[Metric]: ...
 
 
 def report(registry: Collects, across: Mapping[str, Across]) -> Report:
-    """What the metrics of a registry say now. across: the rules of those that do not add up, by their names."""
+    """Return the current metrics of a registry. across: the rules of metrics that are not summed, by name."""
     return {metric.name: _family(metric, across.get(metric.name, "sum")) for metric in registry.collect()}
 
 
 def report_of_text(text: bytes, prefix: str) -> Report:
-    """What another process has written in the text format, as far as its metrics begin so; nothing where it is none."""
+    """Parse another process's metrics in the text format, if their names have the prefix; empty if it is malformed."""
     try:
         families = list(text_string_to_metric_families(text.decode()))
     except ValueError:
@@ -89,7 +88,7 @@ def _family(metric: Metric, across: Across) -> Family:
 
 
 def add_up(reports: Iterable[Report]) -> Report:
-    """All of them as one; a metric or a series that only some have is as they say."""
+    """Combine reports; a metric or a series that only some reports have stays as it is."""
     families: dict[str, Family] = {}
     for one in reports:
         for name, family in one.items():
@@ -109,28 +108,28 @@ def _folded(one: Family, other: Family) -> Family:
 
 
 def lasting(one: Report) -> Report:
-    """What a process that is gone leaves behind: what it counted, not how it stood."""
+    """Return what remains of a process that has ended: its counters and histograms, not its gauges."""
     return {name: family for name, family in one.items() if family.kind != "gauge"}
 
 
 class Totals:
-    """Sums over processes that come and go: no counter goes back when one of them ends."""
+    """Totals over processes that start and end: no counter decreases when one of them ends."""
 
     def __init__(self) -> None:
         self._gone: Report = {}
 
     def retire(self, last: Report) -> None:
-        """Keep what a process had counted; it says no more."""
+        """Keep the counts of a process that has ended. last: its last report."""
         self._gone = add_up((self._gone, lasting(last)))
 
     def over(self, living: Sequence[Report]) -> Report:
-        """What the living say, and those that are gone have said."""
+        """Return the living processes' reports combined with the counts of those that have ended."""
         self._gone = _present(self._gone, living)
         return add_up((self._gone, *living))
 
 
 def _present(gone: Report, living: Sequence[Report]) -> Report:
-    """Without the series of what none of the living has, where it may go for good."""
+    """Remove series of metrics with the rule `present` that no living process has."""
 
     def kept(name: str, family: Family) -> Family:
         if family.across != "present":
@@ -143,7 +142,7 @@ def _present(gone: Report, living: Sequence[Report]) -> Report:
 
 
 def exposition(one: Report, form: Format = TEXT) -> bytes:
-    """What a scrape reads."""
+    """Return the bytes for a scrape."""
     return form.write(_Told(one))
 
 
@@ -165,7 +164,7 @@ class _Told(CollectorRegistry):
 
 
 def as_data(one: Report) -> list[Any]:
-    """A report as plain data that JSON can hold; numbers are written out, for JSON has no infinity."""
+    """Return a report as plain data for JSON; numbers are written as strings, because JSON has no infinity."""
     return [
         [
             name,
@@ -180,7 +179,7 @@ def as_data(one: Report) -> list[Any]:
 
 
 def from_data(data: Sequence[Any]) -> Report:
-    """The report that `as_data` wrote. Raises ValueError or TypeError for what it did not write."""
+    """Return the report that `as_data` wrote. Raises ValueError or TypeError for other data."""
     return {
         name: Family(
             kind,

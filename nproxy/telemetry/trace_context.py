@@ -1,4 +1,4 @@
-"""Which trace a request belongs to, as its caller says: the headers of W3C Trace Context (levels 1 and 2)."""
+"""The trace that a request belongs to, as its caller says: the headers of W3C Trace Context (levels 1 and 2)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 SAMPLED, RANDOM = 0x01, 0x02
 _KNOWN_FLAGS = SAMPLED | RANDOM
 MOST_MEMBERS = 32
-"""Of `tracestate`; a longer list is none."""
+"""Maximum number of members of `tracestate`; a longer list is ignored."""
 
 _PARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _KEY, _CHAR = r"[a-z0-9][a-z0-9_\-*/@]{0,255}", r"\x21-\x2b\x2d-\x3c\x3e-\x7e"
@@ -19,17 +19,18 @@ _MEMBER = re.compile(f"({_KEY})=[ {_CHAR}]{{0,255}}[{_CHAR}]")
 
 @dataclass(frozen=True, slots=True)
 class TraceContext:
-    """A place in a trace.
-
-    trace_id: 32 hex digits. span_id: 16, of what calls next. flags: those that version 00 knows. state: `tracestate`,
-    which goes on as it came; "" for none. given: `traceparent` as it came, "" where it did not come from outside.
-    """
+    """A position in a trace."""
 
     trace_id: str
+    """32 hexadecimal digits."""
     span_id: str
+    """16 hexadecimal digits: the span that is the parent of the next call."""
     flags: int
+    """The flags that version 00 defines."""
     state: str = ""
+    """`tracestate`, which is forwarded as received; "" for none."""
     given: str = ""
+    """`traceparent` as received; "" if it did not come from outside."""
 
     @property
     def sampled(self) -> bool:
@@ -38,16 +39,16 @@ class TraceContext:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """What is sent on: word for word what came, or version 00."""
+        """The headers to send on: `traceparent` exactly as received, or in version 00."""
         parent = self.given or f"00-{self.trace_id}-{self.span_id}-{self.flags:02x}"
         return {"traceparent": parent, "tracestate": self.state} if self.state else {"traceparent": parent}
 
 
 def read(parents: Sequence[str], states: Sequence[str]) -> TraceContext | None:
-    """What the `traceparent` and `tracestate` lines of a request say; None where they name no trace.
+    """Parse the `traceparent` and `tracestate` lines of a request; returns None if they name no trace.
 
-    A malformed `traceparent`, or two of them, counts as none, and `tracestate` with it; a malformed `tracestate` alone
-    is left out. Of versions above 00 the known parts count.
+    A malformed `traceparent`, or two of them, counts as none, and `tracestate` is then ignored too; a malformed
+    `tracestate` alone is dropped. For versions above 00 the known parts count.
     """
     found = _PARENT.fullmatch(parents[0]) if len(parents) == 1 else None
     if found is None:
@@ -60,12 +61,12 @@ def read(parents: Sequence[str], states: Sequence[str]) -> TraceContext | None:
 
 
 def unrecorded() -> TraceContext:
-    """A new trace that nobody records, so that those who are called next do not begin ones of their own."""
+    """Start a new trace that is not recorded, so that the servers called next do not start traces of their own."""
     return TraceContext(f"{random.getrandbits(128) or 1:032x}", f"{random.getrandbits(64) or 1:016x}", RANDOM)
 
 
 def _state(lines: Sequence[str]) -> str:
-    """The lines as one; "" where any part is malformed, a key stands twice, or there are too many."""
+    """Join the lines; returns "" if any part is malformed, a key occurs twice, or there are too many."""
     state = ",".join(lines)
     members = [member for part in state.split(",") if (member := part.strip(" \t"))]
     keys = [found[1] for member in members if (found := _MEMBER.fullmatch(member))]

@@ -1,4 +1,4 @@
-"""What a tracer is to the gateway. The one that there is, `otlp`, needs packages which not every installation has."""
+"""The interface of tracers. The only implementation, `otlp`, needs packages that not every installation has."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ Attributes = Mapping[str, Value]
 
 
 class Span(Protocol):
-    """A piece of work that is being recorded. `end` once."""
+    """A piece of work that is being recorded. Call `end` once."""
 
     @property
     def context(self) -> TraceContext:
-        """What those are told who are called in it."""
+        """The context to send with calls that are made within the span."""
 
     def rename(self, name: str) -> None:
-        """Call it otherwise, as more is known of it."""
+        """Change the name, once more is known."""
 
     def set(self, attributes: Attributes) -> None:
-        """Say more of it."""
+        """Add attributes."""
 
     def event(self, name: str, attributes: Attributes) -> None:
-        """Something happened in it, now."""
+        """Record an event that happens now."""
 
     def fail(self, error_type: str) -> None:
-        """It came to nothing; the type is a word of a small set, or a status."""
+        """Mark the span as failed; the type is a word of a small set, or a status."""
 
     def end(self, at: int | None = None) -> None:
-        """It is over, or was at this time, in nanoseconds of Unix time."""
+        """End the span, now or at a time in nanoseconds of Unix time."""
 
 
 class Tracer(Protocol):
-    """Makes spans, all of which are recorded, and sends them away in a thread of its own."""
+    """Creates spans, all of which are recorded, and sends them in a thread of its own."""
 
     def begin(
         self,
@@ -45,7 +45,7 @@ class Tracer(Protocol):
         attributes: Attributes,
         after: TraceContext | None = None,
     ) -> Span:
-        """Begin a span, in a new trace where there is no parent. after: another that this one is made again for."""
+        """Begin a span, in a new trace if there is no parent. after: the earlier span that this one repeats."""
 
     async def close(self) -> None:
-        """Send what is left, as far as that takes no long time."""
+        """Send what is left, as far as that does not take long."""

@@ -1,4 +1,4 @@
-"""One answer as it comes: when each choice spoke and ended, what it cost, or why it is no answer. Knows no clock."""
+"""One answer as it arrives: when each choice spoke and ended, its usage, or why there is no answer. Uses no clock."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FAILED = "error"
 
 
 class Failure(NamedTuple):
-    """Why a request has no answer. kind: a status or a word, by which they are counted. words: for people."""
+    """Why a request has no answer. kind: a status or a word, by which failures are counted. words: for people."""
 
     kind: str
     words: str
@@ -29,16 +29,18 @@ class Failure(NamedTuple):
 
 @dataclass(slots=True)
 class Spoken:
-    """One choice of a stream; times in seconds from the moment the request was due.
-
-    first, last: when text came. gaps: seconds between two of its texts. finish: why it ended. finished: when it did.
-    """
+    """One choice of a stream; times in seconds from the moment when the request was due."""
 
     first: float | None = None
+    """When the first text came."""
     last: float | None = None
+    """When the last text came."""
     gaps: list[float] = field(default_factory=list)
+    """Seconds between two successive texts."""
     finish: str | None = None
+    """The finish_reason."""
     finished: float | None = None
+    """When the finish_reason came."""
 
     @property
     def texts(self) -> int:
@@ -48,17 +50,17 @@ class Spoken:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What became of one request; times in seconds from the moment it was due.
-
-    late: when it was sent. seconds: when it had ended. choices: of a stream; empty for an answer in JSON form, which
-    does not say when they came. width: how many choices came.
-    """
+    """The result of one request; times in seconds from the moment when it was due."""
 
     late: float
+    """When the request was sent."""
     seconds: float
+    """When it had ended."""
     failure: Failure | None = None
     choices: Sequence[Spoken] = ()
+    """The choices of a stream; empty for a JSON answer, which does not tell when they came."""
     width: int = 0
+    """How many choices came."""
     usage: Usage | None = None
 
     @property
@@ -70,7 +72,7 @@ class Record:
 class Answer:
     """Takes an answer in pieces, each with the time at which it came.
 
-    wanted: how many choices it must have. blot: takes out of words of failure what nobody is to see.
+    wanted: how many choices it must have. blot: removes secrets from the words of a failure.
     """
 
     def __init__(self, dialect: Dialect, wanted: int, blot: Callable[[str], str] = str) -> None:
@@ -87,7 +89,7 @@ class Answer:
 
     @property
     def over(self) -> bool:
-        """Nothing more is needed."""
+        """Whether nothing more is needed."""
         return self.done or self.failure is not None
 
     def feed(self, data: bytes, now: float) -> None:
@@ -99,7 +101,7 @@ class Answer:
             self.fail("malformed", str(error))
 
     def whole(self, body: bytes, now: float) -> None:
-        """Take an answer in JSON form."""
+        """Take a JSON answer."""
         self._streamed = False
         self._ended_at = now
         try:
@@ -109,16 +111,16 @@ class Answer:
         self.done = True
 
     def refuse(self, status: int, content_type: str, body: bytes) -> None:
-        """Take an answer that is an error."""
+        """Take an error answer."""
         self.fail(str(status), wrap_foreign(status, content_type, body).message)
 
     def fail(self, kind: str, words: str) -> None:
-        """It is no answer; what was said first of why holds. Behind its end nothing fails any more."""
+        """Note a failure; only the first one counts, and none after the end of the answer."""
         if not self.over:
             self.failure = Failure(kind, printable(self._blot(words), 200))
 
     def record(self, due: float, sent: float, ended: float) -> Record:
-        """The whole of it, when nothing more comes; times are those of the clock that `now` is from."""
+        """Return the result once nothing more comes; times are on the same clock as `now`."""
         if not self.over:
             for event in self._decoder.close():
                 self._event(event.data, ended)
@@ -165,7 +167,7 @@ class Answer:
 
 
 def _since(due: float, choice: Spoken) -> Spoken:
-    """The choice with times from `due` on."""
+    """Return the choice with times relative to `due`."""
 
     def since(at: float | None) -> float | None:
         return None if at is None else at - due

@@ -1,4 +1,4 @@
-"""One request as it is sent: its body, and how many choices it has to bring."""
+"""One request as it is sent: its body, and how many choices its answer must have."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from nproxy.cli.bench.prompts import Prompts
 from nproxy.openai.jsonvalue import JSON, dumps
 
 _SEEDS = 1 << 31
-"""Seeds are taken modulo this, which every server can hold."""
+"""Seeds are taken modulo this number, so that every server can hold them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A request. choices: as many as its answer must have."""
+    """A request. choices: how many its answer must have."""
 
     body: bytes
     choices: int
@@ -22,7 +22,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How requests are made. A line's own fields go over the defaults, what the user typed over both.
+    """How requests are made. A dataset line's own fields override the defaults, what the user typed overrides both.
 
     seed: sent so that choice j of request i gets seed + i * n + j; None leaves seeds to the server.
     """
@@ -33,7 +33,7 @@ class Form:
     seed: int | None = None
 
     def ask(self, number: int) -> Ask:
-        """The request of this number, counted from 0."""
+        """Return the request with this number, counted from 0."""
         body: dict[str, JSON] = {**self.defaults, **self.prompts.fields(number), **self.typed}
         if body.get("stream"):
             body.setdefault("stream_options", {"include_usage": True})
@@ -45,7 +45,7 @@ class Form:
 
 
 def _prompts_in(body: Mapping[str, JSON]) -> int:
-    """How many prompts a body holds: a list of token ids is one, a list of anything else one each."""
+    """Return how many prompts a body holds: a list of token ids is one, any other list one per item."""
     match body.get("prompt"):
         case [str() | list(), *_] as several:
             return len(several)

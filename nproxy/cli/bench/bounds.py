@@ -1,4 +1,4 @@
-"""Times within which a request is a good one; what a server gives of those is its goodput (DistServe, OSDI 2024)."""
+"""Time limits for a good request; the rate of good requests is the goodput (DistServe, OSDI 2024)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import NamedTuple
 import click
 
 NAMES: Mapping[str, str] = {"ttft": "time_to_first_token", "tpot": "time_per_output_token", "e2el": "request"}
-"""What can be bounded, by the names of `vllm bench serve`, and the measure that each of them is."""
+"""What can be limited, by the names of `vllm bench serve`, and the measure that each name stands for."""
 
 
 class Bound(NamedTuple):
-    """name: one of NAMES. seconds: at most so many."""
+    """A time limit. name: one of NAMES. seconds: the maximum."""
 
     name: str
     seconds: float
@@ -22,7 +22,7 @@ class Bound(NamedTuple):
 
 
 def bounds_of(context: click.Context, option: click.Parameter, typed: tuple[str, ...]) -> tuple[Bound, ...]:
-    """Read NAME:MS, as in `ttft:500`, each of them; what is none is wrong use."""
+    """Parse each NAME:MS, such as `ttft:500`; anything else is wrong use."""
     return tuple(map(_bound, typed))
 
 

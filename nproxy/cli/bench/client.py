@@ -1,6 +1,7 @@
-"""Requests over HTTP: one out, one record back, whatever becomes of it. All of aiohttp's exceptions end here.
+"""Sends requests over HTTP; each returns a record, whatever happens. All of aiohttp's exceptions are handled here.
 
-aiohttp and not httpx: a chunk of a stream costs it about half the processor time, and the client must not be the limit.
+aiohttp is used rather than httpx: it needs about half the CPU time for a chunk of a stream, and the client must not be
+the bottleneck.
 """
 
 from __future__ import annotations
@@ -24,23 +25,23 @@ from nproxy.openai.dialect import Dialect
 from nproxy.openai.errors import wrap_foreign
 
 KEEPALIVE_SECONDS = 4.0
-"""Below the 5 s after which uvicorn closes an idle connection: else requests would meet one that is just closing."""
+"""Less than the 5 s after which uvicorn closes an idle connection: otherwise requests would meet a closing one."""
 AFTER_DONE_SECONDS = 1.0
-"""How long after `[DONE]` a server may take to end its answer before the connection is given up instead of reused."""
+"""How long after `[DONE]` a server may take to end its answer; then the connection is closed instead of reused."""
 ERROR_BYTES = 1 << 20
 LARGEST_LIST = 1 << 24
-"""Bytes of a list of models; an aggregator of many lists some thousand."""
+"""Maximum size in bytes of a list of models; an aggregator of many providers lists some thousand."""
 
 clock = time.perf_counter
-"""uvloop's own time is that of the loop's last turn, in whole milliseconds."""
+"""uvloop's own time is that of the loop's last iteration, in whole milliseconds."""
 
 _FOREIGN = (aiohttp.ClientError, OSError, ValueError)
-"""What a request or a read may raise that means that there is no answer; anything else is a fault of our own."""
+"""Exceptions of a request or a read that mean that there is no answer; any other is a bug of this program."""
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Asks one server, and blots its key out of what it says of failures. seconds: that an answer may take."""
+    """Asks one server, and removes its key from what it says of failures. seconds: the limit for one answer."""
 
     target: Target
     dialect: Dialect
@@ -65,7 +66,7 @@ class Client:
         return answer.record(sent if due is None else due, sent, clock())
 
     async def first_model(self) -> str:
-        """The first model that the server lists. Raises BenchFailed."""
+        """Return the first model that the server lists. Raises BenchFailed."""
         address = f"{self.target.url}/models"
         try:
             async with asyncio.timeout(self.seconds), self._http.get(address, allow_redirects=False) as response:
@@ -108,7 +109,7 @@ class Client:
 
 @contextlib.asynccontextmanager
 async def opened(target: Target, dialect: Dialect, seconds: float) -> AsyncIterator[Client]:
-    """A client of one server, asked directly, whatever proxies the environment names, on any number of connections."""
+    """Open a client of one server, with any number of connections and regardless of proxies in the environment."""
     connector: aiohttp.BaseConnector = (
         aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_SECONDS)
         if target.socket is None
@@ -126,7 +127,7 @@ async def opened(target: Target, dialect: Dialect, seconds: float) -> AsyncItera
 
 
 async def _beginning(response: aiohttp.ClientResponse, most: int) -> bytes:
-    """The body, as far as it is not longer than that by much; a single read would give what happens to be there."""
+    """Read the body up to about `most` bytes; a single read would return only what has arrived so far."""
     body = bytearray()
     async for data in response.content.iter_any():
         body += data
@@ -136,7 +137,7 @@ async def _beginning(response: aiohttp.ClientResponse, most: int) -> bytes:
 
 
 def _why(error: Exception) -> str:
-    """Why there is no answer, or no more of it, once the server was reached."""
+    """Return why there is no answer, or why it ended early, after the server was reached."""
     match error:
         case aiohttp.ClientResponseError():
             return NOT_HTTP

@@ -1,4 +1,4 @@
-"""`nproxy bench`: what was typed made into a plan, the measurement, and the report in the form asked for."""
+"""`nproxy bench`: makes a plan from the options, measures, and prints the report."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from nproxy.cli.wrong_use import FAILED, WrongUse
 
 
 def run(given: Given) -> int:
-    """Measure and print; gives the exit code. Raises WrongUse and BenchFailed, whose messages never hold the key."""
+    """Measure and print; returns the exit code. Raises WrongUse and BenchFailed; messages never contain the key."""
     target = parse_target(given.url, given.api_key)
     prompts = prompts_of(given)
     before = None if given.against is None else compare.read_report(given.against)
@@ -55,7 +55,7 @@ def run(given: Given) -> int:
 
 
 async def _measured(given: Given, target: Target, prompts: Prompts) -> tuple[Report, int | None]:
-    """The report, and the signal that ended the measurement early, if one did."""
+    """Return the report, and the signal that ended the measurement early, None if none did."""
     told = EarlyEnd()
     async with client.opened(target, dialect_of(given), given.timeout) as asking:
         model = given.model or await asking.first_model()

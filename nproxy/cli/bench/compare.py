@@ -1,4 +1,4 @@
-"""Two reports side by side, with ratios: now over before."""
+"""Two reports side by side, with the ratios of now to before."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nproxy.cli.wrong_use import WrongUse
 
 
 class Row(NamedTuple):
-    """A figure of both runs; a time is in milliseconds."""
+    """A figure of both runs; times are in milliseconds."""
 
     title: str
     before: float
@@ -23,12 +23,12 @@ class Row(NamedTuple):
 
     @property
     def ratio(self) -> float | None:
-        """Now over before; None where before was nothing."""
+        """Now divided by before; None if before is 0."""
         return self.now / self.before if self.before else None
 
 
 def read_report(file: Path) -> Report:
-    """Read what --save wrote. Raises WrongUse."""
+    """Read a file that --save wrote. Raises WrongUse."""
     try:
         return Report.model_validate_json(file.read_bytes())
     except OSError as error:
@@ -40,7 +40,7 @@ def read_report(file: Path) -> Report:
 
 
 def rows(before: Report, now: Report) -> Iterator[Row]:
-    """The rates, then p50 and p99 of every measure that both runs have."""
+    """Yield the rates, then p50 and p99 of every measure that both runs have."""
     old, new = before.per_second, now.per_second
     yield Row("requests/s", old.requests, new.requests)
     if before.goodput is not None and now.goodput is not None:
@@ -55,7 +55,7 @@ def rows(before: Report, now: Report) -> Iterator[Row]:
 
 
 def lines(before: Report, now: Report, name: str) -> Iterator[str]:
-    """The comparison, line by line; first what differs between the runs' conditions, which may be the reason."""
+    """Yield the lines of the comparison; first how the runs' conditions differ, which may be the reason."""
     yield f"compared with {name} of {before.started}, {before.url}, {before.model}"
     yield from (f"differs: {words}" for words in differences(before, now))
     yield f"{'':<42}{'before':>12}{'now':>12}{'ratio':>8}"
@@ -65,7 +65,7 @@ def lines(before: Report, now: Report, name: str) -> Iterator[str]:
 
 
 def differences(before: Report, now: Report) -> Iterator[str]:
-    """Conditions that are not the same, and failures, without which times look better than they are."""
+    """Yield conditions that differ, and failures, without which times look better than they are."""
     for name in dict.fromkeys((*before.conditions, *now.conditions)):
         was, is_ = before.conditions.get(name), now.conditions.get(name)
         if was != is_:

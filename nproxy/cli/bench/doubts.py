@@ -1,4 +1,4 @@
-"""When figures are not what they seem: words of warning, from the figures alone."""
+"""Warnings when figures may mislead, derived from the figures alone."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Iterator
 from nproxy.cli.bench.report import Client, Requests, Tokens
 
 BUSY = 0.8
-"""Share of a core from which on this client may be what is measured."""
+"""Share of a core from which on this client itself may be the bottleneck."""
 LATE = 0.010
-"""Seconds by which one request in a hundred may leave late before it is said."""
+"""Delay in seconds of one request in a hundred above which a warning is given."""
 LONG_TAIL = 0.3
-"""Share of the wall time behind the last request from which on rates say little of a server under load."""
+"""Share of the wall time after the last request from which on the rates say little about a server under load."""
 SEVERAL = 1.1
-"""Tokens in a chunk from which on times between chunks are not times between tokens."""
+"""Tokens per chunk from which on times between chunks are not times between tokens."""
 
 
 def doubts(
     client: Client, requests: Requests, tokens: Tokens, tokens_per_chunk: float | None, tail_share: float
 ) -> Iterator[str]:
-    """What whoever reads the figures has to know. tail_share: of the wall time, with none left to send."""
+    """Yield warnings for the report. tail_share: the share of the wall time after the last request was sent."""
     if requests.ok and tail_share >= LONG_TAIL:
         behind = "" if client.late_p99 is None else ", or the server does not keep up with the rate"
         yield (

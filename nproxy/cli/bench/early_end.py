@@ -1,4 +1,4 @@
-"""The user's wish to end early: Ctrl-C, or SIGTERM."""
+"""The user's request to end early: Ctrl-C, or SIGTERM."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @dataclass(slots=True)
 class EarlyEnd:
-    """Whether it was wished for. number: the signal's. A second one ends the process at once, as signals do."""
+    """Whether the user wants to end early. number: of the signal. A second one ends the process at once, as usual."""
 
     event: asyncio.Event = field(default_factory=asyncio.Event)
     number: int | None = None
 
     @contextmanager
     def heard(self) -> Iterator[None]:
-        """Hear signals while the block runs."""
+        """Handle the signals while the block runs."""
         loop = asyncio.get_running_loop()
 
         def hear(number: int) -> None:

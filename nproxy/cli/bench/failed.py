@@ -1,7 +1,7 @@
-"""Why there is no report, or none on disk."""
+"""Errors for which there is no report, or none in a file."""
 
 from __future__ import annotations
 
 
 class BenchFailed(Exception):
-    """Nothing can be measured, or not be saved; the message is one line for the user, and holds no key."""
+    """Nothing can be measured, or the report cannot be saved; the message is one line for the user, without a key."""

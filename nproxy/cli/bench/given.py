@@ -1,4 +1,4 @@
-"""What was typed behind `nproxy bench`, as one value."""
+"""The options of `nproxy bench` as one value."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import click
 from nproxy.cli.bench.bounds import NAMES, Bound
 
 CONCURRENCY, REQUESTS, WORDS, MAX_TOKENS = 8, 100, 128, 128
-"""What holds where nothing is typed."""
+"""The defaults of options that were not given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """What was typed; None where it was not. chat: or else legacy completions. against: a report to compare with."""
+    """The options as given; None if an option was not given."""
 
     url: str
     n: int | None
@@ -36,6 +36,7 @@ class Given:
     temperature: float | None
     seed: int | None
     chat: bool
+    """True for chat, False for legacy completions."""
     model: str | None
     api_key: str | None
     timeout: float
@@ -43,9 +44,10 @@ class Given:
     as_json: bool
     save: Path | None
     against: Path | None
+    """A report to compare with."""
 
     def check(self) -> None:
-        """Raise click's UsageError where options exclude each other, or one has nothing to say without another."""
+        """Raise click's UsageError if options exclude each other, or if one has no effect without another."""
         sources = {"--prompt": self.prompt, "--prompt-tokens": self.prompt_tokens, "--dataset": self.dataset}
         _only_one(sources)
         _only_one({"--concurrency": self.concurrency, "--rate": self.rate})

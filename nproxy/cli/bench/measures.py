@@ -1,4 +1,4 @@
-"""What is measured of a request that was answered, as a table: each measure's name, title, and values in seconds."""
+"""The measures of an answered request, as a table: each with its name, its title, and its values in seconds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from nproxy.cli.bench.answer import Record
 
 
 class Measure(NamedTuple):
-    """name: in JSON. title: in the table. of: the seconds that one request brings, none where it cannot tell."""
+    """One measure.
+
+    name: in JSON. title: in the table. of: returns the seconds of one request; nothing if it cannot tell.
+    """
 
     name: str
     title: str
@@ -30,7 +33,10 @@ def _gaps(record: Record) -> Iterable[float]:
 
 
 def _per_token(record: Record) -> Iterable[float]:
-    """The choices' seconds from first to last text, over their tokens but the first of each: vLLM's TPOT for n=1."""
+    """Return the choices' seconds from first to last text, over their tokens without the first of each.
+
+    For n=1 this is vLLM's TPOT.
+    """
     spoke = [choice for choice in record.choices if choice.first is not None and choice.last is not None]
     tokens = tokens_of(record) - len(spoke)
     if not spoke or tokens < 1:
@@ -48,7 +54,7 @@ def _skew(record: Record) -> Iterable[float]:
 
 
 def tokens_of(record: Record) -> int:
-    """Completion tokens by usage; where there is none, the chunks that brought text."""
+    """Return the completion tokens by usage; without usage, the number of chunks that brought text."""
     return record.texts if record.usage is None else record.usage.completion
 
 
@@ -63,4 +69,4 @@ MEASURES = (
 )
 
 LATE = "late"
-"""Beside them, of every request: seconds between the moment at which it was due and the one at which it was sent."""
+"""Beside these, for every request: the seconds between when it was due and when it was sent."""

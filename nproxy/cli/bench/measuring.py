@@ -1,4 +1,4 @@
-"""A whole measurement: warm up, send, count, and stop when the user says so."""
+"""A whole measurement: warm up, send, count, and stop if the user asks for it."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ Asking = Callable[[Ask, float | None], Awaitable[Record]]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to measure. warmup: requests before it counts. seed: of the times at which an open loop's are due.
-
-    goodput: what a request has to keep to be a good one.
-    """
+    """What to measure."""
 
     load: Load
     extent: Extent
     warmup: int
+    """How many requests to send before the measurement."""
     form: Form
     seed: int
+    """The seed of the times at which an open loop's requests are due."""
     goodput: Sequence[Bound] = ()
+    """The limits that a request must keep to count as good."""
 
 
 class Measuring:
-    """One measurement, of which a progress line may read while it runs; clock: seconds from some moment on."""
+    """One measurement; a progress bar may read it while it runs. clock: returns seconds from an arbitrary moment."""
 
     def __init__(self, plan: Plan, ask: Asking, clock: Callable[[], float]) -> None:
         self._plan = plan
@@ -49,7 +49,10 @@ class Measuring:
         self._processor = 0.0
 
     async def warm_up(self) -> Failure | None:
-        """Send what does not count, at most as many at once as later; why nothing of it was answered, or None."""
+        """Send requests that do not count, at most as many at once as later.
+
+        Returns the first failure if none was answered, else None.
+        """
         width = self._plan.load.concurrency if isinstance(self._plan.load, Closed) else 1
         records: list[Record] = []
 
@@ -61,7 +64,7 @@ class Measuring:
         return failures[0] if failures and len(failures) == len(records) else None
 
     async def run(self) -> None:
-        """Measure. When it is cancelled, what has ended until then counts."""
+        """Measure. If it is cancelled, the requests that have ended so far count."""
         plan = self._plan
         processor = time.process_time()
         self.started = self._last_sent = self._clock()
@@ -77,17 +80,17 @@ class Measuring:
 
     @property
     def wall_seconds(self) -> float:
-        """From the first request's moment until the last one had ended, or the measurement was cut off."""
+        """Seconds from the first request until the last one had ended, or until the measurement was cancelled."""
         return 0.0 if self.started is None else self._ended - self.started
 
     @property
     def tail_seconds(self) -> float:
-        """Of these, those after the last request was sent."""
+        """The part of the wall seconds after the last request was sent."""
         return self._ended - self._last_sent if self.wall_seconds else 0.0
 
     @property
     def cpu_share(self) -> float:
-        """Processor seconds of this process for each second."""
+        """CPU seconds of this process per second."""
         return self._processor / self.wall_seconds if self.wall_seconds else 0.0
 
     async def _send(self, number: int, due: float) -> None:
@@ -98,7 +101,7 @@ class Measuring:
 
 
 async def until_told(work: Awaitable[None], told: asyncio.Event) -> bool:
-    """Do the work until its end or until told; says whether it was cut off. What it raises is raised as it is."""
+    """Do the work until it ends or the event is set; returns whether it was cut off. Exceptions are passed through."""
 
     async def cut(scope: asyncio.Timeout) -> None:
         await told.wait()

@@ -1,4 +1,4 @@
-"""What `nproxy bench` takes; the rest of it is imported when it runs."""
+"""The options of `nproxy bench`; the implementation is imported when it runs."""
 
 from __future__ import annotations
 
@@ -65,13 +65,14 @@ _BURSTINESS = Finite(min=1e-3, max=1e3)
 @click.option("--compare", "against", metavar="FILE", type=_FILE, help="Ratios to a report that was saved.")
 @click.pass_context
 def bench(context: click.Context, /, **typed: Any) -> None:
-    """Load a server and say how it did.
+    """Load a server and report throughput and latencies.
 
-    URL is the base URL of any OpenAI-compatible server, as in http://127.0.0.1:8000/v1, or unix:/path of a socket.
-    With --concurrency a request goes out when another has ended: that shows what a server can do. With --rate requests
-    go out at random times, and their times count from when they were due: that shows what clients wait.
+    URL is the base URL of any OpenAI-compatible server, such as http://127.0.0.1:8000/v1, or unix:/path of a socket.
+    With --concurrency a request is sent when another has ended: that shows what a server can do. With --rate requests
+    are sent at random times, and latencies count from the moment when a request was due: that shows how long clients
+    wait.
 
-    Ctrl-C ends it early, prints what was measured until then, and exits with 130. Else the exit code is 0, or 1 where
+    Ctrl-C ends it early, prints what was measured until then, and exits with 130. Otherwise the exit code is 0, or 1 if
     no request was answered.
 
     \b

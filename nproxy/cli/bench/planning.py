@@ -1,4 +1,4 @@
-"""What was typed made into a plan, and the plan's conditions as the report tells them."""
+"""Converts the options to a plan, and to the conditions in the report."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from nproxy.openai.jsonvalue import JSON
 
 
 def dialect_of(given: Given) -> Dialect:
-    """The endpoint that is asked."""
+    """Return the endpoint that is asked."""
     return Dialect.CHAT if given.chat else Dialect.COMPLETIONS
 
 
 def prompts_of(given: Given) -> Prompts:
-    """What requests say. Raises WrongUse for a file that is no dataset."""
+    """Return the prompts of the requests. Raises WrongUse for a file that is not a dataset."""
     dialect = dialect_of(given)
     if given.dataset is not None:
         return read_lines(given.dataset, dialect)
@@ -30,7 +30,7 @@ def prompts_of(given: Given) -> Prompts:
 
 
 def plan_of(given: Given, prompts: Prompts, model: str) -> Plan:
-    """The plan; model: for requests that name none."""
+    """Return the plan. model: for requests that name none."""
     load: Load = Closed(given.concurrency or CONCURRENCY)
     if given.rate is not None:
         load = Open(given.rate, given.burstiness or 1.0)
@@ -56,7 +56,7 @@ def plan_of(given: Given, prompts: Prompts, model: str) -> Plan:
 
 
 def conditions(given: Given, plan: Plan) -> dict[str, Condition]:
-    """What was asked for; None where it does not apply, or where the lines of a dataset say it."""
+    """Return the conditions; None if one does not apply, or if the lines of a dataset decide it."""
     lines = given.dataset is not None
     match plan.load:
         case Closed(concurrency):
@@ -81,5 +81,5 @@ def conditions(given: Given, plan: Plan) -> dict[str, Condition]:
 
 
 def _seed(given: Given) -> int:
-    """Of what is drawn: another one each time, unless one was typed."""
+    """Return the seed of everything random: a new one each time, unless one was given."""
     return given.seed if given.seed is not None else secrets.randbits(31)

@@ -1,4 +1,4 @@
-"""How far a measurement is, on a terminal; in a pipe nothing is said."""
+"""A progress bar on a terminal; nothing in a pipe."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from nproxy.cli.bench.schedule import Extent
 from nproxy.upstreams.tasks import beside
 
 EVERY_SECONDS = 0.25
-"""Between two drawings, which are done in the loop that measures: seldom enough not to be measured."""
+"""Seconds between two drawings. They run in the loop that measures, so they must be rare enough not to matter."""
 
 
 @asynccontextmanager
 async def shown(
     measuring: Measuring, extent: Extent, screen: Console, clock: Callable[[], float]
 ) -> AsyncIterator[None]:
-    """Draw a bar while the block runs, where there is a terminal."""
+    """Draw a bar while the block runs, if there is a terminal."""
     if not screen.is_terminal:
         yield
         return
@@ -41,7 +41,7 @@ async def shown(
 
 
 def how_far(measuring: Measuring, extent: Extent, now: float) -> tuple[str, float]:
-    """A line, and the share that is done: of the requests or of the time, whichever ends first."""
+    """Return a line, and the share that is done: of the requests or of the time, whichever ends first."""
     if measuring.started is None:
         return "warming up", 0.0
     tally, elapsed = measuring.tally, now - measuring.started

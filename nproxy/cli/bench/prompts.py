@@ -1,4 +1,4 @@
-"""What requests say: one text, random words, or the lines of a file."""
+"""The prompts of requests: one text, random words, or the lines of a file."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Fields = Mapping[str, JSON]
 
 
 class Prompts(Protocol):
-    """Gives the fields of a body that hold what the request says, and what else its source wants."""
+    """Gives the fields of a body that hold the prompt, and other fields that its source has."""
 
     def fields(self, number: int) -> Fields:
-        """Those of the request of this number, counted from 0: the same whenever it is asked for."""
+        """Return the fields of the request with this number, counted from 0; the same at each call."""
 
     def __str__(self) -> str: ...
 
@@ -34,7 +34,7 @@ class Same:
     dialect: Dialect
 
     def fields(self, number: int) -> Fields:
-        """The text."""
+        """Return the fields with the text."""
         return spoken(self.text, self.dialect)
 
     def __str__(self) -> str:
@@ -43,7 +43,7 @@ class Same:
 
 @dataclass(frozen=True, slots=True)
 class RandomWords:
-    """Random words, others in each request but for the first `shared`; drawn from `seed` and the request's number."""
+    """Random words; only the first `shared` are the same in all requests. Drawn from `seed` and the number."""
 
     count: int
     shared: int
@@ -51,7 +51,7 @@ class RandomWords:
     dialect: Dialect
 
     def fields(self, number: int) -> Fields:
-        """As many words as are wanted."""
+        """Return the fields with the request's words."""
         words = [*_draw(self.shared, f"{self.seed}"), *_draw(self.count - self.shared, f"{self.seed}/{number}")]
         return spoken(" ".join(words), self.dialect)
 
@@ -62,13 +62,13 @@ class RandomWords:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Bodies from a file, in its order, and from its beginning again where there are more requests than lines."""
+    """Bodies from a file, in order, and again from the beginning if there are more requests than lines."""
 
     name: str
     bodies: Sequence[Fields]
 
     def fields(self, number: int) -> Fields:
-        """Those of the line whose turn it is."""
+        """Return the fields of the line for this number."""
         return self.bodies[number % len(self.bodies)]
 
     def __str__(self) -> str:
@@ -76,14 +76,14 @@ class Lines:
 
 
 def spoken(text: str, dialect: Dialect) -> Fields:
-    """The fields of a body that say a text."""
+    """Return the fields of a body that contain a text."""
     return {"messages": [{"role": "user", "content": text}]} if dialect is Dialect.CHAT else {"prompt": text}
 
 
 def read_lines(file: Path, dialect: Dialect) -> Lines:
     """Read a file of JSON lines: bodies of requests, of which `{"prompt": TEXT}` is the shortest.
 
-    For chat a `prompt` becomes a message. Raises WrongUse for what is none, with its line.
+    For chat a `prompt` becomes a message. Raises WrongUse with the line for anything else.
     """
     try:
         lines = file.read_bytes().splitlines()

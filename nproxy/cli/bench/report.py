@@ -1,4 +1,4 @@
-"""What came out: the value that is printed, saved and compared. Its JSON form is a promise: `bench` is its version."""
+"""The result that is printed, saved and compared. Its JSON form is stable; `bench` is its version."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ class _Frozen(BaseModel):
 
 
 class Spread(_Frozen):
-    """Seconds. exact: percentiles are measured values (nearest rank), else they are within 0.5 %."""
+    """The distribution of a measure, in seconds.
+
+    exact: percentiles are measured values (nearest rank), otherwise they are within 0.5 %.
+    """
 
     count: int
     mean: float
@@ -26,7 +29,7 @@ class Spread(_Frozen):
 
 
 class Requests(_Frozen):
-    """unfinished: cut off by the end of the measurement, and counted nowhere else."""
+    """Counts of requests. unfinished: cut off by the end of the measurement, and counted nowhere else."""
 
     ok: int
     failed: int
@@ -34,20 +37,20 @@ class Requests(_Frozen):
 
 
 class Tokens(_Frozen):
-    """Of answered requests. by_usage, by_chunks: how many requests' completion tokens were counted so.
-
-    cached: of those of prompts, what the server had in its cache, as far as it says.
-    """
+    """Token counts of answered requests."""
 
     prompt: int
     cached: int
+    """Of the prompt tokens, those that the server found in its cache, as far as it reports them."""
     completion: int
     by_usage: int
+    """How many requests' completion tokens were counted by usage."""
     by_chunks: int
+    """How many requests' completion tokens were counted by chunks."""
 
 
 class Rates(_Frozen):
-    """A second, over the whole wall time, of answered requests only."""
+    """Rates per second, over the whole wall time, of answered requests only."""
 
     requests: float
     choices: float
@@ -55,7 +58,7 @@ class Rates(_Frozen):
 
 
 class Goodput(_Frozen):
-    """Requests within all bounds, which are in milliseconds. share: of all that ended, those that failed included."""
+    """Requests within all bounds, which are in milliseconds. share: of all that ended, including those that failed."""
 
     bounds: dict[str, float]
     requests: int
@@ -64,7 +67,11 @@ class Goodput(_Frozen):
 
 
 class Errors(_Frozen):
-    """One kind of failure: a status, connect, cut, malformed, short or timeout. example: in words, of the first one."""
+    """One kind of failure.
+
+    kind: a status (with "in the stream" if it came there), connect, cut, broken, malformed, short or timeout. example:
+    the text of the first failure.
+    """
 
     kind: str
     count: int
@@ -72,7 +79,10 @@ class Errors(_Frozen):
 
 
 class Client(_Frozen):
-    """This side. cpu_share: of one core. late_p99: seconds between due and sent; None in a closed loop."""
+    """This client. cpu_share: of one core.
+
+    late_p99: seconds between due and sent; None in a closed loop.
+    """
 
     nproxy: str
     python: str
@@ -82,26 +92,29 @@ class Client(_Frozen):
 
 
 class Report(_Frozen):
-    """wall_seconds: from the first request's moment to the last one's end. tail_seconds: of it, with none left to send.
-
-    conditions: what was asked for, by option. latencies: by measure, those of which there is a value. goodput: where
-    bounds were given. interrupted: the user ended it.
-    """
+    """The report of one measurement."""
 
     bench: Literal[1] = 1
+    """The version of the JSON form."""
     started: str
     url: str
     model: str
     conditions: dict[str, Condition]
+    """What was asked for, by option."""
     interrupted: bool
+    """Whether the user ended it early."""
     wall_seconds: float
+    """Seconds from the first request to the end of the last one."""
     tail_seconds: float
+    """The part of them after the last request was sent."""
     requests: Requests
     choices: int
     tokens: Tokens
     per_second: Rates
     goodput: Goodput | None = None
+    """Only if bounds were given."""
     latencies: dict[str, Spread]
+    """By measure, those that have a value."""
     errors: tuple[Errors, ...]
     client: Client
     warnings: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""The two loops that send requests. They know neither HTTP nor what a request says, and take the clock from outside."""
+"""The two loops that send requests. They know neither HTTP nor prompts, and the clock is passed in."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Awaitable, Callable, Iterator
 from nproxy.cli.bench.schedule import Extent
 
 Send = Callable[[int, float], Awaitable[None]]
-"""Sends the request of this number, counted from 0, which was due at this time, and waits for its end; never raises."""
+"""Sends the request with a number, counted from 0, that was due at a time, and waits for its end; never raises."""
 
 
 async def closed_loop(concurrency: int, extent: Extent, send: Send, clock: Callable[[], float]) -> None:
-    """Keep so many requests in flight until as many as wanted were sent or the time is over, and wait for the last one.
+    """Keep so many requests in flight until the extent is reached, then wait for the last one.
 
-    A slow answer puts off the requests that would have come next, so that times say little of what others would have
-    waited (coordinated omission): this loop is for throughput, the open one for times.
+    A slow answer delays the requests after it, so latencies say little of what other clients would have waited
+    (coordinated omission): this loop is for throughput, the open one for latencies.
     """
     numbers = _numbers(extent, clock, clock())
 
@@ -29,7 +29,7 @@ async def closed_loop(concurrency: int, extent: Extent, send: Send, clock: Calla
 
 
 async def open_loop(due: Iterator[float], send: Send, clock: Callable[[], float]) -> None:
-    """Send a request at each of these times, in seconds from now, whatever becomes of others; wait for the last one."""
+    """Send a request at each of these times, in seconds from now, whether or not others have ended; wait for all."""
     start = clock()
     async with asyncio.TaskGroup() as group:
         for number, at in enumerate(due):

@@ -1,4 +1,4 @@
-"""Measured times, and their percentiles: exact while they fit, and within a known error beyond."""
+"""Measured times, and their percentiles: exact up to a number of values, and with a bounded error beyond."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from collections import Counter
 from collections.abc import Iterable
 
 BOUND = 1_000_000
-"""Values that are kept as they are: 8 MB."""
+"""Maximum number of values that are kept as they are: 8 MB."""
 ACCURACY = 0.005
-"""Relative error of a percentile beyond the bound."""
+"""Relative error of a percentile beyond that number."""
 
 _GAMMA = (1 + ACCURACY) / (1 - ACCURACY)
 _SMALLEST = 1e-9
-"""Seconds below which a time is none: no clock of ours tells less."""
+"""Seconds; smaller times are counted as this: the clocks used have no finer resolution."""
 
 
 class Samples:
-    """A growing collection of seconds, none of them negative.
+    """A growing collection of times in seconds, none of them negative.
 
-    Beyond `bound` values they are counted in classes whose bounds grow by a constant factor, so that every percentile
-    is within ACCURACY of the true one (DDSketch: Masson, Rim, Lee, VLDB 2019). Number, sum and largest stay exact.
+    Beyond `bound` values they are counted in buckets whose bounds grow by a constant factor, so that every percentile
+    is within ACCURACY of the true one (DDSketch: Masson, Rim, Lee, VLDB 2019). Number, sum and maximum stay exact.
     """
 
     __slots__ = ("_bound", "_classes", "_kept", "_sorted", "largest", "total")
@@ -39,21 +39,21 @@ class Samples:
 
     @property
     def exact(self) -> bool:
-        """Whether percentiles are values that were really measured."""
+        """Whether percentiles are measured values."""
         return self._classes is None
 
     @property
     def mean(self) -> float:
-        """The arithmetic mean; of nothing it is 0."""
+        """The arithmetic mean; 0 if there are no values."""
         return self.total / len(self) if len(self) else 0.0
 
     def extend(self, values: Iterable[float]) -> None:
-        """Take values."""
+        """Add values."""
         for value in values:
             self.add(value)
 
     def add(self, value: float) -> None:
-        """Take one value."""
+        """Add one value."""
         self.total += value
         self.largest = max(self.largest, value)
         if self._classes is not None:
@@ -66,9 +66,9 @@ class Samples:
             self._kept = array("d")
 
     def percentile(self, share: float) -> float:
-        """The smallest value that this share of all does not exceed (nearest rank: one that was really measured).
+        """Return the smallest value that this share of all does not exceed (nearest rank).
 
-        share: above 0, up to 1. Raises ValueError where there is no value.
+        It is a measured value while `exact`. share: above 0, up to 1. Raises ValueError if there is no value.
         """
         if not len(self):
             raise ValueError("no value, no percentile")
@@ -91,5 +91,5 @@ def _class_of(value: float) -> int:
 
 
 def _value_of(number: int) -> float:
-    """The value in a class that is equally far, relatively, from both of its bounds."""
+    """Return the value in a bucket that has the same relative distance to both of its bounds."""
     return 2 * _GAMMA**number / (_GAMMA + 1)

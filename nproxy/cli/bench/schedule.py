@@ -1,4 +1,4 @@
-"""When requests are sent: so many at once (a closed loop), or at times that nobody's answers change (an open loop)."""
+"""When requests are sent: a number at once (closed loop), or at times that do not depend on answers (open loop)."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from itertools import islice, takewhile
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """So many requests are in flight at any time: one goes out when another has ended."""
+    """A constant number of requests is in flight: one is sent when another has ended."""
 
     concurrency: int
 
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Requests are due at times drawn beforehand, so many a second, however long answers take.
+    """Requests are due at random times, drawn beforehand, with this rate per second, however long answers take.
 
-    burstiness: shape of the gamma distribution of the times between them, as in `vllm bench serve`. 1 is a Poisson
+    burstiness: the shape of the gamma distribution of the times between them, as in `vllm bench serve`. 1 is a Poisson
     process; below it requests come in bursts, above it evenly.
     """
 
@@ -32,14 +32,14 @@ Load = Closed | Open
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much is sent: so many requests, or as many as begin within so many seconds; with both, what comes first."""
+    """How much is sent: a number of requests, or as many as begin within a time; with both, what is reached first."""
 
     requests: int | None
     seconds: float | None
 
 
 def due_times(load: Open, extent: Extent, chance: random.Random) -> Iterator[float]:
-    """The seconds from the start at which requests are due; the first at once."""
+    """Yield the seconds from the start at which requests are due; the first is 0."""
     due = _arrivals(load, chance)
     if extent.seconds is not None:
         due = takewhile(lambda at: at < (extent.seconds or 0.0), due)

@@ -1,4 +1,4 @@
-"""A report in lines for people: the same on a terminal and in a pipe."""
+"""A report as lines for people: the same on a terminal and in a pipe."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from nproxy.cli.bench.measures import MEASURES
 from nproxy.cli.bench.report import Condition, Report
 
 _WIDTH = 32
-"""Of the first column."""
+"""The width of the first column."""
 
 
 def lines(report: Report) -> Iterator[str]:
-    """The report, line by line."""
+    """Yield the report, line by line."""
     yield f"{report.url}, {report.model}"
     yield described(report.conditions)
     yield ""
@@ -43,7 +43,7 @@ def lines(report: Report) -> Iterator[str]:
 
 
 def latencies(report: Report) -> Iterator[str]:
-    """The measures, in milliseconds."""
+    """Yield the measures, in milliseconds."""
     yield _cells("milliseconds", ("p50", "p90", "p99", "max", "count"))
     for measure in MEASURES:
         if (spread := report.latencies.get(measure.name)) is not None:
@@ -52,7 +52,7 @@ def latencies(report: Report) -> Iterator[str]:
 
 
 def described(conditions: Mapping[str, Condition]) -> str:
-    """What was asked for, on one line."""
+    """Return the conditions on one line."""
     return ", ".join(
         name.replace("_", " ") + ("" if value is True else f" {said(value)}")
         for name, value in conditions.items()
@@ -61,12 +61,12 @@ def described(conditions: Mapping[str, Condition]) -> str:
 
 
 def said(value: Condition) -> str:
-    """A condition's value, numbers without zeros that say nothing."""
+    """Return a condition's value, numbers without trailing zeros."""
     return "not set" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def milliseconds(seconds: float) -> str:
-    """With as many digits as mean something."""
+    """Return milliseconds with as many digits as are significant."""
     value = 1000 * seconds
     return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 

@@ -1,4 +1,4 @@
-"""Records added up, one by one, into what a report needs of them."""
+"""Records added up, one by one, to what a report needs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from nproxy.cli.bench.samples import BOUND, Samples
 
 
 class Tally:
-    """Grows with every request that has ended; holds no more than `bound` times of each measure.
+    """Grows with every request that has ended; holds at most `bound` times of each measure.
 
-    goodput: what a request has to keep to be counted as `good`.
+    goodput: the limits that a request must keep to be counted as `good`.
     """
 
     def __init__(self, bound: int = BOUND, goodput: Sequence[Bound] = ()) -> None:
@@ -34,11 +34,11 @@ class Tally:
 
     @property
     def failed(self) -> int:
-        """Requests without an answer."""
+        """Number of requests without an answer."""
         return sum(errors.count for errors in self._errors.values())
 
     def add(self, record: Record) -> None:
-        """Count a request that has ended; of one that failed nothing but that, and how late it was sent."""
+        """Count a request that has ended; of a failed one only the failure, and how late it was sent."""
         self._late.add(record.late)
         if record.failure is not None:
             kind, words = record.failure
@@ -62,19 +62,19 @@ class Tally:
 
     @property
     def tokens_per_chunk(self) -> float | None:
-        """Tokens by usage for each chunk with text; None where no request tells both."""
+        """Tokens by usage per chunk with text; None if no request has both."""
         return self._usage_tokens / self._usage_texts if self._usage_texts else None
 
     def late(self, share: float) -> float:
-        """The seconds behind its time at which this share of all requests had been sent; 0 where there were none."""
+        """Return the delay in seconds within which this share of all requests was sent; 0 if there were none."""
         return self._late.percentile(share) if len(self._late) else 0.0
 
     def requests(self, begun: int) -> Requests:
-        """Of so many requests that were sent."""
+        """Return the counts of requests. begun: how many were sent."""
         return Requests(ok=self.ok, failed=self.failed, unfinished=begun - self.ok - self.failed)
 
     def tokens(self) -> Tokens:
-        """Tokens, and how they were counted."""
+        """Return the tokens, and how they were counted."""
         return Tokens(
             prompt=self.prompt_tokens,
             cached=self.cached_tokens,
@@ -84,12 +84,12 @@ class Tally:
         )
 
     def rates(self, seconds: float) -> Rates:
-        """All that was answered, over so many seconds."""
+        """Return the rates of all that was answered, over so many seconds."""
         counts = {"requests": self.ok, "choices": self.choices, "completion_tokens": self.completion_tokens}
         return Rates(**{name: count / seconds if seconds > 0 else 0.0 for name, count in counts.items()})
 
     def goodput(self, seconds: float) -> Goodput | None:
-        """What was answered within all bounds, over so many seconds; None where there are none."""
+        """Return the rate of answers within all bounds, over so many seconds; None if there are no bounds."""
         if not self._goodput:
             return None
         return Goodput(
@@ -100,11 +100,11 @@ class Tally:
         )
 
     def latencies(self) -> dict[str, Spread]:
-        """The spread of every measure that has a value."""
+        """Return the distribution of every measure that has a value."""
         return {name: _spread(samples) for name, samples in self._samples.items() if len(samples)}
 
     def errors(self) -> tuple[Errors, ...]:
-        """The failures by kind, the most frequent first."""
+        """Return the failures by kind, the most frequent first."""
         return tuple(sorted(self._errors.values(), key=lambda errors: -errors.count))
 
 
@@ -121,7 +121,7 @@ def _spread(samples: Samples) -> Spread:
 
 
 def _keeps(record: Record, bound: Bound) -> bool:
-    """Whether the request's own time is within the bound; of an answer in one piece only its end is known."""
+    """Whether a request keeps the bound. A JSON answer has only the time of its end."""
     name = NAMES[bound.name]
     (times,) = (measure.of(record) for measure in MEASURES if measure.name == name)
     known = name == "request" or bool(record.choices)

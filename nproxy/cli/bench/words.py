@@ -1,4 +1,4 @@
-"""Words of which prompts are made: common ones, which most tokenizers know as one token each, with the space before."""
+"""Words for prompts: common ones; most tokenizers have one token for each of them with the space before it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The choices of one request as they grow. No clock: who takes a chunk says when it came."""
+"""The growing choices of one request. No clock: the time of each chunk is passed in."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.usage import Usage
 
 _REASONING = ("reasoning_content", "reasoning")
-"""What servers call the thoughts before an answer."""
+"""Field names that servers use for the reasoning before an answer."""
 
 
 class Tokens(NamedTuple):
-    """How many tokens a choice has. exact: the server's own count bears it out."""
+    """How many tokens a choice has. exact: confirmed by the server's own count."""
 
     number: int
     exact: bool
@@ -26,7 +26,7 @@ class Tokens(NamedTuple):
 
 @dataclass(slots=True)
 class Choice:
-    """One choice so far. pieces: chunks that brought text. first, last: when the first and the last of them came."""
+    """One choice so far."""
 
     index: int
     text: str = ""
@@ -34,8 +34,11 @@ class Choice:
     finish: str | None = None
     error: str | None = None
     pieces: int = 0
+    """How many chunks brought text."""
     first: float | None = None
+    """When the first chunk with text came."""
     last: float | None = None
+    """When the last chunk with text came."""
 
     def take(self, said: UpstreamChoice, now: float) -> None:
         """Add what a chunk says of this choice."""
@@ -52,7 +55,7 @@ class Choice:
             self.error = _text(error, "message") or "it failed"
 
     def speed(self, tokens: int) -> float | None:
-        """Tokens per second from the first one on; None where there were too few to tell."""
+        """Return tokens per second from the first one on; None if there are too few to tell."""
         if self.first is None or self.last is None or self.last <= self.first or tokens < 2:
             return None
         return (tokens - 1) / (self.last - self.first)
@@ -60,26 +63,27 @@ class Choice:
 
 @dataclass(slots=True)
 class Answers:
-    """All choices of one request, from when it was asked to when it was over.
-
-    stopped: the user did not want the rest. broken: what went wrong on the way.
-    """
+    """All choices of one request."""
 
     choices: list[Choice]
     began: float
+    """When the request was sent."""
     ended: float | None = None
+    """When it was over."""
     stopped: bool = False
+    """Whether the user stopped it."""
     broken: str | None = None
+    """The error that ended it."""
     _counts: Counts = field(default_factory=Counts)
 
     @classmethod
     def of(cls, n: int, began: float) -> Self:
-        """n choices of which nothing has come yet."""
+        """Create n choices of which nothing has come yet."""
         return cls([Choice(index) for index in range(n)], began)
 
     @property
     def begun(self) -> bool:
-        """Whether anything came."""
+        """Whether anything has come."""
         return any(choice.pieces or choice.finish for choice in self.choices)
 
     @property
@@ -96,10 +100,11 @@ class Answers:
         self._counts.take(chunk)
 
     def tokens(self) -> list[Tokens]:
-        """Tokens of each choice.
+        """Return the tokens of each choice.
 
-        Servers count them over all choices, and usually send one in a piece of text, and one more, without text, where
-        a choice ends by itself. Where their count says so, too, that is exact; else it is divided as the pieces are.
+        Servers count over all choices. They usually send one token per piece of text, and one more, without text, when
+        a choice ends by itself. If that agrees with the server's count, it is exact; otherwise the server's count is
+        divided in proportion to the pieces.
         """
         pieces = [choice.pieces for choice in self.choices]
         if (usage := self.usage) is None:
@@ -112,7 +117,7 @@ class Answers:
         return [Tokens(round(number * share), exact=len(pieces) == 1) for number in pieces]
 
     def failure(self) -> str | None:
-        """Why this is not what was asked for, once it is over; None where it is."""
+        """Return why this is not what was asked for, once it is over; None if it is."""
         if self.stopped or self.broken is not None:
             return self.broken
         if failed := next((choice for choice in self.choices if choice.error), None):

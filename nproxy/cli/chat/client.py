@@ -1,4 +1,4 @@
-"""The server: which models it lists, and its answer to a request, chunk by chunk."""
+"""The server: the models that it lists, and its answer to a request, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from nproxy.openai.jsonvalue import JSON, dumps
 from nproxy.openai.sse import SSEDecoder, SSEError, SSEEvent
 
 LARGEST = 64 * 1024 * 1024
-"""Bytes of an answer that is no stream."""
+"""Maximum size in bytes of an answer that is not a stream."""
 
 
 class _Refused(ChatFailed):
-    """The answer is an error's."""
+    """The answer is an error."""
 
 
 @dataclass(slots=True)
 class Client:
-    """Asks one server, and blots its key out of what comes back. seconds: how long it may be silent."""
+    """Asks one server, and removes its key from what comes back. seconds: how long it may be silent."""
 
     target: Target
     seconds: float
     _http: httpx.Client
 
     def models(self) -> list[str]:
-        """The ids of the models that it lists. Raises ChatFailed."""
+        """Return the ids of the models that it lists. Raises ChatFailed."""
         with self._answer("GET", "/models", None) as response:
             listed = models_in(self._whole(response))
             if listed is None:
@@ -45,9 +45,10 @@ class Client:
         return [name for name, _ in listed]
 
     def ask(self, body: Mapping[str, JSON]) -> Generator[UpstreamChunk]:
-        """The answer as it comes; one that is no stream is two chunks. Closing it leaves. Raises ChatFailed.
+        """Yield the answer as it arrives; one that is not a stream is two chunks. Raises ChatFailed.
 
-        A server that does not know `stream_options` is asked without: then nobody counts the tokens.
+        Closing the generator disconnects. If a server refuses `stream_options`, it is asked again without: then there
+        is no token count from the server.
         """
         try:
             yield from self._ask(body)
@@ -63,11 +64,14 @@ class Client:
             else:
                 whole = self._read(parse_answer, self._whole(response))
                 yield whole
-                yield replace(whole, choices=())  # as a stream would tell that its usage is that of all choices
+                yield replace(whole, choices=())  # tells, as in a stream, that the usage is that of all choices
 
     @contextlib.contextmanager
     def _answer(self, method: str, path: str, body: bytes | None) -> Iterator[httpx.Response]:
-        """A good answer's head, with its body still to come. What fails while the block runs is told in words, too."""
+        """Send a request; gives a successful answer's head, with its body still to be read.
+
+        Raises ChatFailed for HTTP errors, also for those raised while the block runs.
+        """
         headers = {} if body is None else {"content-type": "application/json"}
         try:
             with self._http.stream(method, self.target.url + path, content=body, headers=headers) as response:
@@ -125,7 +129,7 @@ class Client:
         return ChatFailed(f"{self.target} failed: {self._fit(wrap_foreign(500, '', body).message)}")
 
     def _fit(self, words: str) -> str:
-        """What the server said, fit for the user's terminal, and without the key."""
+        """Return a server's words made safe for the terminal, and without the key."""
         return printable(self.target.without_key(words), 400)
 
     def _read(self, parse: Callable[[bytes, Dialect], UpstreamChunk], data: bytes) -> UpstreamChunk:
@@ -140,6 +144,6 @@ class Client:
 
 @contextlib.contextmanager
 def opened(target: Target, seconds: float) -> Iterator[Client]:
-    """A client of one server."""
+    """Open a client of one server."""
     with direct.asking(target, seconds) as http:
         yield Client(target, seconds, http)

@@ -1,4 +1,4 @@
-"""Answers side by side on a terminal: as many columns as fit, stacked in rows where there are more."""
+"""Answers side by side on a terminal: as many columns as fit, and several rows if there are more answers."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ from nproxy.cli.chat.answers import Answers, Choice, Tokens
 from nproxy.cli.printable import printable
 
 NARROWEST = 36
-"""Columns of a terminal that one answer takes at least, its border counted."""
+"""Minimum width of one answer in terminal columns, including its border."""
 _BORDER = 4
 _FRAME = 2
 _FEWEST_LINES = 3
-"""Lines of text that a row shows of each answer while they grow; rows that leave less room are shown by turns."""
+"""Minimum lines of text that a row shows of each answer while they grow; if not all rows fit so, they are shown in
+turn."""
 
 _CONTROLS = (*range(32), *range(127, 160))
 _DIRECTIONS = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
-"""What turns the direction of all text behind it, the frame and the neighbour's answer included."""
+"""Characters that change the direction of all text after them, even in the frame and the neighbour's answer."""
 _LINES = dict.fromkeys((10, 0x2028, 0x2029), "\n")
 _SHOWN: dict[int, str | None] = dict.fromkeys((*_CONTROLS, *_DIRECTIONS)) | _LINES | {9: "    "}
 
 
 def shown(text: str) -> str:
-    """A server's text fit for a terminal: what would move the cursor, or colour or turn what follows, is left out."""
+    """Make a server's text safe for a terminal: removes what moves the cursor, colours or reverses text."""
     return text.translate(_SHOWN)
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Draws answers. growing: the end of each, and no more than the terminal is high; else the whole of them."""
+    """Draws answers. growing: only the end of each, no more than fits the terminal's height; otherwise all of them."""
 
     answers: Answers
     growing: bool = False
@@ -48,7 +49,7 @@ class Columns:
         rows = [choices[start : start + across] for start in range(0, len(choices), across)]
         most = None
         if self.growing:
-            high = console.height - 2  # a line says what is not there, and the cursor stands in one
+            high = console.height - 2  # one line for `_where`, and one for the cursor
             fitting = max(1, min(len(rows), high // (_FEWEST_LINES + _FRAME)))
             most = max(1, high // fitting - _FRAME)
             rows = _turn(rows, fitting)
@@ -74,13 +75,13 @@ def _panel(high: int, choice: Choice, lines: Sequence[Text], end: str) -> Panel:
 
 
 def columns(choices: int, width: int) -> int:
-    """How many answers stand side by side: as many as fit, and no row much emptier than the others."""
+    """Return how many answers are put side by side: as many as fit, with the rows about equally full."""
     most = min(choices, max(1, width // NARROWEST))
     return ceil(choices / ceil(choices / most))
 
 
 def footer(choice: Choice, tokens: Tokens, *, stopped: bool) -> str:
-    """How a choice ended, its tokens and its speed."""
+    """Return how a choice ended, its tokens and its speed."""
     end = choice.finish or ("stopped" if stopped else "")
     speed = choice.speed(tokens.number)
     parts = [
@@ -92,7 +93,7 @@ def footer(choice: Choice, tokens: Tokens, *, stopped: bool) -> str:
 
 
 def _turn(rows: Sequence[list[Choice]], fitting: int) -> list[list[Choice]]:
-    """The rows that are shown: from the first one on in which a choice still grows."""
+    """Return the rows to show: from the first one on in which a choice still grows."""
     growing = next((at for at, row in enumerate(rows) if any(choice.finish is None for choice in row)), 0)
     first = min(growing, len(rows) - fitting)
     return list(rows[first : first + fitting])
@@ -107,15 +108,16 @@ def _where(choices: Sequence[Choice], rows: Sequence[list[Choice]]) -> str:
 
 
 def _body(choice: Choice) -> Text:
-    """Thoughts dim, then the answer."""
+    """Return the reasoning, dimmed, then the answer."""
     reasoning, text = shown(choice.reasoning).strip(), shown(choice.text).strip()
     return Text("\n\n" if reasoning and text else "").join([Text(reasoning, "dim italic"), Text(text)])
 
 
 def _lines(choice: Choice, width: int, most: int | None, console: Console) -> list[Text]:
-    """The lines of an answer, or the last of them.
+    """Return the lines of an answer, or the last `most` of them.
 
-    What is far behind is not even wrapped, and is cut where a line begins, so that nothing jumps.
+    Text long before the end is not even wrapped; it is cut at the beginning of a line, so that the display does not
+    jump.
     """
     body = _body(choice)
     if most is None:

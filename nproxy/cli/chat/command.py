@@ -1,4 +1,4 @@
-"""`nproxy chat`: a conversation at a terminal; in a pipe one prompt in, n answers out."""
+"""`nproxy chat`: a conversation at a terminal; in a pipe, one prompt in and n answers out."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from nproxy.cli.wrong_use import STOPPED, WrongUse
 def run(
     prompt: str | None, settings: Settings, *, url: str, api_key: str | None, seconds: float, json_form: bool
 ) -> int:
-    """Chat; gives the exit code. settings.model: "" takes the first that the server lists.
+    """Chat; returns the exit code. settings.model: "" takes the first model that the server lists.
 
     Raises WrongUse and ChatFailed.
     """
@@ -69,7 +69,7 @@ def _first_model(client: Client) -> str:
 
 
 def _plainly(client: Client, settings: Settings, messages: list[Message], *, json_form: bool) -> Answers:
-    """Write the answers as text while they come, or as JSON once they are there."""
+    """Write the answers as text while they arrive, or as JSON once they are complete."""
     answers = Answers.of(settings.n, time.monotonic())
     follower = Follower(answers)
     try:
@@ -89,7 +89,7 @@ def _plainly(client: Client, settings: Settings, messages: list[Message], *, jso
 
 
 def _write(pieces: Iterable[str]) -> None:
-    """Write text at once; on a terminal, without what would act on it."""
+    """Write text at once; on a terminal, without characters that would control it."""
     if text := "".join(pieces):
         text = shown(text) if sys.stdout.isatty() else text
         click.echo(text.encode("utf-8", "replace"), nl=False)

@@ -1,4 +1,4 @@
-"""Turns of a conversation: of the answers to each, one goes on."""
+"""The turns of a conversation: one answer of each turn is picked to continue from."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nproxy.cli.wrong_use import WrongUse
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What was asked, what was answered, and the answer that goes on."""
+    """A prompt, the answers to it, and the index of the picked answer."""
 
     prompt: str
     answers: tuple[str, ...]
@@ -20,24 +20,27 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Turns, the last one last."""
+    """Turns, in order."""
 
     turns: tuple[Turn, ...] = ()
 
     def messages(self, prompt: str) -> list[Message]:
-        """What was said along the picked answers, and then the prompt."""
+        """Return the messages of the picked answers, and then the prompt."""
         said: list[Message] = []
         for turn in self.turns:
             said += [_message("user", turn.prompt), _message("assistant", turn.answers[turn.picked])]
         return [*said, _message("user", prompt)]
 
     def answered(self, prompt: str, answers: tuple[str, ...]) -> Self:
-        """With one more turn, of which the first answer that says anything goes on; the same where none does."""
+        """Return the conversation with one more turn; the first answer that is not empty is picked.
+
+        If all are empty, the conversation stays the same.
+        """
         picked = next((index for index, answer in enumerate(answers) if answer), None)
         return self if picked is None else replace(self, turns=(*self.turns, Turn(prompt, answers, picked)))
 
     def picking(self, index: int) -> Self:
-        """With another answer of the last turn going on. Raises WrongUse where there is no such answer."""
+        """Return the conversation with another answer of the last turn picked. Raises WrongUse if it does not exist."""
         if not self.turns:
             raise WrongUse("nothing was answered yet")
         *before, last = self.turns
@@ -48,7 +51,7 @@ class Conversation:
         return replace(self, turns=(*before, replace(last, picked=index)))
 
     def without_last(self) -> Self:
-        """Without the last turn."""
+        """Return the conversation without the last turn."""
         return replace(self, turns=self.turns[:-1])
 
 

@@ -1,7 +1,7 @@
-"""What a server failed at."""
+"""Errors of a server."""
 
 from __future__ import annotations
 
 
 class ChatFailed(Exception):
-    """There is no answer, or not a whole one; the message is one line for the user, and holds no key."""
+    """There is no answer, or not a complete one; the message is one line for the user, and contains no key."""

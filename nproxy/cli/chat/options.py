@@ -1,4 +1,4 @@
-"""What `nproxy chat` takes; the rest of it is imported when it runs."""
+"""The options of `nproxy chat`; the implementation is imported when it runs."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def chat(
 ) -> None:
     """Get n answers side by side from any server.
 
-    Talks to any server of the OpenAI API. Without PROMPT, it reads one line after the other from the terminal, and the
-    conversation goes on with the first answer, or with the one that /pick names; /help lists what else there is. In a
+    Talks to any server of the OpenAI API. Without PROMPT, it reads lines from the terminal one after the other, and the
+    conversation continues from the first answer, or from the one that /pick names; /help lists the other commands. In a
     pipe it takes one prompt, PROMPT or else standard input, and prints the answers one after the other.
 
     \b

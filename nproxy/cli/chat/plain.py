@@ -10,19 +10,19 @@ from nproxy.cli.chat.answers import Answers, Choice, Tokens
 from nproxy.openai.jsonvalue import JSON
 
 VERSION = 1
-"""Grows when a key of the JSON is renamed or goes."""
+"""Increased when a key of the JSON is renamed or removed."""
 
 
 @dataclass(slots=True)
 class Follower:
-    """Gives the text of the answers as it comes: all of one choice before anything of the next."""
+    """Yields the text of the answers as it arrives: all of one choice before anything of the next."""
 
     answers: Answers
     _at: int = 0
     _given: int = 0
 
     def news(self) -> Iterator[str]:
-        """What can be written and was not given yet."""
+        """Yield what can be written and was not yielded yet."""
         while self._at < len(self.answers.choices):
             choice = self.answers.choices[self._at]
             if self._given == 0 and (choice.text or choice.finish is not None):
@@ -34,7 +34,7 @@ class Follower:
             yield from self._end(choice)
 
     def rest(self) -> Iterator[str]:
-        """What is left of an answer that is over, however it ended: choices without an end, too."""
+        """Yield what is left once the answers are over, including choices that did not end properly."""
         while self._at < len(self.answers.choices):
             yield from self.news()
             if self._at < len(self.answers.choices):
@@ -55,9 +55,9 @@ class Follower:
 
 
 def as_json(url: str, model: str, answers: Answers) -> str:
-    """Everything that is known of the answers, as one line.
+    """Return everything that is known of the answers, as one line of JSON.
 
-    Seconds are counted from the request on; `tokens` is exact where `tokens_exact` says so.
+    Seconds count from the request; `tokens` is exact if `tokens_exact` says so.
     """
     tokens = answers.tokens()
     document: dict[str, JSON] = {

@@ -1,4 +1,4 @@
-"""What a chat asks its requests with."""
+"""The fields of a chat's requests."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from nproxy.openai.jsonvalue import JSON
 Message = dict[str, JSON]
 
 DEFAULT_URL = "http://127.0.0.1:8000/v1"
-"""Where `nproxy serve` listens if it is told nothing."""
+"""Where `nproxy serve` listens by default."""
 WIDEST = 512
-"""Largest n that nproxy can be set to take (`n_policy.max_n`)."""
+"""The largest n that nproxy can be configured to accept (`n_policy.max_n`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Settings:
     system: str | None = None
 
     def body(self, messages: Sequence[Message]) -> dict[str, JSON]:
-        """The request for a stream. `n` stays away where it is 1: some servers refuse the field."""
+        """Return the body of a request for a stream. `n` is left out if it is 1: some servers refuse the field."""
         system: list[JSON] = [] if self.system is None else [{"role": "system", "content": self.system}]
         fields: dict[str, JSON] = {
             "model": self.model,

@@ -1,4 +1,4 @@
-"""What is typed behind a slash at the prompt: a word, and what it wants."""
+"""The commands of the prompt that begin with a slash: a word, and its argument."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nproxy.cli.wrong_use import WrongUse
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Where a chat stands. prompt: the last one, which /retry asks again."""
+    """The state of a chat. prompt: the last one, which /retry asks again."""
 
     settings: Settings
     conversation: Conversation = field(default_factory=Conversation)
@@ -23,7 +23,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a word did. said: to be shown. ask: a prompt to be asked now. over: the user wants to leave."""
+    """The result of a command. said: text to show. ask: a prompt to ask now. over: the user wants to leave."""
 
     state: State
     said: str = ""
@@ -33,7 +33,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word behind a slash. wants: what follows it, for the help."""
+    """A command. wants: its argument, for the help."""
 
     wants: str
     help: str
@@ -41,7 +41,7 @@ class Word:
 
 
 def obey(line: str, state: State) -> Outcome:
-    """Do what a line with a slash says. Raises WrongUse."""
+    """Run a line that begins with a slash. Raises WrongUse."""
     name, _, rest = line.removeprefix("/").partition(" ")
     word = WORDS.get(name)
     if word is None:
@@ -82,7 +82,7 @@ def _quit(state: State, given: str) -> Outcome:
 
 
 def _setting(name: str, change: Callable[[Settings, str], Settings]) -> Callable[[State, str], Outcome]:
-    """A word that changes a setting, and says what it is where nothing follows."""
+    """Return a command that changes a setting; without an argument it only shows the value."""
 
     def obeyed(state: State, given: str) -> Outcome:
         settings = change(state.settings, given) if given else state.settings

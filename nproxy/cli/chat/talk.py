@@ -1,4 +1,4 @@
-"""The prompt: lines read, asked and answered until the input ends."""
+"""The prompt: reads lines, asks and answers until the input ends."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from nproxy.cli.wrong_use import WrongUse
 
 PROMPT, GOES_ON = "> ", ". "
 REMEMBERED = 1000
-"""Lines of the history that are kept."""
+"""Maximum number of lines kept in the history."""
 DRAWN_PER_SECOND = 12
 
 
 def answered(client: Client, settings: Settings, messages: list[Message], console: Console) -> Answers:
-    """Ask, show the answers while they grow, and leave the whole of them behind.
+    """Ask, show the answers while they grow, and then print all of them.
 
-    Ctrl-C stops them, and what has come stays.
+    Ctrl-C stops the request; what has come stays.
     """
     answers = Answers.of(settings.n, time.monotonic())
     with Live(Columns(answers, growing=True), console=console, transient=True, refresh_per_second=DRAWN_PER_SECOND):
@@ -75,7 +75,7 @@ class Talk:
                     over = self._hear(line.strip())
 
     def _hear(self, line: str) -> bool:
-        """Do what a line wants; whether it wants to leave."""
+        """Handle a line; returns whether the user wants to leave."""
         if not line.startswith("/") or line.startswith("//"):
             self._ask(line.removeprefix("/") if line.startswith("//") else line)
             return False
@@ -107,7 +107,7 @@ class Talk:
 
 
 def _read() -> str:
-    """One line, or several where a backslash joins them."""
+    """Read one line, or several that are joined by a backslash at the end."""
     line = input(PROMPT)
     while line.endswith("\\"):
         line = line.removesuffix("\\") + "\n" + input(GOES_ON)
@@ -116,9 +116,12 @@ def _read() -> str:
 
 @contextlib.contextmanager
 def _history() -> Iterator[None]:
-    """Lines of earlier chats at the arrow keys, and the tab key for words behind a slash; kept for this user alone."""
+    """Provide lines of earlier chats at the arrow keys, and completion of commands at the tab key.
+
+    The history file is readable by this user only.
+    """
     try:
-        import readline  # not before, as it may write to the terminal at once
+        import readline  # imported only here, because it may write to the terminal at once
     except ImportError:  # a Python that was built without it
         yield
         return
@@ -132,9 +135,9 @@ def _history() -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):  # nobody needs a history to chat
+        with contextlib.suppress(OSError):  # a chat works without a history
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.touch(mode=0o600)  # GNU's library would make it so, libedit would not
+            file.touch(mode=0o600)  # GNU readline would create it so, libedit would not
             readline.write_history_file(file)
 
 

@@ -1,5 +1,5 @@
-"""`nproxy dashboards`: what Grafana and Prometheus are to be given, out of the package.
+"""`nproxy dashboards`: writes files for Grafana and Prometheus that come with the package.
 
-options   the command, as click knows it; imports nothing that takes time
-export    where the files lie, and how they are written
+options   the command as click defines it; imports nothing slow
+export    where the files are, and how they are written
 """

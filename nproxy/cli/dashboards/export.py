@@ -1,4 +1,4 @@
-"""Dashboards and rules as files: in a wheel they lie beside this module, in a source tree in grafana/."""
+"""Dashboards and rules as files: in a wheel they are beside this module, in a source tree in grafana/."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _GUIDES = "docs/guides/"
 
 
 def write(folder: Path, *, datasource: str | None, guides: str | None) -> Iterator[Path]:
-    """Write all of them below a folder, and tell each file. Raises OSError.
+    """Write all of them below a folder, and yield the path of each file. Raises OSError.
 
-    datasource: by its name, the only one that dashboards then take. guides: stands before the links of alerts, which
-    are paths of the source tree otherwise.
+    datasource: the name of the only data source that the dashboards then accept. guides: a URL to put before the links
+    of alerts, which otherwise are paths of the source tree.
     """
     source = _PACKAGED if _PACKAGED.is_dir() else _TREE
     for file in sorted((*source.glob("dashboards/*.json"), *source.glob("rules/*.yml"))):
@@ -33,7 +33,7 @@ def write(folder: Path, *, datasource: str | None, guides: str | None) -> Iterat
 
 
 def _bound(text: str, datasource: str) -> str:
-    """The dashboard with this data source chosen, and no other to choose."""
+    """Return the dashboard with this data source selected, and no other to select."""
     page: dict[str, Any] = json.loads(text)
     for variable in page["templating"]["list"]:
         if variable["type"] == "datasource":

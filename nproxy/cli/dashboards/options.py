@@ -1,4 +1,4 @@
-"""What `nproxy dashboards export` takes; the rest of it is imported when it runs."""
+"""The options of `nproxy dashboards export`; the implementation is imported when it runs."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def dashboards() -> None:
 def export(context: click.Context, /, *, folder: Path, datasource: str | None, guides: str | None) -> None:
     """Write the dashboards and rules into DIR.
 
-    DIR/dashboards/*.json are for Grafana 10 and newer: import them, or have a folder of them provisioned.
-    DIR/rules/*.yml go under rule_files of Prometheus. Files of these names are written over.
+    DIR/dashboards/*.json are for Grafana 10 and newer: import them, or provision a folder of them. DIR/rules/*.yml go
+    under rule_files of Prometheus. Existing files of these names are overwritten.
 
     \b
     Examples:

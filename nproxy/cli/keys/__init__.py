@@ -1,1 +1,1 @@
-"""`nproxy keys`: API keys are made here, and kept nowhere but as hashes."""
+"""`nproxy keys`: creates API keys, and stores only their hashes."""

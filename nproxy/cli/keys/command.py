@@ -1,4 +1,4 @@
-"""The commands: a new key, and the hash of one that there is."""
+"""The commands: create a key, and compute the hash of an existing one."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from nproxy.config import ConfigError, Key, digest_of, read_keys
 
 RANDOM_BYTES = 32
 SHORTEST = 20
-"""Characters of a key that was made elsewhere. A plain hash protects what is random, not what can be guessed."""
+"""Minimum length of a key that was made elsewhere. A plain hash protects what is random, not what can be guessed."""
 
 
 def new_key(name: str, file: Path | None) -> tuple[str, str]:
-    """Make a key for `name`, and put its hash into the file where one is given.
+    """Create a key for `name`, and add its hash to the file if one is given.
 
-    Gives the key, and its entry or what was done with it. Raises WrongUse for a name that no entry can have, and for a
-    file that is not as it should be; it stays untouched.
+    Returns the key, and its entry or a message about the file. Raises WrongUse for an invalid name, and for a file that
+    is not valid or not writable; the file then stays unchanged.
     """
     key = f"sk-nproxy-{secrets.token_urlsafe(RANDOM_BYTES)}"
     digest = hash_of(key)
@@ -50,7 +50,7 @@ def new_key(name: str, file: Path | None) -> tuple[str, str]:
 
 
 def hash_of(key: str) -> str:
-    """What a key is known by, as it is written. Raises WrongUse for one that is too short to be random."""
+    """Return the hash of a key, as text. Raises WrongUse for a key that is too short to be random."""
     if len(key) < SHORTEST or not key.isascii() or not key.isprintable() or " " in key:
         raise WrongUse(
             f"a key has {SHORTEST} or more printable ASCII characters and no space; make one with: nproxy keys new NAME"
@@ -59,9 +59,9 @@ def hash_of(key: str) -> str:
 
 
 def _put(file: Path, name: str, digest: str) -> int:
-    """Put the hash into the file, all at once: a gateway that reads it meanwhile finds the old one or the new one.
+    """Add the hash to the file atomically: a gateway that reads it meanwhile finds the old file or the new one.
 
-    Gives how many hashes of that name there were.
+    Returns how many hashes the name had before.
     """
     with _alone(file.resolve().parent):
         return _put_alone(file, name, digest)
@@ -69,10 +69,13 @@ def _put(file: Path, name: str, digest: str) -> int:
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Let nobody else write keys into files of this folder meanwhile: of two who read and write back one would lose."""
+    """Hold a lock against other writers of files in this folder.
+
+    If two processes read and write back at the same time, one change would be lost.
+    """
     handle = os.open(folder, os.O_RDONLY)
     try:
-        with contextlib.suppress(OSError):  # NFS locks no folders
+        with contextlib.suppress(OSError):  # NFS does not lock folders
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:
@@ -83,7 +86,7 @@ def _put_alone(file: Path, name: str, digest: str) -> int:
     there = file.exists()
     before = sum(len(key.hash) for key in read_keys(file) if key.name == name) if there else 0
     text = with_hash(file.read_bytes().decode("utf-8-sig") if there else "", name, digest)
-    file = file.resolve()  # beside what a link leads to, which may be on another disk
+    file = file.resolve()  # the temporary file is put beside the target of a link, which may be on another disk
     handle, written = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")  # its mode is 0600
     try:
         with os.fdopen(handle, "wb") as stream:
@@ -100,9 +103,9 @@ def _put_alone(file: Path, name: str, digest: str) -> int:
 
 
 def _allow_the_same(file: Path, other: Path) -> None:
-    """Give another file the owner, the group and the mode of the first: whoever could read the one can read the other.
+    """Give another file the owner, the group and the mode of the first, so that the same users can read it.
 
-    Raises OSError where that is not ours to give.
+    Raises OSError if this process may not do so.
     """
     had, has = file.stat(), other.stat()
     if (had.st_uid, had.st_gid) != (has.st_uid, has.st_gid):

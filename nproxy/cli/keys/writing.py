@@ -1,4 +1,4 @@
-"""A file of keys with one more hash in it: what stands there stays as it is written, comments and all."""
+"""Adds a hash to a file of keys; the rest of the text stays as it is, including comments."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import yaml
 
 
 def with_hash(text: str, name: str, digest: str) -> str:
-    """The text of a keys file with the hash added to the entry of `name`, or with a new entry behind the others.
+    """Return the text of a keys file with the hash added to the entry of `name`, or with a new entry at the end.
 
-    text: a good file, or nothing. digest: `sha256:...`.
+    text: a valid file, or the empty string. digest: `sha256:...`.
     """
     root = yaml.compose(text, Loader=yaml.BaseLoader)
     if not isinstance(root, yaml.MappingNode):
@@ -25,12 +25,12 @@ def with_hash(text: str, name: str, digest: str) -> str:
 
 
 def _value(mapping: yaml.MappingNode, key: str) -> Any:
-    """The node of a key that is known to be there."""
+    """Return the value of a key that is known to exist."""
     return next(value for name, value in mapping.value if name.value == key)
 
 
 def _with_item(text: str, node: yaml.Node, item: str) -> str:
-    """The text with one more item at the end of a list; what is no list becomes one."""
+    """Return the text with one more item at the end of a list; a value that is not a list becomes one."""
     begins, ends = node.start_mark.index, node.end_mark.index
     if not isinstance(node, yaml.SequenceNode):
         return f"{text[:begins]}[{text[begins:ends]}, {item}]{text[ends:]}"
@@ -43,7 +43,7 @@ def _with_item(text: str, node: yaml.Node, item: str) -> str:
 
 
 def _end(node: yaml.Node) -> int:
-    """Where a node's last character stands: the parser counts blank lines and comments behind a block to it."""
+    """Return the end of a node's text: the parser counts blank lines and comments after a block as part of it."""
     if not isinstance(node, yaml.CollectionNode) or node.flow_style or not node.value:
         return int(node.end_mark.index)
     last = node.value[-1]

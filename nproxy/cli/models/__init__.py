@@ -1,5 +1,5 @@
-"""`nproxy models`: what lies on this machine, what is to come, and what may go.
+"""`nproxy models`: lists the models on this machine, fetches and removes them.
 
-options   the commands, as click knows them; imports nothing that takes time
+options   the commands as click defines them; imports nothing slow
 command   list, pull, remove
 """

@@ -1,4 +1,4 @@
-"""Models listed, fetched and removed."""
+"""Lists, fetches and removes models."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from nproxy.cli.wrong_use import WrongUse
 from nproxy.models import DEFAULT, Kept, ModelError, kept, resolve
 
 VERSION = 1
-"""Grows when a key of the JSON is renamed or goes."""
+"""Increased when a key of the JSON is renamed or removed."""
 
 
 def show(*, json_form: bool) -> None:
-    """Print what is here: a table on a terminal, lines of three columns in a pipe, or JSON."""
+    """Print the models on this machine: a table on a terminal, lines of three columns in a pipe, or JSON."""
     found = kept()
     if json_form:
         click.echo(json.dumps({"version": VERSION, "default": DEFAULT.id, "models": [*map(_entry, found)]}))
@@ -36,7 +36,7 @@ def show(*, json_form: bool) -> None:
 
 
 def pull(name: str | None) -> None:
-    """Fetch a model where it is not here yet. Raises ModelError."""
+    """Fetch a model if it is not on this machine yet. Raises WrongUse for a local path, and ModelError."""
     wanted = DEFAULT.id if name is None else name
     if wanted and Path(wanted).expanduser().exists():
         raise WrongUse(f"{wanted} is a path, and here already: nproxy serve --model {wanted}")
@@ -48,7 +48,11 @@ def pull(name: str | None) -> None:
 
 
 def remove(names: Sequence[str], *, yes: bool) -> None:
-    """Remove models, all or none of them. Raises WrongUse for one that is not here, and where nobody can be asked."""
+    """Remove models.
+
+    Raises WrongUse, before anything is removed, for one that does not exist, and if the user cannot be asked. Raises
+    ModelError if one cannot be removed.
+    """
     here = {model.name: model for model in kept()}
     if missing := [name for name in names if name not in here]:
         raise WrongUse(f"no model here is named {missing[0]}; see: nproxy models list")

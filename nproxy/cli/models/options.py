@@ -1,4 +1,4 @@
-"""What `nproxy models list|pull|remove` take; the rest of it is imported when they run."""
+"""The options of `nproxy models list|pull|remove`; the implementation is imported when they run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def models() -> None:
 def list_models(context: click.Context, /, *, json_form: bool) -> None:
     """List the models on this machine.
 
-    Shows what `nproxy serve --model` takes, how large it is, and where it lies. The one with the star is served where
+    Shows the name for `nproxy serve --model`, the size, and the place of each model. The one with the star is served if
     no other is named.
 
     \b
@@ -47,10 +47,10 @@ def list_models(context: click.Context, /, *, json_form: bool) -> None:
 @click.argument("name", required=False)
 @click.pass_context
 def pull(context: click.Context, /, *, name: str | None) -> None:
-    """Fetch a model, and print where it lies.
+    """Fetch a model, and print its path.
 
-    NAME is the default model's (which is fetched where nothing is named), a model of the Hugging Face hub, or one GGUF
-    file there. What is here in full stays as it is; what broke off is taken up again, file by file.
+    NAME is the default model (also used if NAME is omitted), a model of the Hugging Face hub, or one GGUF file there.
+    Files that are complete stay as they are; a download that broke off is resumed, file by file.
 
     \b
     Examples:
@@ -72,7 +72,7 @@ def pull(context: click.Context, /, *, name: str | None) -> None:
 def remove(context: click.Context, /, *, names: tuple[str, ...], yes: bool) -> None:
     """Remove models from this machine.
 
-    Asks before it does. Other programs that use the Hugging Face hub's cache lose what is removed there, too.
+    Asks for confirmation. Other programs that use the Hugging Face hub's cache lose what is removed there, too.
 
     \b
     Examples:
@@ -87,7 +87,7 @@ def remove(context: click.Context, /, *, names: tuple[str, ...], yes: bool) -> N
 
 @contextlib.contextmanager
 def _told(context: click.Context) -> Iterator[None]:
-    """Tell in one line what goes wrong, and leave with the code for it."""
+    """Print errors in one line, and exit with the code for them."""
     from nproxy.models import ModelError, NoSuchModel
 
     try:

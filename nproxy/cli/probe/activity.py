@@ -1,4 +1,4 @@
-"""What shows only beside the answers: slots, cached prefixes, and what another request or a client that leaves does."""
+"""Facts that show beside the answers: slots, cached prefixes, effects of a concurrent request or of a disconnect."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ GAUGES = (
     "sglang:num_running_reqs",
     "llamacpp:requests_processing",
 )
-"""What tells how much a server works on at the moment; the first one that is there counts."""
+"""Metrics that tell how much a server is working on; the first one that exists is used."""
 HITS = ("vllm:prefix_cache_hits_total",)
 """Counters of prompt tokens that were found in a cache."""
 HITS_PAUSE = 0.25
 PAUSES = (0.25, 0.25, 0.5, 1.0, 1.0)
-"""Seconds between looks after leaving. A server that stops has stopped after the last."""
+"""Seconds between checks after the disconnect. A server that stops generating has stopped by the last one."""
 LEFT_TOKENS = 1024
 AT_ONCE = 32
-"""So many calls at once, as n = 32 takes of a server without `n`."""
+"""Number of concurrent calls: as many as n = 32 makes at a server without `n`."""
 BACK_PAUSE = 1.0
-"""Seconds after which a server has given back the room of what it has answered."""
+"""Seconds after which a server has released the capacity of the calls that it has answered."""
 BESIDE_TOKENS = 64
-"""So many that a stream of them goes on while another request comes."""
+"""Tokens of a stream that still runs when another request arrives."""
 
 _SAMPLE = re.compile(r"^([^\s{]+)(\{[^}]*\})?\s+(\S+)")
 
@@ -47,7 +47,7 @@ def slots() -> Asking[Finding]:
 
 
 def prefix_cache(form: Form, nonce: str) -> Asking[Finding]:
-    """Ask the same long prompt twice; only what the server tells counts. nonce: makes the prompt a new one."""
+    """Ask the same long prompt twice; only the server's own figures count. nonce: makes the prompt new."""
     long = replace(form.short(), prompt=f"{nonce}: {'The quick brown fox jumps over the lazy dog. ' * 15}What jumps?")
     first = yield long.ask()
     before = in_metrics((yield Get("/metrics", root=True)), HITS)
@@ -66,7 +66,7 @@ def prefix_cache(form: Form, nonce: str) -> Asking[Finding]:
 
 
 def beside(form: Form) -> Asking[Finding]:
-    """Ask something else while a stream runs: llama-cpp-python ends the stream then, as if it had come to its end."""
+    """Ask something else while a stream runs: llama-cpp-python then ends the stream as if it were complete."""
     long = replace(form, prompt=LONG, tokens=BESIDE_TOKENS)
     reading = read(streamed := (yield Beside(long.ask(stream=True), form.short().ask())))
     if reading is None:
@@ -77,7 +77,7 @@ def beside(form: Form) -> Asking[Finding]:
 
 
 def seeds_at_once(form: Form, seed: int) -> Asking[Finding]:
-    """Ask with two seeds at the same time: mlx-vlm draws all that it computes together by one of them."""
+    """Ask with two seeds at the same time: mlx-vlm samples everything that it computes together with one of them."""
     both = yield Together((form.ask(seed=seed), form.ask(seed=seed + 1)))
     readings = [read(one) for one in (both, *both.others)]
     texts = [reading.texts[0] for reading in readings if reading is not None and reading.texts[0]]
@@ -89,9 +89,9 @@ def seeds_at_once(form: Form, seed: int) -> Asking[Finding]:
 
 
 def at_once(form: Form) -> Asking[Finding]:
-    """Make many calls at once, then as many as were answered, and so on until there is room for all of them.
+    """Make many calls at once, then as many as were answered, and so on until the server has capacity for all.
 
-    The first ones ask for one token, as a server may answer them one after the other.
+    The first calls ask for one token, because a server may answer them one after the other.
     """
     asking, refused, after = AT_ONCE, "", 0.0
     asked = form.short()
@@ -109,7 +109,7 @@ def at_once(form: Form) -> Asking[Finding]:
 
 
 def cancel(form: Form) -> Asking[Finding]:
-    """Leave a long stream early, and see in the server's own figures whether it goes on working."""
+    """Disconnect from a long stream early, and see in the server's own figures whether it goes on working."""
     long = replace(form, prompt=LONG, tokens=LEFT_TOKENS)
     for path, running in (("/metrics", running_in_metrics), ("/slots", running_in_slots)):
         before = running((yield Get(path, root=True)))
@@ -134,12 +134,12 @@ def _until_idle(path: str, running: Callable[[Reply], float | None]) -> Asking[F
 
 
 def running_in_metrics(reply: Reply) -> float | None:
-    """How much the server works on; None where its metrics do not tell."""
+    """Return how much the server is working on; None if its metrics do not tell."""
     return in_metrics(reply, GAUGES)
 
 
 def in_metrics(reply: Reply, names: Sequence[str]) -> float | None:
-    """The sum over the series of the first of these that is there; None where there is none."""
+    """Return the sum over the series of the first of these metrics that exists; None if none does."""
     if reply.status != 200:
         return None
     sums = dict[str, float]()
@@ -162,7 +162,7 @@ def _number(text: str) -> float:
 
 
 def running_in_slots(reply: Reply) -> float | None:
-    """How many of llama.cpp's slots are at work; None where the answer is no list of slots."""
+    """Return how many of llama.cpp's slots are busy; None if the answer is not a list of slots."""
     listed = reply.json() if reply.status == 200 else None
     if not isinstance(listed, list) or not listed:
         return None

@@ -1,4 +1,4 @@
-"""The interview's questions over HTTP: one at a time, each within its time, no answer larger than it may be."""
+"""Sends the interview's questions over HTTP, one at a time, with limits on the time and size of each answer."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from nproxy.cli.probe.questions import Beside, Get, Leave, Post, Question, Reply
 from nproxy.cli.target import Target
 
 LARGEST = 16 * 1024 * 1024
-"""Bytes of an answer that are read; what is larger counts as none."""
+"""Maximum size of an answer in bytes; a larger one counts as no answer."""
 GIVE_UP_AFTER = 3
-"""Questions in a row without any answer, after which the server counts as gone."""
+"""Number of questions in a row without any answer after which the server counts as gone."""
 LONGEST_WAIT = 10.0
-"""Seconds that a 429 may ask to wait before the question is put once more."""
+"""The longest wait in seconds that a 429 may ask for before the question is repeated."""
 
 _BROKE_OFF = "broke off"
 
 
 @dataclass(slots=True)
 class Client:
-    """Asks one server, and blots its key out of what comes back. seconds: for one answer."""
+    """Asks one server, and removes its key from what comes back. seconds: the limit for one answer."""
 
     target: Target
     seconds: float
@@ -35,7 +35,7 @@ class Client:
     _silent: int = field(default=0)
 
     def ask(self, question: Question) -> Reply:
-        """Put a question; once more where the connection broke off, or a 429 says when. Raises ProbeFailed."""
+        """Ask a question; repeat it once if the connection broke off or a 429 says when. Raises ProbeFailed."""
         reply = self._once(question)
         wait = _retry_after(reply) if reply.status == 429 else 0.0 if reply.failure.startswith(_BROKE_OFF) else None
         if wait is not None:
@@ -136,7 +136,7 @@ class Client:
 
 @contextlib.contextmanager
 def opened(target: Target, seconds: float) -> Iterator[Client]:
-    """A client of one server."""
+    """Open a client of one server."""
     with direct.asking(target, seconds) as http:
         yield Client(target, seconds, http)
 

@@ -1,4 +1,4 @@
-"""`nproxy probe`: URL and key parsed as the settings file would, the interview, the report in the form asked for."""
+"""`nproxy probe`: parses URL and key as the settings file would, holds the interview, prints the report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OutputForm = Literal["table", "json", "yaml"]
 
 
 def run(url: str, *, model: str | None, api_key: str | None, seconds: float, form: OutputForm) -> None:
-    """Probe and print. Raises WrongUse and ProbeFailed, whose messages never hold the key."""
+    """Probe and print. Raises WrongUse and ProbeFailed, whose messages never contain the key."""
     target = parse_target(url, api_key)
     plan = Plan(nonce=secrets.token_hex(4), model=model)
     try:
@@ -41,7 +41,7 @@ def run(url: str, *, model: str | None, api_key: str | None, seconds: float, for
 
 
 def _with_progress(url: str, plan: Plan, ask: Callable[[Question], Reply]) -> Report:
-    """Hold the interview; on a terminal, with a line that says how far it is."""
+    """Hold the interview; on a terminal, show the number of the current question."""
     screen = Console(stderr=True)
     if not screen.is_terminal:
         return conduct(url, interview(plan), ask)

@@ -1,4 +1,4 @@
-"""The report as an `upstreams:` entry for the settings file: only keys that it takes, and why as comments."""
+"""The report as an `upstreams:` entry for the settings file: valid keys only, with reasons as comments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Line = tuple[str, str, str]
 
 
 def as_yaml(report: Report, replica: Replica, api_key: str | None, widest: int) -> str:
-    """Write the entry. widest: where the search for n ended.
+    """Return the entry. widest: where the search for n ended.
 
     api_key: as it was given; a reference to a key is written, the key itself never.
     """
@@ -39,11 +39,11 @@ def as_yaml(report: Report, replica: Replica, api_key: str | None, widest: int) 
 
 
 def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)  # JSON's strings are YAML's, but for escaped surrogates
+    return json.dumps(text, ensure_ascii=False)  # JSON's strings are YAML's, except for escaped surrogates
 
 
 def _name(replica: Replica) -> str:
-    """A name from the address, as metrics and headers will show it."""
+    """Make a name from the address; metrics and headers will show it."""
     where = replica.socket.stem if replica.socket is not None else replica.url.partition("://")[2].partition("/")[0]
     name = re.sub(r"[^A-Za-z0-9]+", "-", where).strip("-")[:64] or "upstream"
     return _quoted(f"{name}-1" if name == ENGINE_UPSTREAM else name)
@@ -84,7 +84,7 @@ def _n(report: Report, widest: int) -> Line:
 
 
 def _usage(report: Report) -> list[Line]:
-    """Whole answers that count one choice only are asked for as streams, where those count all."""
+    """If non-streamed answers count only one choice but streams count all, answers are asked for as streams."""
     uncounted = _lacking(report, "usage_all_choices")
     if uncounted is None or _streams_count_less(report):
         return []
@@ -92,9 +92,9 @@ def _usage(report: Report) -> list[Line]:
 
 
 def _prompts(report: Report, n: Line) -> list[Line]:
-    """A server that breaks on a list of prompts, or answers its first alone, gets one prompt with each call.
+    """If a server fails on a list of prompts, or answers only the first, each call gets one prompt.
 
-    `auto` takes that of every server without `n`, so one that does take lists is said to.
+    `auto` assumes this of every server without `n`, so a server without `n` that does accept lists gets `list`.
     """
     listed = report["completions", "prompt_lists"]
     said = "one" if listed.verdict == "no" else "list" if listed.verdict == "yes" and n[1] == "fanout" else None
@@ -110,7 +110,7 @@ def _answering(report: Report) -> list[str]:
 
 
 def _lacking(report: Report, fact: str) -> str | None:
-    """The first endpoint that does not have it, though it answers."""
+    """Return the first endpoint that answers but does not have the fact; None if there is none."""
     return next((section for section in _answering(report) if report[section, fact].verdict == "no"), None)
 
 
@@ -138,7 +138,7 @@ def _seed(report: Report) -> list[Line]:
 
 
 def _missing(report: Report) -> list[str]:
-    """A line per fact that the server does not have."""
+    """Return a line for each fact that the server does not have."""
     return [
         f"{TITLES[section]}: {title}: no ({report[section, name].how})"
         for section, facts in FACTS.items()

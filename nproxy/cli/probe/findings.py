@@ -1,4 +1,4 @@
-"""The facts that the probe looks for, and the report that holds them. Every fact is so worded that yes is good."""
+"""The facts that the probe looks for, and the report that holds them. Each fact is worded so that yes is good."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Value = int | str | None
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A verdict and how it is known. value: a number or word that goes with it, where there is one."""
+    """A verdict and its evidence. value: a number or word that goes with it, None if there is none."""
 
     verdict: Verdict
     how: str
@@ -20,12 +20,12 @@ class Finding:
 
 
 def yes(how: str, value: Value = None) -> Finding:
-    """It can, or does."""
+    """The server can, or does."""
     return Finding("yes", how, value)
 
 
 def no(how: str, value: Value = None) -> Finding:
-    """It cannot, or does not."""
+    """The server cannot, or does not."""
     return Finding("no", how, value)
 
 
@@ -86,24 +86,27 @@ FACTS: Mapping[str, Mapping[str, str]] = {
 NOT_ASKED = "not asked"
 NO_ENDPOINT = "the endpoint does not answer"
 UNASKED = (NOT_ASKED, NO_ENDPOINT)
-"""How it is known that nothing is known."""
+"""The `how` of facts about which nothing is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was found. url: the base URL. model: the one that was asked. models: the list, empty where there is none.
-
-    server: what it calls itself, "" where it says nothing. own_engine: it is nproxy's engine, asked directly.
-    sections: per section of FACTS, every fact of it. questions: how many requests were made.
-    """
+    """What was found."""
 
     url: str
+    """The base URL."""
     model: str
+    """The model that was asked."""
     models: tuple[str, ...]
+    """The server's list of models; empty if there is none."""
     server: str
+    """What the server calls itself; "" if it does not say."""
     own_engine: bool
+    """Whether it is nproxy's engine, asked directly."""
     sections: Mapping[str, Findings]
+    """All facts of each section of FACTS."""
     questions: int
+    """How many requests were made."""
 
     def __getitem__(self, key: tuple[str, str]) -> Finding:
         section, fact = key
@@ -111,7 +114,7 @@ class Report:
 
 
 def completed(section: str, found: Findings) -> Findings:
-    """All facts of a section in their order; what was not asked is unknown."""
+    """Return all facts of a section in their order; those that were not asked are unknown."""
     available = found.get("available")
     missing = NOT_ASKED if available is None or available.verdict == "yes" else NO_ENDPOINT
     return {name: found.get(name, unknown(missing)) for name in FACTS[section]}

@@ -18,7 +18,7 @@ SECTIONS = {Dialect.CHAT: "chat", Dialect.COMPLETIONS: "completions"}
 
 
 SAYS_NOTHING = ("", "user", "organization_owner", "me")
-"""Owners of models that many a server writes."""
+"""Owners of models that many servers write."""
 
 
 class ProbeFailed(Exception):
@@ -27,22 +27,23 @@ class ProbeFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the interview is given. model: None takes the first of the server's list. nonce: any new word.
-
-    tokens: most tokens of a usual answer. seed, and the one after it: those that are asked with. widest: where the
-    search for a limit of n ends.
-    """
+    """The parameters of the interview."""
 
     nonce: str
+    """Any new word; it makes prompts unique."""
     model: str | None = None
+    """The model to ask; None takes the first of the server's list."""
     tokens: int = 12
+    """Maximum number of tokens of a usual answer."""
     seed: int = 11
+    """The seed to ask with; the next number is used too."""
     widest: int = 128
+    """Where the search for a limit of n ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """The list of models. owner: what the entry of the first one calls its owner."""
+    """The list of models. owner: the owner named in the entry of the first one."""
 
     finding: Finding
     models: tuple[str, ...] = ()
@@ -51,7 +52,7 @@ class _Listed:
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """An endpoint after the first question: how to ask it, and what came. form: None where it does not answer."""
+    """An endpoint after the first question: how to ask it, and the reply. form: None if it does not answer."""
 
     finding: Finding
     form: Form | None
@@ -59,7 +60,7 @@ class _Opened:
 
 
 def conduct(url: str, interview: Asking[Report], ask: Callable[[Question], Reply]) -> Report:
-    """Put each question to `ask`, until the interview is over. Raises ProbeFailed."""
+    """Pass each question to `ask`, until the interview is over. Raises ProbeFailed."""
     asked = 0
     try:
         question = next(interview)
@@ -72,7 +73,7 @@ def conduct(url: str, interview: Asking[Report], ask: Callable[[Question], Reply
 
 
 def interview(plan: Plan) -> Asking[Report]:
-    """Find out everything; raises ProbeFailed where no endpoint answers."""
+    """Find out everything; raises ProbeFailed if no endpoint answers."""
     listed = _read_list((yield Get("/models")))
     model = plan.model or next(iter(listed.models), None)
     if model is None:
@@ -103,7 +104,7 @@ def interview(plan: Plan) -> Asking[Report]:
         found["server"]["seeds_at_once"] = yield from activity.seeds_at_once(form, plan.seed)
     if not any(one.verdict == "no" for fact, one in found["server"].items() if fact in ("beside", "seeds_at_once")):
         found["server"]["at_once"] = yield from activity.at_once(form)
-    if Dialect.COMPLETIONS in forms:  # last, for it asks what a server may not survive
+    if Dialect.COMPLETIONS in forms:  # last, because a server may not survive these questions
         found["completions"] |= yield from legacy.prompts(forms[Dialect.COMPLETIONS])
     name, own_engine = _called(listed, opened[main].reply)
     sections = {section: completed(section, found[section]) for section in FACTS}
@@ -126,7 +127,7 @@ def _read_list(reply: Reply) -> _Listed:
 
 
 def _open(form: Form) -> Asking[_Opened]:
-    """Ask the first question; where `max_tokens` is refused, by the newer name."""
+    """Ask the first question; if `max_tokens` is refused, ask again with the newer field name."""
     reply = yield form.ask()
     if reply.refused and "max_tokens" in wrap_foreign(reply.status, reply.content_type, reply.body).message:
         form = replace(form, length_field="max_completion_tokens")
@@ -155,7 +156,7 @@ def _briefly(form: Form, first: Reply) -> Asking[dict[str, Finding]]:
 
 
 def _shape(form: Form, native: width.Width, first: Reply) -> Asking[dict[str, Finding]]:
-    """What is asked of both endpoints: n is found already, `first` is an answer in JSON form."""
+    """Return what is asked of both endpoints. native: what is known of n. first: a non-streamed answer."""
     return {
         "n": native.finding,
         "usage": streams.json_usage(read(first)),
@@ -166,7 +167,7 @@ def _shape(form: Form, native: width.Width, first: Reply) -> Asking[dict[str, Fi
 
 
 def _called(listed: _Listed, answer: Reply) -> tuple[str, bool]:
-    """What the server calls itself, and whether it is nproxy's own engine without a gateway before it."""
+    """Return the server's name, and whether it is nproxy's own engine without a gateway in front of it."""
     if (mode := answer.headers.get("x-nproxy-mode")) is not None:
         return f"nproxy ({printable(mode, 20)})", False
     if listed.owner == "nproxy":

@@ -1,4 +1,4 @@
-"""What legacy completions take for a prompt, and whether they echo it; log probabilities at both endpoints."""
+"""Which prompts legacy completions accept, and whether they echo them; log probabilities at both endpoints."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from nproxy.openai.jsonvalue import JSON
 
 PROMPTS: list[JSON] = ["One, two,", "Red, green,"]
 TOKEN_IDS: list[JSON] = [100, 200, 300]
-"""Ids that every vocabulary has."""
+"""Ids that exist in every vocabulary."""
 
 
 def logprobs(form: Form) -> Asking[Finding]:
-    """Ask for log probabilities, in the dialect's own way."""
+    """Ask for log probabilities, with the fields of the dialect."""
     if form.dialect is Dialect.CHAT:
         asked = yield form.ask(logprobs=True, top_logprobs=1)
     else:
@@ -26,7 +26,7 @@ def logprobs(form: Form) -> Asking[Finding]:
 
 
 def prompts(form: Form) -> Asking[dict[str, Finding]]:
-    """Ask with echo, with token ids, and with lists of prompts: that last, for mlx-lm's server dies of it."""
+    """Ask with echo, with token ids, and with lists of prompts: these last, because mlx-lm's server dies of them."""
     short = form.short()
     echoed = yield short.ask(echo=True)
     tokens = yield short.ask(prompt=TOKEN_IDS)
@@ -39,7 +39,7 @@ def prompts(form: Form) -> Asking[dict[str, Finding]]:
 
 
 def _lists(form: Form) -> Asking[Finding]:
-    """Ask for a list of prompts, whole, and where that goes well as a stream, which is a 500 from Modular's MAX."""
+    """Ask for a list of prompts, non-streamed and, if that works, as a stream: Modular's MAX then answers 500."""
     whole = yield form.ask(prompt=PROMPTS)
     if not whole.ok and not (yield form.ask()).ok:
         return no(f"it answers nothing since: {whole.said()}")
@@ -62,13 +62,13 @@ def _choices(asked: Reply, due: int) -> Finding:
 def _echo(asked: Reply, reading: ParsedReply | None, prompt: str) -> Finding:
     if reading is None:
         return unanswered(asked)
-    # a tokenizer may put a space in front
+    # a tokenizer may add a space in front
     echoed = reading.texts[0].lstrip().startswith(prompt)
     return yes("the answer begins with the prompt") if echoed else no("ignored: the answer has no prompt")
 
 
 def unanswered(asked: Reply) -> Finding:
-    """What an answer tells that holds no choices: a refusal is a no."""
+    """Return the finding for an answer without choices: a refusal is a no."""
     if asked.ok:
         return unknown("the answer holds no choices")
     return no(asked.said()) if asked.refused else unknown(asked.said())

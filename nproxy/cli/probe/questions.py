@@ -1,4 +1,4 @@
-"""What the interview asks, and what comes back: plain values, no HTTP library."""
+"""What the interview asks, and what comes back: plain values, without an HTTP library."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from nproxy.openai.errors import wrap_foreign
 from nproxy.openai.jsonvalue import JSON, loads
 
 VARIED = "Reply with nothing but random words, at least thirty of them, and no introduction."
-"""A prompt whose answers differ when they are drawn, and run into the limit of tokens."""
+"""A prompt whose sampled answers differ from each other and reach the token limit."""
 LONG = "Count from 1 to 3000, one number per line, and leave none out."
 
 
 @dataclass(frozen=True, slots=True)
 class Get:
-    """A GET. path: behind the base URL, or behind the server's root. after: seconds to wait before it."""
+    """A GET. path: below the base URL, or below the server's root. after: seconds to wait before it."""
 
     path: str
     root: bool = False
@@ -27,7 +27,7 @@ class Get:
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """A generation call; `path` stands behind the base URL."""
+    """A generation call; `path` is below the base URL."""
 
     path: str
     body: Mapping[str, JSON]
@@ -35,9 +35,9 @@ class Post:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Open a stream, ask `watch` once its first event is there, and close it. The reply is that of `watch`.
+    """Open a stream, ask `watch` after its first event, and close the stream. The reply is that of `watch`.
 
-    Where the stream does not begin, the reply is the stream's own.
+    If the stream does not begin, the reply is the stream's own.
     """
 
     post: Post
@@ -46,9 +46,9 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Open a stream, ask `other` once its first event is there, and read the stream to its end. The reply is its.
+    """Open a stream, ask `other` after its first event, and read the stream to its end. The reply is the stream's.
 
-    Where the stream breaks off behind its head, the reply holds what came.
+    If the stream breaks off after its head, the reply holds what came.
     """
 
     post: Post
@@ -57,7 +57,7 @@ class Beside:
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """Ask all of these at the same time. The reply is the first one's, and `others` of it are those of the others."""
+    """Ask all of these at the same time. The reply is the first one's; its `others` are the remaining replies."""
 
     posts: Sequence[Post]
     after: float = 0.0
@@ -68,32 +68,33 @@ Question = Get | Post | Leave | Beside | Together
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer. status: 0 where none came, and then `failure` says why. seconds: until its last byte.
-
-    others: those to what was asked at the same time.
-    """
+    """An answer."""
 
     status: int
+    """The HTTP status; 0 if there was no answer."""
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
     seconds: float = 0.0
+    """Seconds until the last byte."""
     failure: str = ""
+    """Why there was no answer."""
     others: Sequence[Reply] = ()
+    """The replies to the questions that were asked at the same time."""
 
     @property
     def ok(self) -> bool:
-        """The server took the request. An error object in a 200 is none."""
+        """Whether the server accepted the request. A 200 with an error object does not count."""
         return self.status == 200 and not self.error_inside
 
     @property
     def error_inside(self) -> bool:
-        """Whether a 200 holds an error object, which makes it none."""
+        """Whether a 200 holds an error object, and so is an error."""
         value = self.json()
         return self.status == 200 and isinstance(value, dict) and value.get("error") is not None
 
     @property
     def refused(self) -> bool:
-        """The server will not do this, now or later: a 4xx about the request, or a handler that broke on it."""
+        """Whether the server will never do this: a 4xx about the request, or a handler that failed on it."""
         return self.error_inside or self.status in (400, 404, 405, 413, 415, 422, 500, 501)
 
     @property
@@ -102,7 +103,7 @@ class Reply:
         return self.headers.get("content-type", "").lower()
 
     def json(self) -> JSON:
-        """The body as JSON; None where it is none."""
+        """Return the body as JSON; None if it is not JSON."""
         try:
             value: JSON = loads(self.body)
         except ValueError:
@@ -110,7 +111,7 @@ class Reply:
         return value
 
     def said(self) -> str:
-        """Why it is not ok, in a few words fit for a terminal."""
+        """Return why the reply is not ok, in a few words that are safe for a terminal."""
         if self.failure:
             return self.failure
         message = wrap_foreign(self.status, self.content_type, self.body).message
@@ -119,25 +120,24 @@ class Reply:
 
 T = TypeVar("T")
 Asking = Generator[Question, Reply, T]
-"""A part of the interview: gives questions, takes a reply to each, and returns what it found."""
+"""A part of the interview: yields questions, receives a reply to each, and returns what it found."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How generation is asked for at one endpoint: a body to which each question adds its fields.
-
-    tokens: most tokens of an answer. extra: fields without which the server would not do its best.
-    """
+    """How to ask for generation at one endpoint: a body to which each question adds its fields."""
 
     dialect: Dialect
     model: str
     tokens: int
+    """Maximum number of tokens of an answer."""
     length_field: str = "max_tokens"
     extra: Mapping[str, JSON] = field(default_factory=dict)
+    """Fields that the server needs in order to sample."""
     prompt: str = VARIED
 
     def ask(self, **fields: JSON) -> Post:
-        """The question with these fields; one that is None is left out."""
+        """Return the call with these fields; a field that is None is left out."""
         said: dict[str, JSON] = {"prompt": self.prompt}
         if self.dialect is Dialect.CHAT:
             said = {"messages": [{"role": "user", "content": self.prompt}]}
@@ -145,7 +145,7 @@ class Form:
         return Post(PATHS[self.dialect], {name: value for name, value in body.items() if value is not None})
 
     def short(self) -> Self:
-        """The same for answers of one token."""
+        """Return the same form for answers of one token."""
         return replace(self, tokens=1)
 
 

@@ -1,4 +1,4 @@
-"""A reply to a generation call as the interview needs to see it: choices, usage, and what its stream looked like."""
+"""A reply to a generation call as the interview uses it: choices, usage, and what its stream looked like."""
 
 from __future__ import annotations
 
@@ -25,24 +25,30 @@ class Said:
 
 @dataclass(slots=True)
 class Look:
-    """What a stream looked like.
-
-    opened: for every chunk's choice that carried a role or text, its index and which of the two.
-    tails: usages of chunks without choices. riders: per choice, the last usage that rode with it.
-    """
+    """What a stream looked like."""
 
     events: int = 0
+    """How many events held a chunk."""
     opened: list[tuple[int, str]] = field(default_factory=list)
+    """For every choice in a chunk with a role or text: its index, and "role" or "text"."""
     ids: set[str] = field(default_factory=set)
+    """The ids of the chunks."""
     tails: list[Usage] = field(default_factory=list)
+    """The usages of chunks without choices."""
     riders: dict[int, Usage] = field(default_factory=dict)
+    """For each choice, the last usage that came with it."""
     done: bool = False
+    """Whether [DONE] came."""
     error: bool = False
+    """Whether the stream held an error, or something that is not a chunk."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedReply:
-    """choices: in order of index. usage: of the whole answer. look: None for an answer in JSON form."""
+    """A reply with choices.
+
+    choices: in order of index. usage: of the whole answer. look: None for a JSON answer.
+    """
 
     choices: tuple[Said, ...]
     usage: Usage | None
@@ -50,12 +56,12 @@ class ParsedReply:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """What each choice said."""
+        """The text of each choice."""
         return tuple(said.text for said in self.choices)
 
 
 def read(reply: Reply) -> ParsedReply | None:
-    """Read a reply; None where it is no answer with choices."""
+    """Read a reply; returns None if it is not an answer with choices."""
     if not reply.ok:
         return None
     if "event-stream" in reply.content_type:
@@ -114,7 +120,7 @@ def _chunks(body: bytes, look: Look) -> Iterator[Mapping[str, JSON]]:
 
 
 def choices_of(value: Mapping[str, JSON]) -> Iterator[Mapping[str, JSON]]:
-    """The choices of an answer or a chunk, as far as they are objects."""
+    """Yield the choices of an answer or a chunk that are objects."""
     found = value.get("choices")
     for choice in found if isinstance(found, list) else ():
         if isinstance(choice, dict):
@@ -122,7 +128,7 @@ def choices_of(value: Mapping[str, JSON]) -> Iterator[Mapping[str, JSON]]:
 
 
 def _inside(choice: Mapping[str, JSON]) -> Mapping[str, JSON]:
-    """What a choice says: its message, its delta, or the choice itself in a legacy completion."""
+    """Return the object with a choice's text: its message, its delta, or in a legacy completion the choice itself."""
     for name in ("message", "delta"):
         if isinstance(inside := choice.get(name), dict):
             return inside

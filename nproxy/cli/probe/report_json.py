@@ -1,4 +1,4 @@
-"""The report as JSON, in a shape that stays."""
+"""The report as JSON, with a stable structure."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 from nproxy.cli.probe.findings import Report
 
 SHAPE = 1
-"""Raised when a key is renamed or goes; new facts may come at any time."""
+"""Increased when a key is renamed or removed; new facts may be added at any time."""
 
 
 def as_json(report: Report) -> str:
-    """Write `{"probe", "url", "model", "models", "server", "questions", "findings"}`.
+    """Return `{"probe", "url", "model", "models", "server", "questions", "findings"}` as JSON.
 
-    findings: per section (server, chat, completions) every fact as `{"verdict", "value", "how"}`, the
-    verdict yes, no or unknown, the value a number, a word or null, how a text for people.
+    findings: per section (server, chat, completions) every fact as `{"verdict", "value", "how"}`. verdict: yes, no or
+    unknown. value: a number, a word or null. how: a text for people.
     """
     value: dict[str, Any] = {
         "probe": SHAPE,

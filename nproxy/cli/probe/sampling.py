@@ -1,4 +1,4 @@
-"""Whether a server draws its answers, and what seeds do to them."""
+"""Whether a server samples its answers, and what seeds do to them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from nproxy.cli.probe.questions import Asking, Form, Reply
 from nproxy.cli.probe.reading import ParsedReply, read
 
 SPECIAL = {"generation_config": json.dumps({"do_sample": True})}
-"""What transformers serve wants before it draws."""
+"""The field that transformers serve needs in order to sample."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What was found. form: how to ask so that the server draws, where a way was found.
+    """What was found.
 
-    singles: answers to the seed and the next one, asked one by one.
+    form: how to ask so that the server samples, if a way was found. singles: answers to the seed and the next one,
+    asked one by one.
     """
 
     form: Form
@@ -28,7 +29,7 @@ class Drawn:
 
 
 def sampling(form: Form, first: Reply, seed: int) -> Asking[Drawn]:
-    """Ask twice without a seed (`first` is the first time), twice with `seed`, once with the next."""
+    """Ask twice without a seed (`first` is the first answer), twice with `seed`, once with the next seed."""
     found = dict[str, Finding]()
     asked = yield from _round(form, first, seed)
     found["sampling"] = yield from _draws(form, [*asked.plain, *asked.seeded])
@@ -102,7 +103,7 @@ def _fresh(plain: Sequence[Reply], *, drawn: bool, fixed: bool) -> Finding:
 
 
 def per_choice(drawn: Drawn, width: int, seed: int) -> Asking[Finding]:
-    """Whether the choices of one call with a seed differ."""
+    """Find out whether the choices of one call with a seed differ."""
     if not drawn.draws:
         return unknown("it does not draw")
     if drawn.found["seed_accepted"].verdict == "no":
@@ -120,7 +121,7 @@ def per_choice(drawn: Drawn, width: int, seed: int) -> Asking[Finding]:
 
 
 def _texts(replies: Sequence[Reply]) -> list[str]:
-    """The first choice's text of each reply that is an answer."""
+    """Return the first choice's text of each reply that is an answer."""
     readings: list[ParsedReply | None] = [read(reply) for reply in replies]
     return [reading.texts[0] for reading in readings if reading is not None]
 

@@ -1,4 +1,4 @@
-"""What a server's streams look like, and what its token counts count."""
+"""What a server's streams look like, and what its token counts include."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nproxy.openai.usage import Usage
 
 
 def stream(form: Form, width: int) -> Asking[dict[str, Finding]]:
-    """Ask for a stream of `width` choices with usage; without stream_options where these are refused."""
+    """Ask for a stream of `width` choices with usage; without stream_options if they are refused."""
     many = {"n": width} if width > 1 else {}
     asked = yield form.ask(stream=True, stream_options={"include_usage": True}, **many)
     found = dict[str, Finding]()
@@ -108,7 +108,7 @@ def _usage(form: Form, reading: ParsedReply, look: Look) -> dict[str, Finding]:
 
 
 def json_usage(reading: ParsedReply | None) -> Finding:
-    """Whether an answer in JSON form carries usage."""
+    """Whether a JSON answer has usage."""
     if reading is None:
         return unknown("no answer")
     return no("the answer has none") if reading.usage is None else yes(_counted(reading.usage))
@@ -119,10 +119,11 @@ def _counted(usage: Usage) -> str:
 
 
 def counts_all(answers: Sequence[tuple[int, ParsedReply]]) -> Finding:
-    """Whether usage counts the tokens of all choices. answers: each with the most tokens that a choice could have.
+    """Whether usage counts the tokens of all choices.
 
-    A choice that ended by length has them all, so that fewer were not counted where the total is below their
-    sum; and one choice less could not have had more than the rest together.
+    answers: each with the maximum number of tokens of a choice. A choice that ended by length has that many, so a total
+    below their sum leaves tokens out. And if the total is more than all choices but one could have, it counts all of
+    them.
     """
     known = unknown("no answer of several choices")
     for tokens, reading in answers:

@@ -1,4 +1,4 @@
-"""The report as a table on a terminal, and as plain lines in a pipe or where the terminal is narrow."""
+"""The report as a table on a terminal, and as plain lines in a pipe or on a narrow terminal."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from nproxy.cli.probe.findings import FACTS, UNASKED, Report
 
 TITLES = {"server": "server", "chat": "/chat/completions", "completions": "/completions"}
 NARROWEST = 60
-"""Columns of a terminal on which a table can be read; on less, plain lines are, which it breaks where they end."""
+"""Minimum columns of a terminal for a table; narrower ones get plain lines, which the terminal itself wraps."""
 _STYLES = {"yes": "green", "no": "red", "unknown": "dim"}
 
 
 def show(report: Report, console: Console) -> None:
-    """Print the report, without what was not asked; an endpoint that does not answer takes one line."""
+    """Print the report, without facts that were not asked; an endpoint that does not answer takes one line."""
     if console.is_terminal and console.width >= NARROWEST:
         console.print(Text(_heading(report), "bold"))
         for table in _tables(report):

@@ -1,4 +1,4 @@
-"""Whether chat calls the tool that it must call: what a model does that is free to says little of its server."""
+"""Whether chat calls a tool that it must call; what a model does without being told says little about its server."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ TOOL: Mapping[str, JSON] = {
     },
 }
 CHOICES: Mapping[str, JSON] = {"required": "required", "named": {"type": "function", "function": {"name": NAME}}}
-"""Ways to say that the tool must be called: llama.cpp knows the first only, llama-cpp-python the second."""
+"""Ways to say that the tool must be called: llama.cpp supports only the first, llama-cpp-python only the second."""
 QUESTION = "What is the weather in Paris?"
 TOKENS = 64
 
 
 def must(form: Form) -> Asking[Finding]:
-    """Offer one tool and demand its call, in one way and then the other. Of a yes, the value is the way that works."""
+    """Offer one tool and require its call, in one way and then the other. The value of a yes is the way that works."""
     form = replace(form, prompt=QUESTION, tokens=TOKENS)
     found = unknown("not asked")
     for way, choice in CHOICES.items():
@@ -47,7 +47,7 @@ def _called(asked: Reply, way: str) -> Finding:
 
 
 def _names(choice: Mapping[str, JSON]) -> Iterator[JSON]:
-    """The names of the tools that a choice calls."""
+    """Yield the names of the tools that a choice calls."""
     message = choice.get("message")
     calls = message.get("tool_calls") if isinstance(message, dict) else None
     for call in calls if isinstance(calls, list) else ():

@@ -1,4 +1,4 @@
-"""Native n: whether a server has it, how many choices one call gives, and whether greedy requests may have it."""
+"""Native n: whether a server has it, how many choices one call gives, and whether greedy requests may use it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from nproxy.openai.errors import wrap_foreign
 
 @dataclass(slots=True)
 class Width:
-    """What the search found. widest: 1 where there is no n. limited: whether it ends there, by what was seen.
+    """What the search found.
 
-    readings: answers of several choices with the tokens that each choice could have, for what usage counts.
+    widest: 1 if there is no n. limited: whether the answers showed that `widest` is the limit. readings: answers of
+    several choices, each with the number of tokens that each choice could have, to check usage.
     """
 
     finding: Finding
@@ -38,7 +39,7 @@ def pair(form: Form) -> Asking[Width]:
 
 
 def search(form: Form, most: int) -> Asking[Width]:
-    """Double n up to `most`, with answers of one token; where that fails, find the limit."""
+    """Double n up to `most`, with answers of one token; if that fails, find the limit."""
     width = yield from pair(form)
     short = form.short()
     while 2 <= width.widest < most:
@@ -62,7 +63,7 @@ def search(form: Form, most: int) -> Asking[Width]:
 
 
 def _taken(asked: Reply, asking: int, width: Width) -> int:
-    """Note how many choices came, and give their number."""
+    """Note how many choices came, and return their number."""
     reading = read(asked)
     if reading is None:
         return 0
@@ -73,7 +74,7 @@ def _taken(asked: Reply, asking: int, width: Width) -> int:
 
 
 def _limit(short: Form, refused: Reply, asking: int, width: Width) -> Asking[None]:
-    """Find the limit between what was given and what was refused: by the refusal's word, else by halving."""
+    """Find the limit between what was given and what was refused: from the refusal's text, else by bisection."""
     width.limited = True
     said = f"n={asking} is refused: {refused.said()}"
     message = wrap_foreign(refused.status, refused.content_type, refused.body).message
@@ -91,7 +92,7 @@ def _limit(short: Form, refused: Reply, asking: int, width: Width) -> Asking[Non
 
 
 def greedy(form: Form) -> Asking[Finding]:
-    """Whether two choices may be asked for at temperature 0."""
+    """Find out whether two choices may be asked for at temperature 0."""
     asked = yield form.ask(n=2, temperature=0)
     reading = read(asked)
     if reading is not None:
