@@ -88,7 +88,7 @@ class App:
         self.reporting = asyncio.Lock()
         self.tracer = _tracer(config, self.metrics)
         self.admission = AdmissionClient(config, self.metrics)
-        self._take(config, edge)
+        self._apply_config(config, edge)
         self.history = History(self.metrics)
         self.whole: Whole | None = None
         self.tell_lesson: Callable[[str, str, Lesson], None] | None = None
@@ -115,9 +115,9 @@ class App:
         self.upstreams.reconfigure(config)
         self.metrics.name(self.upstreams.by_name, _configured_models(config), _ways(config))
         self.admission.reconfigure(config)
-        self._take(config, edge)
+        self._apply_config(config, edge)
 
-    def _take(self, config: Config, edge: Edge) -> None:
+    def _apply_config(self, config: Config, edge: Edge) -> None:
         """Set all attributes that requests read and that follow from the settings."""
         self.config = config
         if config.telemetry.log_content:

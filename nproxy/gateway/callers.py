@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from nproxy.openai.errors import invalid_request, model_not_found
 from nproxy.openai.frozen import frozen
 
 
@@ -38,6 +41,17 @@ class Caller:
     def may_use(self, model: str) -> bool:
         """Whether the caller may use a model. model: the name that clients use."""
         return self.models is None or model in self.models
+
+    def demand_model(self, model: str, fields: Iterable[str] = ()) -> None:
+        """Raise ApiError 404 if the caller may not use a model: it is not on their list of models either.
+
+        fields: the names of the body's fields. Some servers (Go's encoding/json) read `MODEL` as `model`, so a body
+        with such a field is refused with 400 if the caller may use some models only.
+        """
+        if not self.may_use(model):
+            raise model_not_found(model)
+        if self.models is not None and any(name != "model" and name.lower() == "model" for name in fields):
+            raise invalid_request("The model is named twice, in capital and in small letters.", param="model")
 
 
 ANYBODY = Caller(name="", bucket="")

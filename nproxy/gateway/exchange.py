@@ -15,7 +15,7 @@ from nproxy.gateway.content import Content
 from nproxy.gateway.cors import ALLOWED, exposed
 from nproxy.gateway.response_writer import ResponseWriter
 from nproxy.gateway.tracing import UNTRACED, Tracing
-from nproxy.openai.errors import ApiError, invalid_request, model_not_found
+from nproxy.openai.errors import ApiError
 from nproxy.openai.requests import Request
 from nproxy.telemetry.exemplars import Trace
 from nproxy.upstreams.replicas import Replica
@@ -225,17 +225,6 @@ class Exchange:
     async def finish(self, data: bytes = b"") -> None:
         """Write the last bytes of an answer that has begun. Raises ClientLeft."""
         await self._finish(self._begun(), data)
-
-    def demand_model(self, model: str, fields: Iterable[str] = ()) -> None:
-        """Raise ApiError 404 if the caller may not use a model: it is not on their list of models either.
-
-        fields: the names of the body's fields. Some servers (Go's encoding/json) read `MODEL` as `model`, so a body
-        with such a field is refused with 400 if the caller may use some models only.
-        """
-        if not self.caller.may_use(model):
-            raise model_not_found(model)
-        if self.caller.models is not None and any(name != "model" and name.lower() == "model" for name in fields):
-            raise invalid_request("The model is named twice, in capital and in small letters.", param="model")
 
     def abort(self) -> None:
         """Abort the connection: an answer that was cut must not look complete."""

@@ -57,7 +57,7 @@ async def _read(app: App, exchange: Exchange, parse: Parse, reservation: MemoryR
 async def _generate(app: App, exchange: Exchange, request: Request) -> None:
     """Plan the request and drive it to its end. Errors in the request itself are raised before any upstream call."""
     exchange.asks(request)
-    exchange.demand_model(request.model, request.body.fields)
+    exchange.caller.demand_model(request.model, request.body.fields)
     first = await app.upstreams.route(request.model)
     fallbacks = Fallbacks(app, first, request.model, partial(_planned, app, request))
     attempt = await fallbacks.begin()

@@ -178,7 +178,7 @@ async def _open_upload(app: App, exchange: Exchange, reservation: MemoryReservat
     request = exchange.request
     for name, model in request.query.items():
         if name.lower() == "model":
-            exchange.demand_model(model)
+            exchange.caller.demand_model(model)
     if exchange.caller.models is not None:
         return await _for_a_model(app, exchange, reservation)
     if not request.can_read_body:
@@ -232,7 +232,7 @@ async def _for_a_model(app: App, exchange: Exchange, reservation: MemoryReservat
     for model in named or (None,):
         if model is None:
             raise _unknown()
-        exchange.demand_model(model, () if body is None else body.fields)
+        exchange.caller.demand_model(model, () if body is None else body.fields)
     return _Upload(raw if body is None else body.raw, None, body), named[0]  # each was checked
 
 

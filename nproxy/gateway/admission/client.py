@@ -60,7 +60,7 @@ class AdmissionClient:
         self._full: dict[str, float] = {}  # keys whose requests would be refused, and their retry_after
         self._rates = KnownRates()
         self._number = 0
-        self._take(config)
+        self._apply_config(config)
         self._transport: Transport = AdmissionServer(Bounds.of(config), self._hear)
 
     def connect(self, connect: Connect) -> None:
@@ -70,14 +70,14 @@ class AdmissionClient:
 
     def reconfigure(self, config: Config) -> None:
         """Use other limits from now on."""
-        self._take(config)
+        self._apply_config(config)
         for waiter in self._waiters.values():
             if waiter.limit is not None and not waiter.limit.expired():
                 # never sooner: a ledger in another process may not have the new limits yet
                 waiter.limit.reschedule(max(waiter.limit.when() or 0.0, self._answered_by(waiter)))
         self._transport.reconfigure(Bounds.of(config))
 
-    def _take(self, config: Config) -> None:
+    def _apply_config(self, config: Config) -> None:
         limits = config.limits
         self._choices = limits.per_key_choices
         self._queue_seconds = limits.queue_seconds
