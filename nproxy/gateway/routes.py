@@ -121,7 +121,7 @@ def _endpoint(app: App, method: str, path: str) -> Endpoint:
         return own if app.config.admin is None else _ADMINS.get(path, own)
     if (place := app.site.find(app.config.pages, method, path)) is not None:
         return Endpoint(place.page, partial(_page, place), introspection=True, keyless=True)
-    if path.startswith(_MODEL):
+    if path.startswith(_MODEL) and path != _MODEL:
         found = _ONE_MODEL
     elif passes(app.config.passthrough, path):
         found = _PASSED

@@ -170,6 +170,12 @@ def test_the_private_attributes_of_aiohttp_that_are_used_exist() -> None:
         assert callable(getattr(RequestHandler, name))
 
 
+async def test_a_slash_behind_the_list_of_models_is_no_model_without_a_name(gateway: Gateway) -> None:
+    answer = await gateway.client.get("/v1/models/")
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (404, "unknown_url") and "/v1/models" in error["message"]
+
+
 @pytest.mark.parametrize("path", ["/chat/completions", "/v1/v1/chat/completions", "/v1/chat/completions/"])
 async def test_a_base_url_that_is_nearly_right_is_told_the_right_path(gateway: Gateway, path: str) -> None:
     error = envelope(await gateway.ask(path))
