@@ -128,7 +128,9 @@ async def _run_core(config: EngineConfig, serving: Serving) -> None:
 
 
 class _Departure:
-    """The shutdown: the first signal lets open requests end; a second one, or the end of standard input, ends them now."""
+    """The shutdown: the first signal lets open requests end; a second signal, or the end of standard input,
+    ends them now.
+    """
 
     def __init__(self, serving: Serving) -> None:
         self._serving = serving

@@ -41,15 +41,16 @@ class EngineConfig:
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Of weights and KV; "auto" leaves it to the runner and the device."""
     quantization: Literal["int8"] | None = None
-    """On a CPU, "int8" keeps the weights in int8 and multiplies in it; None keeps them in dtype, or, with native
-    kernels, in the few bits in which a file stores them."""
+    """On a CPU, "int8" keeps the weights in int8 and multiplies in it. None keeps them in dtype, or, with native
+    kernels, in the few bits in which a file stores them.
+    """
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the model runs; "auto" takes a CUDA device if there is one that can be used and Triton is installed."""
     kernels: Literal["auto", "torch", "native", "triton"] = "auto"
-    """What computes attention and everything else between the matrix products. "auto" is Triton on a CUDA device; on a
-    CPU it is "native", which the C compiler builds, or torch if there is no compiler, in
-    deterministic mode, for float16, and for models that the native kernels do not support. Triton's kernels run on a CPU
-    only under its interpreter.
+    """What computes attention and everything else between the matrix products. "auto" is Triton on a CUDA device. On a
+    CPU it is "native", which the C compiler builds, or torch if there is no compiler, in deterministic mode, for
+    float16, and for models that the native kernels do not support. Triton's kernels run on a CPU only under its
+    interpreter.
     """
     cuda_graphs: bool = True
     """On a CUDA device, replay recorded launches in decoding steps."""
