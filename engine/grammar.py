@@ -35,9 +35,7 @@ _KEPT = 64  # compiled grammars that are kept
 _NO_PACKAGE = "grammars need the llguidance package, which is not installed beside this engine"
 
 _REGEX_ERROR = re.compile(r"^error: (.+)$", re.MULTILINE)  # below the pattern, over several lines
-_SCHEMA_PLACE = re.compile(
-    r"^at [0-9()]+: (?=failed to compile JSON schema)"
-)  # refers to a text that the client did not write
+_SCHEMA_PLACE = re.compile(r"^at [0-9()]+: (?=failed to compile JSON schema)")  # not the client's text
 _REASONS = {"": "it cannot be followed", "NoExtensionBias": "there is no text that it lets through"}
 
 
