@@ -208,8 +208,9 @@ class Queue:
         return (head for head in heads if head.since < self.steps and not head.ahead)
 
     def _known(self, sequence: Sequence) -> BlockTable:
-        """Return the blocks that need not be computed. The last token always is computed, because its logits are drawn
-        from.
+        """Return the blocks that need not be computed.
+
+        The last token always is computed, because its logits are drawn from.
         """
         most = (sequence.prefill - 1) // self._pool.block_size
         sequence.name_blocks(most, self._pool.block_size)
@@ -227,8 +228,8 @@ class Queue:
         return any(key in one.keys[last : last + 1] for one in prompts)
 
     def _blocks(self, sequence: Sequence, width: int, known: BlockTable) -> int:
-        """Return how many available blocks are needed for all its tokens, and for a first new token of each sequence
-        that will leave prefill.
+        """Return how many available blocks it needs: for all its tokens, and a new one for each sequence that will
+        leave prefill.
         """
         held = sum([self._pool.holders(block) > 0 for block in known])
         return sequence.length // self._pool.block_size + width - held

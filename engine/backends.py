@@ -23,9 +23,7 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """A device, the kernels for what runs between the matrix products there, and the dtype of weights, keys
-    and values.
-    """
+    """A device, the kernels for what runs between the matrix products there, and the dtype of weights and KV."""
 
     device: torch.device
     kernels: Literal["torch", "native", "triton"]

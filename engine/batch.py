@@ -205,8 +205,8 @@ def plan_kv_spans(rows: Sequence[Row], block_size: int, *, gate: int = 0) -> tup
     again, is at least `gate`; otherwise the spans further down begin earlier and cover it.
 
     A row with a `cut` has no span across the cut, and shares nothing behind it. Before the cut it shares only kv_spans
-    that end at the cut of all their rows or at a multiple of SPAN. So when the spans are cut into items, the row's own
-    items are the same whatever other rows there are.
+    that end at the cut of all their rows or at a multiple of SPAN. So when the spans are cut into items whose size
+    divides SPAN, both in whole blocks, the row's own items are the same whatever other rows there are.
 
     The tables must be as forking makes them: rows that hold the same block hold the same blocks before it.
     """
@@ -259,7 +259,9 @@ def _common_blocks(rows: Sequence[Row], members: tuple[int, ...], known: int, mo
 
 
 SPAN = 512
-"""Tokens of KV per item on a CPU. Other item sizes are divisors of it."""
+"""Tokens of KV per item on a CPU. Smaller items must divide it, both in whole blocks, for cuts that do not depend on
+other rows.
+"""
 
 
 def span_tokens(span: int, block_size: int) -> int:

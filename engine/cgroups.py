@@ -53,9 +53,7 @@ def _least(controller: str, limit: Callable[[Path], Limit], groups: Path, own: P
 
 
 def _folders(controller: str, groups: Path, own: Path) -> Iterator[Path]:
-    """Yield the folders of the process's own group and all groups around it, in each hierarchy that has the
-    controller.
-    """
+    """Yield the folders of the own group and of all groups around it, in each hierarchy that has the controller."""
     try:
         lines = own.read_text().splitlines()
     except OSError:

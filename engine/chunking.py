@@ -18,8 +18,9 @@ def shared_out(prompts: Iterable[Sequence], budget: int, size: int) -> list[tupl
     """Return how far each of these prompts, oldest first, is computed by a step of `budget` tokens, as (prompt, end).
 
     Prompts are cut at whole blocks of `size` tokens, so that no block is written by two chunks. The oldest goes first.
-    A prompt that does not end in this step takes half of what is left, so that a long prompt does not block the others;
-    finally it gets what the prompts behind it did not take. `prompts` is read no further than the budget reaches.
+    A prompt that does not end in this step takes half of what is left, so that a long prompt does not keep others out.
+    In the end it also gets what the prompts behind it did not take. `prompts` is read no further than the budget
+    reaches.
     """
     ends: list[tuple[Sequence, int]] = []
     for sequence in prompts:

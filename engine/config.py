@@ -125,8 +125,9 @@ class EngineConfig:
 
     @property
     def least_batch_tokens(self) -> int:
-        """The fewest tokens of a step: every decoding sequence runs in every step, and a prompt must still advance
-        beside them.
+        """The fewest tokens of a step.
+
+        Every decoding sequence runs in every step, and a prompt must still advance beside them.
         """
         return self.max_sequences + self.block_size
 

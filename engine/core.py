@@ -124,8 +124,9 @@ class Core:
         return bool(there or self._submitted or self._failed or self._changed)
 
     def add(self, message: Add | Embed) -> None:
-        """Queue a group. If it can never run here, or cannot be queued now, the next step's outcome reports that it
-        failed.
+        """Queue a group.
+
+        If it can never run here, or cannot be queued now, the next step's outcome reports that it failed.
         """
         self._taken += 1
         if reason := self.scheduler.limits.refusal(message):

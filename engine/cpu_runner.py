@@ -76,8 +76,9 @@ def _load(config: EngineConfig) -> CpuRunner | DeviceRunner:
 
 @dataclass(frozen=True, slots=True)
 class CpuRunner:
-    """Runs steps one at a time, on the calling thread. A step changes the cache, and what the sampler remembers to save
-    work; nothing else.
+    """Runs steps one at a time, on the calling thread.
+
+    A step changes the cache, and what the sampler remembers to save work; nothing else.
     """
 
     overlaps: ClassVar[bool] = False

@@ -17,8 +17,9 @@ FLUSH_SECONDS = 2.0
 
 
 class _Written(logging.Handler):
-    """Writes each line unchanged to a file descriptor. Called by one thread, which may block in it, so it
-    has no lock.
+    """Writes each line unchanged to a file descriptor.
+
+    Called by one thread, which may block in it, so it has no lock.
     """
 
     def __init__(self, fd: int) -> None:

@@ -42,8 +42,9 @@ class Options:
 
 
 def read_words(argv: Sequence[str] | None) -> tuple[Options, argparse.Namespace]:
-    """Read the command line; wrong options end the process, as argparse does. The engine's settings are
-    checked later.
+    """Read the command line; wrong options end the process, as argparse does.
+
+    The engine's settings are checked later.
     """
     words = parser()
     given = words.parse_args(argv)

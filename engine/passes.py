@@ -32,8 +32,9 @@ def fixed_rows(max_sequences: int, most: int) -> int:
 
 
 def passes(batch: Batch, rows: int | None) -> list[Pass]:
-    """Return the passes of a step: each chunk alone, decoding rows `rows` at a time. One pass for everything if `rows`
-    is None.
+    """Return the passes of a step: each chunk alone, decoding rows `rows` at a time.
+
+    One pass for everything if `rows` is None.
 
     Copies and masks stay with the step.
     """

@@ -20,9 +20,7 @@ def root(*scope: str | int | None) -> bytes:
 
 
 def chain(before: bytes, tokens: Sequence[int], block_size: int) -> list[bytes]:
-    """Return the keys of whole blocks of tokens (hashed as int64) that follow the block with the key `before`, or a
-    root.
-    """
+    """Return the keys of whole blocks of tokens (hashed as int64) behind the block with the key `before`, or a root."""
     keys: list[bytes] = []
     for start in range(0, len(tokens), block_size):
         before = blake2b(before + array("q", tokens[start : start + block_size]).tobytes(), digest_size=_BYTES).digest()

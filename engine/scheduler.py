@@ -122,8 +122,7 @@ class Scheduler:
                     self._end(sequence)
 
     def abort_batch(self, batch: Batch) -> list[int]:
-        """End every group that takes part in a batch that could not be run; return the ids of those that were still
-        alive.
+        """End every group that takes part in a batch that could not be run; return the ids of those that were alive.
 
         Other groups are not affected: the blocks that a batch computes are published only when it is received.
         """
@@ -159,9 +158,10 @@ class Scheduler:
         return batch
 
     def _give_out(self, batch: Batch) -> None:
-        """Advance all state to where it will be when the batch has run, so that the next batch can follow: prompts move
-        on, groups leave prefill, tokens are in flight. Blocks are published, and results reported, only when the batch
-        is received.
+        """Advance all state to where it will be when the batch has run, so that the next batch can follow.
+
+        Prompts move on, groups leave prefill, tokens are in flight. Blocks are published, and results reported, only
+        when the batch is received.
         """
         prompts: list[tuple[SequenceGroup, Gathered]] = []
         for chunk in batch.chunks:
@@ -175,9 +175,7 @@ class Scheduler:
         self._flights.append(StepInFlight(batch, tuple(prompts)))
 
     def receive(self, batch: Batch, output: StepOutput) -> Outcome:
-        """Process the result of the oldest batch in flight: publish its full blocks and end the sequences that are
-        done.
-        """
+        """Process the result of the oldest batch in flight: publish its full blocks, end sequences that are done."""
         flight = self._flights.popleft()
         if flight.batch is not batch:
             raise RuntimeError("a batch is received out of turn")
@@ -309,7 +307,7 @@ class Scheduler:
             self._preempt(sequence)
 
     def _meet_claim(self) -> None:
-        """Admit one group that has waited long enough beside a wider one, in place of the wider group's youngest
+        """Admit one group that has waited long enough beside a wider one, in place of the latter's youngest
         sequences.
         """
         wanted = blocks_wanted(self.running, self.pool) if self.queue.waiting else 0

@@ -101,9 +101,7 @@ class SequenceGroup:
 
     @property
     def skips_known_blocks(self) -> bool:
-        """Whether it may begin behind blocks that are already computed; not if every prompt position has to return
-        something.
-        """
+        """Whether it may begin behind computed blocks: not if every position of the prompt has to return something."""
         return not self.scoring and self.pooling != "mean"
 
     def living(self) -> list[Sequence]:
@@ -179,9 +177,7 @@ class Sequence:
 
     @property
     def width(self) -> int:
-        """How many sequences run because of it, now or once it leaves prefill: for a group's leader, all living
-        siblings.
-        """
+        """How many sequences it runs, now or once it leaves prefill: for a group's leader, all living siblings."""
         return 1 if self.output or self.ahead else self.group.alive
 
     def span(self, start: int, end: int) -> tuple[int, ...]:

@@ -37,9 +37,7 @@ class StepInFlight:
     prompts: tuple[tuple[SequenceGroup, Gathered], ...]
 
     def gather(self, output: StepOutput) -> list[tuple[Chunk, SequenceGroup, Gathered]]:
-        """Store what the chunks returned about their prompts; return each chunk with its group and all that is
-        gathered.
-        """
+        """Store what the chunks returned about their prompts; return each chunk, its group and all that is gathered."""
         told: list[tuple[Chunk, SequenceGroup, Gathered]] = []
         for chunk, (group, gathered) in zip(self.batch.chunks, self.prompts, strict=True):
             gathered.take(output.prompt_logprobs.get(chunk.sequence, ()), output.pooled.get(chunk.sequence, ()))

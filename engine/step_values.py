@@ -23,8 +23,9 @@ def row(sequence: Sequence, block_size: int) -> Row:
 
 
 def chunk(sequence: Sequence, end: int, block_size: int) -> Chunk:
-    """Return the chunk from what is computed up to `end`; if that ends the prefill, with the draws of all sequences
-    that leave prefill.
+    """Return the chunk from what is computed up to `end`.
+
+    If that ends the prefill, it has the draws of all sequences that leave prefill.
     """
     group, start, last = sequence.group, sequence.computed, end == sequence.prefill
     leaving: list[Sequence] = []

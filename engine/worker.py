@@ -33,8 +33,9 @@ Send = Callable[[FromCore], None]
 
 
 def serve(engine: Core, inbox: Inbox, send: Send) -> NoReturn:
-    """Run steps while there is work, after processing the messages that came before each step; sleep while
-    there is none.
+    """Run steps while there is work, and sleep while there is none.
+
+    Messages that came before a step are processed before it.
     """
     while True:
         for message in _arrived(inbox, wait=not engine.has_work):

@@ -96,9 +96,7 @@ class Layout:
 
     @property
     def whole(self) -> bool:
-        """Whether the layout is a single item read in place, for all rows in order, so that nothing has to
-        be merged.
-        """
+        """Whether everything is a single item read in place, for all rows in order, so that nothing must be merged."""
         return len(self.in_place) == 1 and not self.buckets and self.in_place[0].rows is None
 
 
@@ -240,8 +238,7 @@ def by_layer(kinds: Sequence[AttentionSpec], longest: int, make: Callable[[Atten
 def within_window(
     rows: Sequence[Row], items: Sequence[Item], block_size: int, window: int, *, whole: bool = False
 ) -> tuple[Item, ...]:
-    """Return the work list without the blocks that none of an item's rows sees any more, and without rows that see
-    none.
+    """Return the work list without blocks that none of an item's rows sees any more, and without rows that see none.
 
     whole: keep such blocks, because which of them can be dropped depends on the other rows.
 

@@ -24,8 +24,9 @@ class Together:
         self._nothing = torch.empty(1, 1, 1, dtype=dtype)
 
     def scores(self, q: torch.Tensor, k: torch.Tensor, scale: float, items: int) -> torch.Tensor:
-        """Multiply q [B, M, D] by k [B, S, D], scaled; return [B, M, S]. items: how many items the B products are of,
-        ordered by key head first.
+        """Multiply q [B, M, D] by k [B, S, D], scaled; return [B, M, S].
+
+        items: how many items the B products are of, ordered by key head first.
         """
         return torch.baddbmm(self._nothing, q, k.transpose(1, 2), beta=0, alpha=scale)
 
@@ -103,7 +104,8 @@ def _cancelling(
 
 
 def _by_item(x: torch.Tensor, items: int) -> torch.Tensor:
-    """Return [K * items, ...], key heads first, as [items, K, ...]. A copy, because even the stride of one head affects
-    the choice of kernels.
+    """Return [K * items, ...], key heads first, as [items, K, ...].
+
+    A copy, because even the stride of one head affects the choice of kernels.
     """
     return x.view(-1, items, *x.shape[1:]).transpose(0, 1).clone(memory_format=torch.contiguous_format)

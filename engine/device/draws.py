@@ -135,8 +135,10 @@ class Packer:
 
 
 def _lines(sources: Sequence[int], draws: Sequence[Draw]) -> Array:
-    """Return lines of DRAW. Draws from the same row with the same settings (the n choices that leave prefill together)
-    share the distribution of the first.
+    """Return lines of DRAW.
+
+    Draws from the same row with the same settings (the n choices that leave prefill together) share the distribution of
+    the first.
     """
     same: dict[tuple[int, float, float, int, float], int] = {}
     lines = []

@@ -54,8 +54,9 @@ def _sizes(config: EngineConfig) -> Iterator[EngineConfig]:
 
 
 def room_beside(largest_step: Callable[[], int]) -> Room:
-    """Run a step, and return what it takes of the current GPU and what it leaves. largest_step: returns the bytes of
-    its own keys and values.
+    """Run a step, and return what it takes of the current GPU and what it leaves.
+
+    largest_step: returns the bytes of its own keys and values.
 
     What counts is what torch's allocator takes from the device, including gaps between tensors, and, because free
     memory is read afterwards, what the step made others allocate: libraries, compiled kernels, other processes.

@@ -186,8 +186,9 @@ class DeviceRunner:
             self._sampler.warm_up(self._cache.dtype)
 
     def submit(self, batch: Batch) -> DevicePending:
-        """Queue copies, then chunks and rows in one pass (in deterministic mode several), and draws. Raises if nothing
-        of it runs.
+        """Queue copies, then chunks and rows in one pass (in deterministic mode several), and draws.
+
+        Raises if nothing of it runs.
         """
         with torch.inference_mode(), torch.cuda.stream(self._stream):
             return self._submit(batch)

@@ -103,8 +103,9 @@ class DeviceSampler:
         return self._packer.plan(rows, draws, masks)
 
     def launch(self, logits: torch.Tensor, plan: Plan, arrays: Mapping[str, torch.Tensor]) -> Drawn:
-        """Do the device's part. arrays: plan.arrays on the device, under their names. logits: those that
-        the plan is for.
+        """Do the device's part.
+
+        arrays: plan.arrays on the device, under their names. logits: those that the plan is for.
         """
         arrays = {name: arrays[name][: len(array)] for name, array in plan.arrays.items()}
         draws = arrays["draws"]

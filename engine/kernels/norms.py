@@ -39,8 +39,9 @@ def _rms_norm(
 def rms_norm(
     x: torch.Tensor, added: torch.Tensor | None, weight: torch.Tensor, eps: float, out: torch.Tensor
 ) -> torch.Tensor:
-    """Add added [T, H] to x [T, H] float32, then write x's reference.rms_norm with weight [H] to out [T, H]. Return
-    out.
+    """Add added [T, H] to x [T, H] float32, then write x's reference.rms_norm with weight [H] to out [T, H].
+
+    Return out.
 
     added, weight and out may each be of any float dtype; computed in float32. Rows may have any stride, but a row's
     numbers are contiguous.

@@ -69,8 +69,9 @@ class Engine:
         self._core.close()
 
     def generate(self, prompts: Texts, **wishes: Unpack[TextOptions]) -> list[Answer]:
-        """Continue texts, all at once; return one answer for each, in order. Raises RequestError for an
-        invalid request.
+        """Continue texts, all at once; return one answer for each, in order.
+
+        Raises RequestError for an invalid request.
         """
         return self._answers({"prompt": prompts}, wishes)
 
@@ -92,8 +93,9 @@ class Engine:
         return (delta_of(piece, runs[0].order) for pieces in self._pieces(runs) for piece in pieces)
 
     def embed(self, inputs: Texts) -> list[tuple[float, ...]]:
-        """Return one vector for each text, in order. Raises RequestError if neither the model nor the options define a
-        pooling.
+        """Return one vector for each text, in order.
+
+        Raises RequestError if neither the model nor the options define a pooling.
         """
         pooling, core = self._pooling, self._core
         if pooling is None:
@@ -119,8 +121,9 @@ class Engine:
         return [run.answer() for run in runs]
 
     def _start(self, asked: Mapping[str, Any], wishes: Mapping[str, Any]) -> list[_Run]:
-        """Validate a request like the server; return one run for each prompt. asked: the fields that do not come from
-        `wishes`.
+        """Validate a request like the server; return one run for each prompt.
+
+        asked: the fields that do not come from `wishes`.
         """
         chat = "messages" in asked
         check_options(wishes, chat=chat)

@@ -15,8 +15,9 @@ News = Started | TokenDrawn | Embedded
 
 
 class SharedCore:
-    """A core, and what it has reported about each group that has not been taken yet. room: sequences that it takes at
-    once.
+    """A core, and what it has reported about each group that has not been taken yet.
+
+    room: sequences that it takes at once.
     """
 
     def __init__(self, core: Core, room: int) -> None:

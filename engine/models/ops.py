@@ -49,8 +49,8 @@ class Ops(Protocol):
         ...
 
     def layers(self, x: torch.Tensor) -> bool:
-        """Run the residual stream x [T, H] through all layers, in place, if this backend has such a call; return
-        whether it has.
+        """Run the residual stream x [T, H] through all layers, in place; return False if this backend has
+        no such call.
         """
         ...
 

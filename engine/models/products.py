@@ -21,8 +21,9 @@ class Products:
         return False
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
-        """Return the product with weight [O, I], which is consumed. If `keep` is true, a float32 model's
-        may be bfloat16.
+        """Return the product with weight [O, I], which is consumed.
+
+        If `keep` is true, a float32 model's may be bfloat16.
         """
         return linear(weight, bias)
 

@@ -69,8 +69,9 @@ def ordered(weight: Weights, order: torch.Tensor) -> Weights:
 
 
 def stacked(parts: Sequence[Weights | None]) -> Weights | None:
-    """Stack matrices vertically. None if one is missing, if tensors and stored matrices are mixed, or if tensors differ
-    in dtype.
+    """Stack matrices vertically.
+
+    None if one is missing, if tensors and stored matrices are mixed, or if tensors differ in dtype.
     """
     tensors = [part for part in parts if isinstance(part, torch.Tensor)]
     if len(tensors) == len(parts):

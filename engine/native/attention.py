@@ -40,8 +40,9 @@ def fits(layers: Sequence[AttentionSpec]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A work list and the buffers for its results, for the layers of one shape and window. `tensors` hold what `work`
-    points into.
+    """A work list and the buffers for its results, for the layers of one shape and window.
+
+    `tensors` hold what `work` points into.
     """
 
     work: Work

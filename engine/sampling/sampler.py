@@ -16,8 +16,10 @@ from engine.sampling.rules import edited
 
 
 class Sampler:
-    """Draws, one step at a time. What it remembers only saves work: a draw is a function of its row, its settings, its
-    past, its mask and (seed, position).
+    """Draws, one step at a time.
+
+    What it remembers only saves work: a draw is a function of its row, its settings, its past, its mask and (seed,
+    position).
 
     noise: the function that gives the random numbers. from_whole: a faster way to draw from logits without edits and
     cuts; None if there is none.

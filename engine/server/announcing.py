@@ -101,8 +101,9 @@ class Announcer:
 
 
 def _renew_seconds(status: int, content_type: str, body: bytes) -> float:
-    """Return after how many seconds the gateway wants the next registration, from its answer. Raises
-    Refused, ValueError.
+    """Return after how many seconds the gateway wants the next registration, from its answer.
+
+    Raises Refused, ValueError.
     """
     if status >= 300:
         raise Refused(wrap_foreign(status, content_type, body).message)

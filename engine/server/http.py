@@ -96,8 +96,9 @@ async def listening(serving: Serving, *, uds: Path | None, host: str, port: int)
 
 
 class _Connection(web.RequestHandler):
-    """aiohttp's connection. Errors of the HTTP parser also come in OpenAI's error format, and echo nothing
-    of the request.
+    """aiohttp's connection.
+
+    Errors of the HTTP parser also come in OpenAI's error format, and echo nothing of the request.
     """
 
     def handle_error(

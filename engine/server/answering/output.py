@@ -189,8 +189,9 @@ class _Choice:
         return 0 if self._manner.silent else 1
 
     def take(self, drawn: TokenDrawn) -> list[Part]:
-        """Return the parts that may be shown now. A stop token ends the choice, and is not part of the text unless it
-        is kept.
+        """Return the parts that may be shown now.
+
+        A stop token ends the choice, and is not part of the text unless it is kept.
         """
         echo: list[Part] = [Content(self._echo)] if self._echo else []
         self._echo = ""

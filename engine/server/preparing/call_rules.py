@@ -71,8 +71,9 @@ def calls_rule(tools: Tools, family: str, token: Token) -> Rule:
 
 
 def calls_or_words_rule(tools: Tools, family: str, token: Token) -> Rule:
-    """Return the rule of text, calls, or text and then calls. What looks like a call must be a valid call
-    of a function.
+    """Return the rule of text, calls, or text and then calls.
+
+    What looks like a call must be a valid call of a function.
     """
     form = _FORMS[family]
     if form.bare:

@@ -20,8 +20,9 @@ _LINE_BREAKS = regex_rule(r"\n{0,2}")
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """The syntax of the loaded model. token: its special tokens. thinking: whether the prompt has opened
-    the reasoning.
+    """The syntax of the loaded model.
+
+    token: its special tokens. thinking: whether the prompt has opened the reasoning.
     """
 
     families: Families

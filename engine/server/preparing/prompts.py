@@ -80,8 +80,9 @@ def prepare(order: Order, tokenizer: Tokenizer, ready: Ready) -> tuple[Prompt, .
 
 
 def _refuse_much(order: Order, tokens: int) -> None:
-    """Refuse an answer that would return too many log probabilities of prompts. tokens: theirs, as often as they are
-    returned.
+    """Refuse an answer that would return too many log probabilities of prompts.
+
+    tokens: theirs, as often as they are returned.
     """
     if order.prompt_logprobs is not None and tokens * (order.prompt_logprobs + 1) > _MOST_TOLD:
         raise invalid_request(

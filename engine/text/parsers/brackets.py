@@ -9,8 +9,9 @@ _QUOTED = re.compile(r'["\\]')
 
 
 class Brackets:
-    """Counts brackets outside strings, beginning before an object's first one. It checks nothing else: a model's JSON
-    may be wrong in other ways and still have an end.
+    """Counts brackets outside strings, beginning before an object's first one.
+
+    It checks nothing else: a model's JSON may be wrong in other ways and still have an end.
 
     depth: brackets open so far. broken: there was a "<" outside strings, which no JSON has: one of the model's marks
     cuts the object short.

@@ -46,8 +46,9 @@ class Families:
     reasoning: str | None = None
 
     def marks(self, *, calls: bool) -> tuple[str, ...]:
-        """Return the texts of the tokens that the parser must see, special or not. calls: whether tool
-        calls are parsed.
+        """Return the texts of the tokens that the parser must see, special or not.
+
+        calls: whether tool calls are parsed.
         """
         if HARMONY in (self.tools, self.reasoning):
             return harmony.SHOWN
@@ -55,8 +56,9 @@ class Families:
         return shown + (SYNTAXES[self.tools].shown if calls and self.tools else ())
 
     def opens_reasoning(self, prompt: str, continued: str | None = None) -> bool:
-        """Whether the answer to this prompt begins in the middle of reasoning. continued: the message that
-        it continues.
+        """Whether the answer to this prompt begins in the middle of reasoning.
+
+        continued: the message that it continues.
         """
         marks = MARKS.get(self.reasoning or "")
         if marks is None:

@@ -41,8 +41,9 @@ Part = Content | Reasoning | ToolStart | ToolArguments
 
 
 class Parser(Protocol):
-    """Splits one choice's text into parts as it comes. No part has an empty text; consecutive parts may be
-    of one kind.
+    """Splits one choice's text into parts as it comes.
+
+    No part has an empty text; consecutive parts may be of one kind.
     """
 
     def feed(self, text: str) -> list[Part]:

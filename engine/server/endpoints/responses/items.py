@@ -20,8 +20,9 @@ _ROLES = {"user": "user", "assistant": "assistant", "system": "system", "develop
 
 
 def read_items(value: JSON, new_id: NewId) -> list[Item]:
-    """Return the input as items with ids; a text is the user's message. Raises ApiError 400 for what is no
-    list of items.
+    """Return the input as items with ids; a text is the user's message.
+
+    Raises ApiError 400 for what is no list of items.
     """
     if isinstance(value, str):
         value = [{"role": "user", "content": value}]
@@ -128,8 +129,9 @@ def _read_output(item: Item, members: Members) -> Item:
 
 
 def _read_reasoning(item: Item, members: Members) -> Item:
-    """Read a reasoning item. Encrypted content and summaries are not used: the model continues only from reasoning in
-    full.
+    """Read a reasoning item.
+
+    Encrypted content and summaries are not used: the model continues only from reasoning in full.
     """
     content, summary = item.get("content"), item.get("summary")
     parts = [] if content is None else _read_parts(content, members.called("content"), "reasoning_text")

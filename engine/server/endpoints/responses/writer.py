@@ -21,8 +21,9 @@ Response = dict[str, JSON]
 
 
 class ResponseWriter:
-    """Writes what Answer sends. head: the response's members that are known from its beginning; keep:
-    called at its end.
+    """Writes what Answer sends.
+
+    head: the response's members that are known from its beginning; keep: called at its end.
     """
 
     def __init__(self, head: Response, items: Items, spelling: Spelling, keep: Callable[[Response], None]) -> None:
