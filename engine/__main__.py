@@ -1,7 +1,7 @@
 """`python -m engine MODEL`: the server process. It loads the tokenizer, starts the core, and serves.
 
-Exit codes: 0 after SIGTERM, SIGINT or the end of standard input; 1 when the core failed; 2 for wrong use
-or a model that cannot be served.
+Exit codes: 0 after SIGTERM, SIGINT or the end of standard input; 1 if the core failed; 2 for wrong options, a model
+that cannot be served, or an address that cannot be listened on.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from engine.server.serving import Serving
 from engine.text.tokenizer import Tokenizer, load_tokenizer
 from nproxy.openai.errors import engine_unavailable
 
-_DRAIN_SECONDS = 8.0  # the supervisor waits ten before it kills
+_DRAIN_SECONDS = 8.0  # the supervisor waits ten seconds before it kills
 _FAREWELL_SECONDS = 2.0  # for requests to write their error event
 
 log = logging.getLogger("engine")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until told to end; returns the exit code."""
+    """Serve until told to end; return the exit code."""
     options, given = read_words(argv)
     logs.configure(options.log_level.upper(), "%(asctime)s %(name)s %(levelname)s %(message)s")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # its threads would take cores from the model
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # its threads would take cores away from the model
     try:
         with gc_frozen():
             config = engine_config(given)
@@ -90,11 +90,11 @@ async def _until_told(
     try:
         async with asyncio.TaskGroup() as group:
             core = group.create_task(_run_core(config, serving))
-            async with _announced(serving, registration):  # a gateway sends no more before requests are refused
+            async with _announced(serving, registration):  # on exit: deregister before requests are refused
                 await departure.begun.wait()
             serving.draining = True
             await serving.idle(_DRAIN_SECONDS)
-            departure.at_once()  # whoever is not done by now gets an error event
+            departure.at_once()  # requests that are not done by now get an error event
             await serving.idle(_FAREWELL_SECONDS)
             core.cancel()
     except* CoreFailed as failures:
@@ -113,7 +113,7 @@ def _announced(serving: Serving, registration: Registration | None) -> AbstractA
 
 
 async def _run_core(config: EngineConfig, serving: Serving) -> None:
-    """Load the model and hand out steps until cancelled; raises CoreFailed."""
+    """Load the model and distribute steps until cancelled; raise CoreFailed."""
     began = asyncio.get_running_loop().time()
     core = await CoreClient.start(config, tokenizer=serving.tokenizer.backend.to_str())
     try:
@@ -128,20 +128,22 @@ async def _run_core(config: EngineConfig, serving: Serving) -> None:
 
 
 class _Departure:
-    """The way out: told once, requests may end; told again, or with nobody left to answer, they end now."""
+    """The shutdown: the first signal lets open requests end; a second signal, or the end of standard input,
+    ends them now.
+    """
 
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
         self.begun = asyncio.Event()
 
     def signalled(self) -> None:
-        """SIGTERM or SIGINT has come."""
+        """Handle SIGTERM or SIGINT."""
         if self.begun.is_set():
             self.at_once()
         self.begun.set()
 
     def at_once(self) -> None:
-        """End what still runs with an error event."""
+        """End the requests that still run with an error event."""
         self._serving.draining = True
         if self._serving.ready:
             self._serving.router.end(engine_unavailable("The engine is shutting down."))
@@ -149,17 +151,17 @@ class _Departure:
 
 
 def _watch_stdin(loop: asyncio.AbstractEventLoop, ended: Callable[[], None]) -> None:
-    """Read standard input to its end, in a thread: a pipe, a file and a terminal all work so."""
-    # os.read and not sys.stdin: a buffered read that still waits at exit would abort the interpreter.
+    """Read standard input to its end, in a thread, which works for a pipe, a file and a terminal."""
+    # os.read and not sys.stdin: a buffered read that still blocks at exit would abort the interpreter.
     with contextlib.suppress(OSError):
         while os.read(0, 4096):
             pass
-    with contextlib.suppress(RuntimeError):  # the loop has been closed meanwhile
+    with contextlib.suppress(RuntimeError):  # the loop has been closed in the meantime
         loop.call_soon_threadsafe(ended)
 
 
 def _name(config: EngineConfig) -> str:
-    """What clients call the model; raises ConfigError where an adapter has that name."""
+    """Return the model's name for clients; raise ConfigError if an adapter has that name."""
     name = config.served_model_name or _own_name(config.model)
     if name in dict(config.adapters):
         raise ConfigError(f"every adapter needs a name of its own: '{name}' is the model's")
@@ -167,7 +169,7 @@ def _name(config: EngineConfig) -> str:
 
 
 def _own_name(model: str) -> str:
-    """The id of a model that was given none: its folder's name, or its file's without the ending."""
+    """Return the id of a model without a given one: its folder's name, or its file's name without the suffix."""
     path = Path(model).resolve()
     return path.name if path.is_dir() else path.stem
 
@@ -176,4 +178,4 @@ if __name__ == "__main__":
     status = main()
     logging.shutdown()
     sys.stderr.flush()
-    os._exit(status)  # sys.exit would wait for a thread in which a chat template never ends
+    os._exit(status)  # sys.exit would wait for a thread in which a chat template runs forever

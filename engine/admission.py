@@ -1,5 +1,5 @@
-"""Who may come in: what can never run here, when the queue is full, which waiting sequence goes next, and who
-gives way to it.
+"""Admission: which requests can never run, when the queue is full, which waiting sequence is admitted next, and which
+running sequences are preempted for it.
 
 Counts only; no tensors, no clock, no randomness. The scheduler owns both objects.
 """
@@ -19,13 +19,13 @@ from engine.messages import Add, Embed, Ready
 from engine.sequence import Sequence, SequenceGroup, State
 
 by_age = attrgetter("order")
-_LOOK_AHEAD = 64  # waiting groups that are looked at per admission
+_LOOK_AHEAD = 64  # waiting groups that are considered per admission
 PATIENCE = 16
-"""Steps that a group waits for places to come free before it claims them from a wider one."""
+"""Steps that a group waits for slots to become free before it claims them from a wider group."""
 
 
 def blocks_wanted(running: Iterable[Sequence], pool: BlockPool) -> int:
-    """Blocks that the rows of the next step will take: new ones, and copies of blocks that others still hold."""
+    """Count the blocks that the next step's rows will take: new ones, and copies of blocks that others still hold."""
     wanted = 0
     left: dict[int, int] = {}
     for sequence in running:
@@ -43,10 +43,10 @@ def blocks_wanted(running: Iterable[Sequence], pool: BlockPool) -> int:
 
 
 def giving_way(running: Iterable[Sequence]) -> Iterator[tuple[Sequence, int]]:
-    """Running sequences in the order in which they give way, each with how many its group runs until then.
+    """Yield running sequences in the order of preemption, each with how many its group runs until then.
 
-    The youngest of the widest group goes first, so that a group keeps its oldest while another has two, and a
-    single one is not undone by the growth of sixty siblings. Where groups are equally wide the youngest goes.
+    The youngest of the widest group goes first. So a group keeps its oldest sequence while another group has two, and a
+    single sequence is not preempted because sixty siblings grow. Of equally wide groups, the youngest goes first.
     """
     groups: dict[int, list[Sequence]] = {}
     for sequence in running:
@@ -64,13 +64,13 @@ def giving_way(running: Iterable[Sequence]) -> Iterator[tuple[Sequence, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What this engine takes at all, and how many sequences it takes at once."""
+    """Which requests this engine can run at all, and how many sequences it accepts at once."""
 
     config: EngineConfig
     ready: Ready
 
     def refusal(self, message: Add | Embed) -> str | None:
-        """Why a group can never run here, as a sentence for the client; None if it can."""
+        """Return why a group can never run here, as a sentence for the client; None if it can run."""
         new = [choice.max_tokens for choice in message.choices] if isinstance(message, Add) else [0]
         prompt, n, size, most = len(message.prompt), len(new), self.ready.block_size, self.ready.max_model_len
         least = 1 if isinstance(message, Add) else 0
@@ -82,14 +82,17 @@ class Limits:
             return f"n={n} is more than the {self.config.max_sequences} sequences that this engine runs at once"
         if prompt + least > most:
             return f"the prompt has {prompt} tokens; the model takes {most}{' with the answer' * least}"
-        # All n leave prefill together, each with a block to write to; later the oldest goes on alone if it must.
+        # All n leave prefill together, each with a block to write to; later the oldest can go on alone if necessary.
         blocks = max(prompt // size + n, -(-min(prompt + max(new), most) // size))
         if blocks > self.ready.blocks:
             return f"the request needs {blocks} blocks of {size} tokens of KV cache; there are {self.ready.blocks}"
         return None
 
     def crowd(self, message: Add | Embed, living: int) -> str | None:
-        """Why a group cannot queue behind so many living sequences; None if it can, as it always can behind none."""
+        """Return why a group cannot be queued beside `living` living sequences, as a sentence for the client.
+
+        None if it can be queued. If there are no living sequences, it always can.
+        """
         n = len(message.choices) if isinstance(message, Add) else 1
         if living + n > self.config.room:
             return f"{living} sequences run or wait here already; there is no place for {n} more now"
@@ -97,9 +100,10 @@ class Limits:
 
 
 class Queue:
-    """The sequences that wait, oldest first, and the rules by which they are let in.
+    """The waiting sequences, oldest first, and the rules by which they are admitted.
 
-    steps: begun so far. unit: of the blocks that are known, a multiple of it is used.
+    steps: how many have begun so far. unit: the number of known blocks that is used is rounded down to a multiple of
+    it.
     """
 
     def __init__(self, pool: BlockPool, max_sequences: int, unit: int = 1) -> None:
@@ -110,18 +114,18 @@ class Queue:
         self._unit = unit
 
     def put(self, sequence: Sequence) -> None:
-        """Let a sequence wait, at its place by age."""
+        """Add a waiting sequence, at its place by age."""
         sequence.since = self.steps
         insort(self.waiting, sequence, key=by_age)
 
     def admit(self, running: list[Sequence]) -> Sequence | None:
-        """Take out the next sequence that can go beside the running ones, with its blocks, and start its prefill.
+        """Take out the next sequence that fits beside the running ones, give it its blocks, and start its prefill.
 
-        The oldest goes first. While it does not fit, younger groups may overtake it, but all in all with no more
-        sequences than it has itself: a narrow request slips past a wide one, and the wide one's turn
-        comes. Who waits for blocks that another prompt is just about to give takes nobody's place. One
-        further block for each sequence that runs stays untouched: who is let in too early is preempted a few
-        steps later and computed twice.
+        The oldest goes first. While it does not fit, younger groups may overtake it, but in total with no more
+        sequences than it has itself: narrow requests can pass a wide one, but the wide one still gets its turn. A
+        sequence that waits for blocks which another prompt is about to compute does not count as overtaken. One
+        additional block for each running sequence is left untouched: a sequence that is admitted too early is preempted
+        a few steps later and computed twice.
         """
         if not self.waiting:
             return None
@@ -131,7 +135,7 @@ class Queue:
             width = sequence.width
             if any(group.overtaken + width > len(group.sequences) for group in passed):
                 return None
-            if slots + width <= min(self._max_sequences, self._pool.available):  # else there is nothing to look for
+            if slots + width <= min(self._max_sequences, self._pool.available):  # otherwise it cannot fit in any case
                 known = self._known(sequence)
                 if self._is_coming(sequence, len(known), running):
                     continue
@@ -144,13 +148,14 @@ class Queue:
         return None
 
     def claim(self, running: list[Sequence], wanted: int) -> tuple[Sequence, list[Sequence]] | None:
-        """The next sequence that has a claim to run, and those that must give way to it; None if there is none.
+        """Return the next sequence that has a claim to run, and the sequences to preempt for it; None if there is none.
 
-        A claim has who has waited for PATIENCE steps while nothing of its group runs, and another group runs more
-        sequences than it would. Such a group gives places up, its oldest sequence never; and since
-        something of it runs, it claims nothing back: what it gave up waits for its turn. So a request for one choice
-        waits for PATIENCE steps, and a step for each claim before its own, however wide the others are.
-        The oldest claim that can be met goes first. wanted: blocks that the running rows take in this step.
+        A sequence has a claim if it has waited for PATIENCE steps, no sequence of its group runs, and another group
+        runs more sequences than it would. Such a wider group gives slots up, but never its oldest sequence. Since that
+        one still runs, the group has no claim to get slots back: its preempted sequences wait for their turn. So a
+        request for one choice waits for PATIENCE steps, and one step for each claim before its own, however wide the
+        other requests are. The oldest claim that can be met goes first. wanted: blocks that the running rows take in
+        this step.
         """
         latest = self.steps - PATIENCE
         if all(sequence.since > latest for sequence in self.waiting):
@@ -174,8 +179,8 @@ class Queue:
         return None
 
     def meet(self, sequence: Sequence, wanted: int) -> bool:
-        """Start the prefill of a sequence whose claim was found; false if its blocks are not there after all."""
-        # They are not where what it shares with a sequence that gave way was held by nobody else.
+        """Start the prefill of a sequence whose claim was found; return False if there are too few blocks after all."""
+        # There are not if blocks that it shares with a preempted sequence were held by that sequence alone.
         known = self._known(sequence)
         if self._blocks(sequence, sequence.width, known) + wanted > self._pool.available:
             return False
@@ -183,7 +188,7 @@ class Queue:
         return True
 
     def _freed(self, victims: Iterable[Sequence]) -> list[int]:
-        """Blocks that become available when the first 0, 1, 2 .. of these give up theirs."""
+        """Return how many blocks become available if the first 0, 1, 2 ... of the victims release theirs."""
         left: dict[int, int] = {}
         freed = [0]
         for victim in victims:
@@ -193,33 +198,39 @@ class Queue:
         return freed
 
     def _heads(self) -> Iterator[Sequence]:
-        """The oldest waiting sequence of each group, but for those that gave way in this very step.
+        """Return the oldest waiting sequence of each group, without those that cannot be admitted in this step.
 
-        A token of theirs may be under way, and what they compute again ends with it: longer, where the step behind it
-        could not be run.
+        These are the sequences that were preempted in this very step, and those that still have a token in flight: what
+        they compute again includes that token. The latter lasts longer if the step behind the one in flight could not
+        be run.
         """
         heads = (next(siblings) for _, siblings in groupby(self.waiting, key=lambda sequence: sequence.group.number))
         return (head for head in heads if head.since < self.steps and not head.ahead)
 
     def _known(self, sequence: Sequence) -> BlockTable:
-        """The blocks that need not be computed. The last token always is: somebody draws from it."""
+        """Return the blocks that need not be computed.
+
+        The last token always is computed, because its logits are drawn from.
+        """
         most = (sequence.prefill - 1) // self._pool.block_size
         sequence.name_blocks(most, self._pool.block_size)
         known = self._pool.find(sequence.keys, most) if sequence.group.skips_known_blocks else ()
         return known[: len(known) // self._unit * self._unit]
 
     def _is_coming(self, sequence: Sequence, known: int, running: Iterable[Sequence]) -> bool:
-        """Whether the next blocks that a sequence lacks are some that a running prompt is going to compute."""
+        """Whether the next blocks that a sequence lacks are ones that a running prompt is going to compute."""
         last = known + self._unit - 1
         if last >= (sequence.prefill - 1) // self._pool.block_size or not sequence.group.skips_known_blocks:
             return False
         key = sequence.keys[last]
-        # A prompt whose last chunk is under way is decoding already, and its tokens are being drawn.
+        # A prompt whose last chunk is in flight is in DECODE already, with tokens in flight.
         prompts = [one for one in running if one.state is State.PREFILL or one.ahead]
         return any(key in one.keys[last : last + 1] for one in prompts)
 
     def _blocks(self, sequence: Sequence, width: int, known: BlockTable) -> int:
-        """Available blocks for all its tokens, and for a first new one of each sequence that will leave prefill."""
+        """Return how many available blocks it needs: for all its tokens, and a new one for each sequence that will
+        leave prefill.
+        """
         held = sum([self._pool.holders(block) > 0 for block in known])
         return sequence.length // self._pool.block_size + width - held
 

@@ -1,4 +1,4 @@
-"""Which device a model runs on, by which kernels and in which numbers: what the settings come to on this machine."""
+"""Which device a model runs on, with which kernels and in which dtype: what the settings mean on this machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError
 
 _log = logging.getLogger(__name__)
-_OLDEST = (8, 0)  # compute capability that Triton and bfloat16 products need (Ampere)
+_OLDEST = (8, 0)  # the compute capability that Triton and bfloat16 products need (Ampere)
 _CPU_KERNELS = ("torch", "native")
 _NATIVE = (torch.float32, torch.bfloat16)
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -23,7 +23,7 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """A device, the kernels between the products there, and the type of weights, keys and values."""
+    """A device, the kernels for what runs between the matrix products there, and the dtype of weights and KV."""
 
     device: torch.device
     kernels: Literal["torch", "native", "triton"]
@@ -32,17 +32,17 @@ class Backend:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What there is to choose from."""
+    """The hardware and software that the backend is chosen from."""
 
     cuda: tuple[int, int] | None  # the CUDA device's compute capability
     triton: bool
-    interpreted: bool  # Triton's kernels run on the CPU, which its interpreter reads: for tests
-    cpu_bfloat16: bool  # multiplied by the CPU, not emulated
-    compiler: bool  # of C: Triton builds with it what launches its kernels, the CPU's native ones are built with it
+    interpreted: bool  # Triton's kernels run on the CPU under its interpreter: for tests
+    cpu_bfloat16: bool  # the CPU multiplies bfloat16 natively
+    compiler: bool  # a C compiler: Triton builds its launchers with it, and the native kernels are built with it
 
     @classmethod
     def here(cls) -> Machine:
-        """This one; imports nothing large."""
+        """Describe this machine; imports nothing large."""
         return cls(
             cuda=torch.cuda.get_device_capability() if torch.cuda.is_available() else None,
             triton=importlib.util.find_spec("triton") is not None,
@@ -53,7 +53,7 @@ class Machine:
 
     @property
     def why_no_cuda(self) -> str | None:
-        """What keeps the engine from its CUDA device; None where nothing does."""
+        """Why the engine cannot use its CUDA device; None if it can."""
         if self.cuda is None:
             return "torch finds no CUDA device here"
         if self.cuda < _OLDEST:
@@ -66,9 +66,10 @@ class Machine:
 
 
 def backend(config: EngineConfig, machine: Machine) -> Backend:
-    """The backend of these settings; raises ConfigError for what this machine does not have, or cannot run.
+    """Return the backend for these settings.
 
-    Where the device is left open, one that cannot be used is passed by, and the log says why.
+    Raises ConfigError if they ask for something that this machine does not have or cannot run. If the device is left
+    open and a CUDA device cannot be used, the CPU is taken, and the log says why.
     """
     device = config.device
     if device == "auto":
@@ -100,7 +101,9 @@ def backend(config: EngineConfig, machine: Machine) -> Backend:
 
 
 def cpu_backend(config: EngineConfig, machine: Machine) -> Backend:
-    """The backend on a CPU without Triton, whatever device the settings name; raises ConfigError as `backend`."""
+    """Return the backend on a CPU without Triton, whatever device the settings name; raises ConfigError
+    like `backend`.
+    """
     kernels = config.kernels if config.kernels in _CPU_KERNELS else "auto"
     return backend(replace(config, device="cpu", kernels=kernels), machine)
 
@@ -115,11 +118,12 @@ def _check_native(config: EngineConfig, machine: Machine, dtype: torch.dtype) ->
 
 
 def round_once() -> None:
-    """Make products round as they do on a CPU, for this process: float32 is not cut to TF32, which some images of
-    NVIDIA's switch on, and parts of a sum are added up in float32.
+    """Make products in this process round as they do on a CPU: float32 is not reduced to TF32, which some of NVIDIA's
+    images switch on, and partial sums are added in float32.
 
-    torch lets cuBLAS add them in the inputs' type. For few rows long sums are cut into parts, for fewer into more, so a
-    row's numbers would differ, alone and among others, by far more than the order of a sum makes out.
+    torch lets cuBLAS add them in the inputs' type. With few rows long sums are split into parts, into more parts the
+    fewer rows there are. So a row's numbers when it runs alone would differ from those in a larger batch by far more
+    than the order of a sum can explain.
     """
     torch.set_float32_matmul_precision("highest")
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
@@ -129,5 +133,5 @@ def round_once() -> None:
 def _dtype(config: EngineConfig, device: str, kernels: str, machine: Machine) -> torch.dtype:
     if config.dtype != "auto":
         return _DTYPES[config.dtype]
-    # On a CPU bfloat16 pays where it is multiplied by itself; elsewhere it is emulated and slower than float32.
+    # On a CPU bfloat16 pays off if the CPU multiplies it natively; otherwise it is emulated and slower than float32.
     return torch.bfloat16 if device == "cuda" or (kernels != "triton" and machine.cpu_bfloat16) else torch.float32

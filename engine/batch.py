@@ -1,7 +1,8 @@
-"""One step's work as plain values: what the scheduler hands to the runner, and what comes back; and its work list.
+"""One step's work as plain values: what the scheduler gives to the runner, what comes back, and the attention work
+list.
 
-No torch here. Token ids, block numbers and positions are Python ints; a block number indexes the KV
-cache; positions count from 0 at the sequence's first token.
+No torch here. Token ids, block numbers and positions are Python ints; a block number indexes the KV cache; positions
+count from 0 at the sequence's first token.
 """
 
 from __future__ import annotations
@@ -23,72 +24,81 @@ class Past:
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """One token to draw from one row of logits.
-
-    sequence: who gets the token. seed: the sequence's own key (request seed + choice, int64).
-    position: where the drawn token will stand in the sequence. The random numbers are a function of
-    (seed, position) and nothing else. past: what stands before it, where `sampling` edits logits by it. banned:
-    tokens that must not be drawn now, whatever sampling says. logprobs: as in Add.
-    """
+    """One token to draw from one row of logits."""
 
     sequence: int
+    """The sequence that gets the token."""
     seed: int
+    """The sequence's own key (request seed + choice, int64). The random numbers are a function of (seed, position) and
+    nothing else.
+    """
     position: int
+    """Where the drawn token will stand in the sequence."""
     sampling: Sampling
     past: Past | None = None
+    """The tokens before it, if `sampling` edits logits by them."""
     banned: frozenset[int] = frozenset()
+    """Tokens that must not be drawn now, whatever `sampling` says."""
     logprobs: int | None = None
+    """As in Add."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A stretch of one sequence's tokens to run through the model (prefill, or recomputation).
-
-    tokens: the ids at positions start .. start + len(tokens) - 1. blocks: the block table that covers
-    positions 0 .. start + len(tokens) - 1. draws: empty unless the chunk ends the prefill; then one
-    for each sequence that leaves prefill here, all drawn from the last position's logits. next_tokens: where
-    prompt log probabilities are asked for, the prompt's tokens at positions start + 1 .. start + len(tokens) (one
-    fewer at the prompt's end) and, in `prompt_logprobs`, how many of the likeliest beside them. pooling: the
-    hidden states are asked for, not a token; `last` says that the chunk ends the prompt. adapter: as in Add.
-    """
+    """A stretch of one sequence's tokens to run through the model (prefill, or recomputation)."""
 
     sequence: int
     tokens: tuple[int, ...]
+    """The ids at positions start .. start + len(tokens) - 1."""
     start: int
     blocks: tuple[int, ...]
+    """The block table that covers positions 0 .. start + len(tokens) - 1."""
     draws: tuple[Draw, ...] = ()
+    """Empty unless the chunk ends the prefill; then one for each sequence that leaves prefill here, all drawn from the
+    last position's logits.
+    """
     next_tokens: tuple[int, ...] = ()
+    """If prompt log probabilities are asked for: the prompt's tokens at positions start + 1 .. start + len(tokens) (one
+    fewer at the prompt's end).
+    """
     prompt_logprobs: int = 0
+    """How many of the likeliest tokens are returned beside each of `next_tokens`."""
     pooling: Literal["mean", "last"] | None = None
+    """If set, the hidden states are asked for, not a token."""
     last: bool = False
+    """Whether the chunk ends the prefill."""
     adapter: str | None = None
+    """As in Add."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One decoding sequence: its newest token is run and the next one drawn.
-
-    token stands at `position`; its key and value are written to blocks[position // block_size]. It is None where the
-    batch submitted just before this one draws it, and it is still on the device; for runners that overlap only. Where
-    that batch could draw nothing, or failed, any token does: what the row gives is not looked at.
-    draw: None where the token that follows is known: the row ran before, and its keys and values were lost. adapter: as
-    in Add. cut: in deterministic mode the position behind the whole blocks of the sequence's own prompt, where its
-    attention is cut whether it shares them or not; else 0.
-    """
+    """One decoding sequence: its newest token is run and the next one drawn."""
 
     sequence: int
     token: int | None
+    """The token at `position`. None if the batch submitted just before this one draws it and it is still on the device;
+    for runners that overlap only. If that batch could draw nothing, or failed, any token will do: the row's result is
+    ignored.
+    """
     position: int
+    """The token's position; its key and value are written to blocks[position // block_size]."""
     blocks: tuple[int, ...]
     draw: Draw | None
+    """None if the token that follows is known: the row ran before, and its keys and values were lost."""
     adapter: str | None = None
+    """As in Add."""
     cut: int = 0
+    """In deterministic mode, the position behind the whole blocks of the sequence's own prompt. Its attention is cut
+    there, whether or not it shares these blocks. Otherwise 0.
+    """
 
 
 class KvSpan(NamedTuple):
-    """Key positions lo .. hi - 1 (lo a multiple of the block size) that some rows read together, by one block table.
+    """Key positions lo .. hi - 1 (lo is a multiple of the block size) that some rows read together, by one block table.
 
-    rows: positions in Batch.rows. However a device cuts it into items, this is what the rows read.
+    rows: indices into Batch.rows. Devices cut spans into items in different ways, but the rows always read exactly
+    this.
     """
 
     rows: tuple[int, ...]
@@ -98,37 +108,35 @@ class KvSpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One entry of the attention work list: some rows read one span of KV, once.
-
-    rows: positions in Batch.rows. blocks: the span's blocks, covering the absolute key positions
-    lo .. hi - 1 (lo is a multiple of the block size). slot: number of the partial result of rows[0];
-    the partial of rows[i] is slot + i. A row's partials are merged in the order of `lo`.
-    """
+    """One entry of the attention work list: some rows read one span of KV, once."""
 
     rows: tuple[int, ...]
+    """Indices into Batch.rows."""
     blocks: tuple[int, ...]
+    """The blocks that cover the absolute key positions lo .. hi - 1."""
     lo: int
+    """A multiple of the block size. A row's partial results are merged in the order of `lo`."""
     hi: int
     slot: int
+    """The number of the partial result of rows[0]; the partial result of rows[i] is slot + i."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Everything that one step runs. `copies` (source block, target block) are carried out first.
-
-    kv_spans: what the rows read of the KV cache (plan_kv_spans). masks: by sequence, which tokens its grammar
-    lets through now: bit t % 8 of byte t // 8 for token t.
-    """
+    """Everything that one step runs."""
 
     copies: tuple[tuple[int, int], ...] = ()
+    """(source block, target block) pairs, carried out first."""
     chunks: tuple[Chunk, ...] = ()
     rows: tuple[Row, ...] = ()
     kv_spans: tuple[KvSpan, ...] = ()
+    """What the rows read of the KV cache (plan_kv_spans)."""
     masks: Mapping[int, bytes] = field(default_factory=dict)
+    """By sequence, which tokens its grammar allows now: bit t % 8 of byte t // 8 for token t."""
 
     @property
     def draws(self) -> list[Draw]:
-        """What is drawn, in the order of StepOutput."""
+        """All draws, in the order of StepOutput."""
         of_chunks = [draw for chunk in self.chunks for draw in chunk.draws]
         return of_chunks + [row.draw for row in self.rows if row.draw is not None]
 
@@ -139,22 +147,24 @@ Stuck = Literal["rules", "scores"]
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """What a step drew: (sequence, token id), chunks' draws first, then the rows', in batch order.
-
-    logprobs: by sequence, of the drawn tokens for which they were asked. prompt_logprobs: by a chunk's
-    sequence, those of its next_tokens. pooled: by a chunk's sequence, where it has `pooling`: for "mean" the sum of
-    the hidden states of its tokens, every chunk's, as nothing is kept between steps; for "last" the hidden state of the
-    prompt's last token, from the last chunk only. stuck: sequences that should have drawn and could not, and why.
-    """
+    """What a step drew and computed."""
 
     tokens: tuple[tuple[int, int], ...] = ()
+    """(sequence, token id) pairs: the chunks' draws first, then the rows', in batch order."""
     logprobs: Mapping[int, Logprobs] = field(default_factory=dict)
+    """By sequence, for the drawn tokens for which they were asked."""
     prompt_logprobs: Mapping[int, tuple[Logprobs, ...]] = field(default_factory=dict)
+    """By a chunk's sequence, those of the chunk's next_tokens."""
     pooled: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
+    """By a chunk's sequence, for chunks with `pooling`. For "mean", the sum of the hidden states of the chunk's tokens,
+    for every chunk, because nothing is kept between steps. For "last", the hidden state of the prompt's last token,
+    from the last chunk only.
+    """
     stuck: Mapping[int, Stuck] = field(default_factory=dict)
+    """Sequences that should have drawn and could not, and why."""
 
     def result(self) -> StepOutput:
-        """Itself: a step that is computed as it is submitted has nothing to wait for."""
+        """Return itself: a step that is computed when it is submitted has nothing to wait for."""
         return self
 
 
@@ -162,8 +172,8 @@ class StepOutput:
 class Reads:
     """Tokens of KV that one layer's decode attention reads in a step.
 
-    items: by all of the work list. shared: for several rows at once. unshared: what it would have been if
-    every row had read its whole past for itself.
+    items: by all items of the work list. shared: by items of several rows. unshared: what it would have been if every
+    row had read its whole past by itself.
     """
 
     items: int = 0
@@ -175,7 +185,7 @@ class Reads:
 
 
 def count_reads(rows: Sequence[Row], kv_spans: Sequence[KvSpan]) -> Reads:
-    """Count what is read in some kv_spans, and what the same rows would have read without sharing."""
+    """Count what some kv_spans read, and what the same rows would have read without sharing."""
     return Reads(
         items=sum([hi - lo for _, lo, hi in kv_spans]),
         shared=sum([hi - lo for members, lo, hi in kv_spans if len(members) > 1]),
@@ -186,22 +196,23 @@ def count_reads(rows: Sequence[Row], kv_spans: Sequence[KvSpan]) -> Reads:
 def plan_kv_spans(rows: Sequence[Row], block_size: int, *, gate: int = 0) -> tuple[KvSpan, ...]:
     """Plan the decode attention of some rows: each block that several rows share is read once for all of them.
 
-    The rows' block tables form a tree (the fork tree, of any number of groups and any depth); it is walked
-    from the root, a shared stretch going to all the rows below it, the rest of each row to itself.
-    Every position of every row, the newest included, is covered exactly once; a row's kv_spans come
-    in the order of `lo`.
+    The rows' block tables form a tree (the fork tree, of any number of groups and any depth). It is walked from the
+    root: a shared stretch becomes one span for all rows below it, and the rest of each row becomes a span of its own.
+    Every position of every row, the newest included, is covered exactly once; a row's kv_spans come in the order of
+    `lo`.
 
-    gate: a stretch of t tokens under r rows is shared only if (r - 1) * t, the tokens not read again, reaches it;
-    below that its rows' own kv_spans begin earlier.
+    gate: a stretch of t tokens under r rows is shared only if (r - 1) * t, the number of tokens that need not be read
+    again, is at least `gate`; otherwise the spans further down begin earlier and cover it.
 
-    A row with a `cut` has no stretch across it, shares nothing behind it, and before it only kv_spans that end at the
-    cut of all their rows or at a multiple of SPAN: cut into items, its own part of them is the same in any company.
+    A row with a `cut` has no span across the cut, and shares nothing behind it. Before the cut it shares only kv_spans
+    that end at the cut of all their rows or at a multiple of SPAN. So when the spans are cut into items whose size
+    divides SPAN, both in whole blocks, the row's own items are the same whatever other rows there are.
 
-    Tables must be what forking gives: rows that hold the same block hold the same blocks before it.
+    The tables must be as forking makes them: rows that hold the same block hold the same blocks before it.
     """
     kv_spans: list[KvSpan] = []
     whole_span = span_tokens(SPAN, block_size) // block_size
-    # How many leading blocks a row may share: not the one that it writes to, whoever else's table names it.
+    # How many leading blocks a row may share: not the one that it writes to, even if it is in other tables.
     limits = [min(row.position, row.cut or row.position) // block_size for row in rows]
     # Each entry: rows that hold the same first `same` blocks, of which the first `start` are covered already.
     pending: list[tuple[tuple[int, ...], int, int]] = [(tuple(range(len(rows))), 0, 0)] if rows else []
@@ -224,7 +235,7 @@ def plan_kv_spans(rows: Sequence[Row], block_size: int, *, gate: int = 0) -> tup
         parts: dict[int, list[int]] = {}
         together = start < end < max([limits[member] for member in members])
         for member in members:
-            # Those that go no further may still share, without the others, what was not shared just now.
+            # Rows that end here may still share, without the others, the stretch that was not shared above.
             last = -1 - len(rows) if together else ~member
             key = rows[member].blocks[end] if limits[member] > end else last
             parts.setdefault(key, []).append(member)
@@ -233,9 +244,9 @@ def plan_kv_spans(rows: Sequence[Row], block_size: int, *, gate: int = 0) -> tup
 
 
 def _common_blocks(rows: Sequence[Row], members: tuple[int, ...], known: int, most: int) -> int:
-    """How many leading blocks all members share, up to `most`.
+    """Return how many leading blocks all members share, at most `most`.
 
-    `known` of them are shared for certain. Halving works because sharing a block means sharing all before it.
+    `known` of them are known to be shared. Bisection works because sharing a block means sharing all blocks before it.
     """
     low, high = min(known, most), most
     while low < high:
@@ -248,20 +259,22 @@ def _common_blocks(rows: Sequence[Row], members: tuple[int, ...], known: int, mo
 
 
 SPAN = 512
-"""Tokens of KV to an item on a CPU, and the most that any device's spans may be a part of."""
+"""Tokens of KV per item on a CPU. Smaller items must divide it, both in whole blocks, for cuts that do not depend on
+other rows.
+"""
 
 
 def span_tokens(span: int, block_size: int) -> int:
-    """A span in whole blocks."""
+    """Return `span` rounded down to whole blocks, at least one."""
     return max(span // block_size, 1) * block_size
 
 
 def cut_items(
     rows: Sequence[Row], kv_spans: Sequence[KvSpan], block_size: int, *, span: int = SPAN
 ) -> tuple[Item, ...]:
-    """Cut kv_spans into items at multiples of `span` (rounded down to whole blocks), wherever they begin.
+    """Cut kv_spans into items at multiples of `span` (rounded down to whole blocks), wherever the spans begin.
 
-    So the cuts do not depend on who else is in the batch. A row's items come in the order of `lo`; slots are dense
+    So the cuts do not depend on the other rows of the batch. A row's items come in the order of `lo`; slots are dense
     from 0.
     """
     items: list[Item] = []

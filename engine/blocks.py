@@ -1,13 +1,13 @@
-"""The block pool: which blocks of the KV cache are held, by how many, and which content is known. No tensors.
+"""The block pool: which blocks of the KV cache are held, by how many tables, and which content is known. No tensors.
 
-A block is in one of three states: used (some block table holds it), cached (nobody holds it, but its content
-is known by a key and may serve again) or free. A full block is published under its key (prefix.py) once it is
-computed; whoever needs the same tokens after the same past finds it there, held or cached. Cached blocks are given
-out again when no free ones are left, least recently used first.
+A block is in one of three states: used (some block table holds it), cached (no table holds it, but its content is known
+by a key and may be used again) or free. A full block is published under its key (prefix.py) once it is computed. A
+sequence that needs the same tokens after the same past finds it there, used or cached. When no blocks are free, cached
+blocks are given out again, least recently used first.
 
-Invariant for everyone who builds block tables: two tables that hold the same block hold the same blocks
-before it too, because a block's keys depend on the whole past. So the blocks of a chain of keys are known up to
-some point, and none behind it: who holds a block holds those before it, and they are let go and reused after it.
+Invariant for all code that builds block tables: two tables that hold the same block hold the same blocks before it too,
+because a block's key depends on the whole past. So the blocks of a chain of keys are known up to some point, and none
+behind it: a table that holds a block also holds the blocks before it, and these are released and reused after it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ BlockTable = tuple[int, ...]
 
 
 class BlockPool:
-    """Reference counts over `size` blocks of `block_size` tokens, and the keys of those that are published.
+    """Reference counts of `size` blocks of `block_size` tokens, and the keys of those that are published.
 
-    keep: whether a published block stays known when its last holder leaves. peak: most blocks used at once so far.
-    shared: blocks with more than one holder now. copies: copies made so far; the ones not yet handed to the
-    runner are fetched by `drain_copies`.
+    keep: whether a published block stays known when its last holder releases it. peak: most blocks used at once so far.
+    shared: blocks with more than one holder now. copies: copies made so far; those not yet given to the runner are
+    fetched by `drain_copies`.
     """
 
     def __init__(self, size: int, block_size: int, *, keep: bool = False) -> None:
@@ -39,36 +39,36 @@ class BlockPool:
         self._holders = [0] * size
         self._keys: list[bytes | None] = [None] * size
         self._known: dict[bytes, int] = {}
-        self._free = list(range(size - 1, -1, -1))  # a stack: block 0 is taken first
-        self._cached: OrderedDict[int, None] = OrderedDict()  # the least recently used first
+        self._free = list(range(size - 1, -1, -1))  # a stack; block 0 is taken first
+        self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
         self._pending: list[tuple[int, int]] = []
 
     @property
     def free(self) -> int:
-        """Blocks that hold nothing."""
+        """The number of blocks that are neither held nor cached."""
         return len(self._free)
 
     @property
     def cached(self) -> int:
-        """Blocks that nobody holds but that may serve again."""
+        """The number of blocks that no table holds but that may be used again."""
         return len(self._cached)
 
     @property
     def available(self) -> int:
-        """Blocks that can be taken now."""
+        """The number of blocks that can be taken now."""
         return len(self._free) + len(self._cached)
 
     @property
     def used(self) -> int:
-        """Blocks that some table holds."""
+        """The number of blocks that some table holds."""
         return self.size - self.available
 
     def holders(self, block: int) -> int:
-        """How many tables hold the block."""
+        """Return how many tables hold the block."""
         return self._holders[block]
 
     def take(self, count: int = 1) -> BlockTable:
-        """Take blocks for one holder; raises OutOfBlocks, and then takes none."""
+        """Take `count` blocks for one holder. Raises OutOfBlocks, and takes none then."""
         if count > self.available:
             raise OutOfBlocks(f"{count} blocks asked for, {self.available} available")
         taken = tuple([self._free.pop() if self._free else self._evict() for _ in range(count)])
@@ -78,7 +78,7 @@ class BlockPool:
         return taken
 
     def fork(self, table: Sequence[int], times: int = 1) -> BlockTable:
-        """Let `times` more tables hold these blocks, used or cached; the same table serves them all."""
+        """Let `times` more tables hold these blocks, used or cached; return the table, which serves all of them."""
         if times > 0:
             for block in table:
                 before = self._holders[block]
@@ -91,7 +91,7 @@ class BlockPool:
         return tuple(table)
 
     def own(self, table: BlockTable, index: int) -> BlockTable:
-        """The table with a block at `index` that its holder may write to: copied if others hold it too.
+        """Return the table with a block at `index` that its holder may write to: a copy if other tables hold it too.
 
         The last holder writes in place. Only for blocks that are not full. Raises OutOfBlocks.
         """
@@ -105,20 +105,20 @@ class BlockPool:
         return (*table[:index], target, *table[index + 1 :])
 
     def drain_copies(self) -> tuple[tuple[int, int], ...]:
-        """The copies (source, target) to carry out before anything is written; then they are forgotten.
+        """Return the copies (source, target) to carry out before anything is written, and forget them.
 
-        Targets differ from each other and from every source, so the order of the copies does not matter,
-        as long as no block is released between the copies of one step.
+        Targets differ from each other and from every source, so the order of the copies does not matter, as long as no
+        block is released between the copies of one step.
         """
         pending = tuple(self._pending)
         self._pending.clear()
         return pending
 
     def publish(self, table: BlockTable, index: int, key: bytes) -> BlockTable:
-        """Make a full, computed block known by its key; to be called in the order of the table.
+        """Make a full, computed block known by its key, and return the table; to be called in the order of the table.
 
-        Where the key is known already, the table gets the block that has it, and gives up its own: the invariant
-        above would not hold otherwise, and one copy is enough.
+        If the key is already known, the table gets the block that has it and releases its own: otherwise the invariant
+        above would not hold, and one copy is enough.
         """
         block = table[index]
         known = self._known.setdefault(key, block)
@@ -130,12 +130,12 @@ class BlockPool:
         return (*table[:index], known, *table[index + 1 :])
 
     def find(self, keys: Sequence[bytes], most: int) -> BlockTable:
-        """The known blocks of a chain of keys, at most the first so many. They are nobody's hold: fork them at once."""
+        """Return the known blocks of a chain of keys, at most `most`. They are not held yet: fork them at once."""
         count = bisect_left(keys, True, hi=most, key=lambda key: key not in self._known)
         return tuple([self._known[key] for key in keys[:count]])
 
     def release(self, table: Iterable[int]) -> None:
-        """One holder lets go of a table's blocks, last block first, so that a prompt's first blocks go last."""
+        """Release one holder's blocks, last block first, so that a prompt's first blocks are evicted last."""
         for block in reversed(tuple(table)):
             self._let_go(block)
 
@@ -164,7 +164,7 @@ class BlockPool:
             self._keys[block] = None
 
     def check_integrity(self, tables: Iterable[Iterable[int]]) -> None:
-        """Compare the counts with the block tables that exist; RuntimeError says what does not agree."""
+        """Compare the counts with the block tables that exist; raise RuntimeError with what does not agree."""
         expected = Counter(block for table in tables for block in table)
         actual = {block: count for block, count in enumerate(self._holders) if count}
         if actual != dict(expected):

@@ -1,7 +1,7 @@
-"""What the control groups around this process allow it: its own and those around that, v2 and v1 (cgroups(7)).
+"""What the control groups around this process allow: its own and those that contain it, v2 and v1 (cgroups(7)).
 
-A group's files stand in its folder, and the root's has none: a container sees its group as the root, but a systemd unit
-with `MemoryMax=` or `CPUQuota=` is some levels below it.
+A group's files are in its folder, and the root group has none: a container sees its group as the root, but a systemd
+unit with `MemoryMax=` or `CPUQuota=` is some levels below it.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ GROUPS, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def memory_bytes(groups: Path = GROUPS, own: Path = OWN) -> int | None:
-    """The least memory that a group may have; None where none is limited."""
+    """Return the least memory limit of these groups, in bytes; None if there is no limit."""
     return _least("memory", _memory, groups, own)
 
 
 def cpus(groups: Path = GROUPS, own: Path = OWN) -> float | None:
-    """The least CPU time that a group may have, in seconds each second; None where none is limited."""
+    """Return the least CPU time limit of these groups, in seconds per second; None if there is no limit."""
     return _least("cpu", _quota, groups, own)
 
 
 def _memory(folder: Path) -> int:
-    """Raises ValueError where it is `max`."""
+    """Return a group's memory limit. Raises ValueError if it is `max`."""
     file = folder / "memory.max"
     return int((file if file.exists() else folder / "memory.limit_in_bytes").read_text())
 
 
 def _quota(folder: Path) -> float:
-    """Raises ValueError where there is none: its word is `max`, or -1."""
+    """Return a group's CPU time limit. Raises ValueError if there is none, which is written as `max`, or -1."""
     if (file := folder / "cpu.max").exists():
         quota, period = map(int, file.read_text().split())
     else:
@@ -47,13 +47,13 @@ def _least(controller: str, limit: Callable[[Path], Limit], groups: Path, own: P
     for folder in _folders(controller, groups, own):
         try:
             found.append(limit(folder))
-        except (OSError, ValueError):  # no such group as seen from here, or no limit
+        except (OSError, ValueError):  # the group is not visible from here, or has no limit
             continue
     return min(found, default=None)
 
 
 def _folders(controller: str, groups: Path, own: Path) -> Iterator[Path]:
-    """The folders of the own group and all around it, in each hierarchy that has the controller."""
+    """Yield the folders of the own group and of all groups around it, in each hierarchy that has the controller."""
     try:
         lines = own.read_text().splitlines()
     except OSError:

@@ -17,16 +17,16 @@ from engine.messages import HEADER, Abort, Add, Broken, Embed, Ready, Start, Ste
 
 _LOADER = "engine.cpu_runner:load"
 _END_SECONDS = 5.0
-_SPINS = 10_000  # of a math thread that waits for another
+_SPINS = 10_000  # rounds of spinning of a math thread that waits for another
 _Expected = TypeVar("_Expected", Ready, StepDone)
 
 
 class CoreClient:
-    """The core process as its server sees it: messages in, one StepDone per step out.
+    """The server's view of the core process: messages in, one StepDone per step out.
 
-    Owned by one event loop; iterated by one task: `async for done in client`. The iteration ends after
-    close() and raises CoreFailed when the core is gone. `config` is what it was started with, `ready` says what
-    was loaded, `pid` which process it is.
+    Owned by one event loop; iterated by one task: `async for done in client`. The iteration ends after close(), and
+    raises CoreFailed if the core has ended. `config`: the settings that it was started with. `ready`: what was loaded.
+    `pid`: the process's id.
     """
 
     def __init__(
@@ -48,19 +48,20 @@ class CoreClient:
 
     @classmethod
     async def start(cls, config: EngineConfig, loader: str = _LOADER, tokenizer: str | None = None) -> CoreClient:
-        """Start the core process and wait until the model is loaded; raises CoreFailed with the reason.
+        """Start the core process and wait until the model is loaded; raise CoreFailed with the reason if that fails.
 
-        loader: "module:name" of what makes the runner, imported in the core process only. tokenizer: as in Start.
+        loader: "module:name" of the function that makes the runner, imported in the core process only. tokenizer: as in
+        Start.
         """
         ours, theirs = socket.socketpair()
         with theirs:
-            # The channel before the process: once there is a process, closing the channel ends it.
+            # The channel is opened before the process starts, because closing the channel ends the process.
             reader, writer = await asyncio.open_connection(sock=ours)
             try:
                 process = await asyncio.create_subprocess_exec(
                     *(sys.executable, "-P", "-m", "engine.worker", str(theirs.fileno())),
                     stdin=asyncio.subprocess.DEVNULL,
-                    stdout=2,  # whatever a library prints is a log line, not the server's output
+                    stdout=2,  # what a library prints goes to the log, not to the server's output
                     pass_fds=(theirs.fileno(),),
                     env=child_environment(),
                 )
@@ -78,15 +79,17 @@ class CoreClient:
 
     @property
     def silence(self) -> float:
-        """Seconds for which the core has owed a step: it has work, or messages to take in. 0 while it owes none."""
+        """Seconds for which the core has owed a step because it has work, or messages to process. 0 while
+        it owes none.
+        """
         return 0.0 if self._owing_since is None else time.monotonic() - self._owing_since
 
     def add(self, message: Add | Embed) -> None:
-        """Send a new group; returns at once. Once the core is gone this does nothing: the iteration raises."""
+        """Send a new group; returns at once. If the core has ended this does nothing, and the iteration raises."""
         self._send(message)
 
     def abort(self, message: Abort) -> None:
-        """Send the end of choices; tokens that were already under way may still arrive."""
+        """Send the end of choices; tokens that were already in flight may still arrive."""
         self._send(message)
 
     def _send(self, message: ToCore) -> None:
@@ -100,7 +103,7 @@ class CoreClient:
         return self
 
     async def __anext__(self) -> StepDone:
-        """The next step's outcome, in the order of the steps."""
+        """Return the next step's outcome, in the order of the steps."""
         try:
             done = await self._receive(StepDone)
         except CoreFailed:
@@ -112,7 +115,7 @@ class CoreClient:
         return done
 
     async def close(self) -> None:
-        """End the core process and wait until it is gone; may be called twice."""
+        """End the core process and wait until it has ended; may be called twice."""
         self._closed = True
         self._writer.close()  # the core ends itself when it sees this
         try:
@@ -136,17 +139,17 @@ class CoreClient:
 
 
 def child_environment() -> dict[str, str]:
-    """What a process of the engine's inherits: this process's environment, with PYTHONPATH, GOMP_SPINCOUNT and
-    THP_MEM_ALLOC_ENABLE set where they are needed.
+    """Return the environment for the engine's child processes: this process's, with PYTHONPATH, GOMP_SPINCOUNT and
+    THP_MEM_ALLOC_ENABLE set if needed.
 
-    It runs the same `engine` as this process, from wherever that was imported: an installed one is found
-    anyway, a source tree is named, since `-P` leaves the working folder out. Unless the operator says otherwise, its
-    math threads spin only for a moment while they wait for each other, and large tensors lie in large pages.
+    The child runs the same `engine` as this process, wherever that was imported from: an installed one is found anyway;
+    a source tree is named, because `-P` leaves the working folder out. Unless the operator sets it otherwise, its math
+    threads spin only briefly while they wait for each other, and large tensors use large pages.
 
-    On torch's backend a step is some 2,000 small operations, and its threads meet after each. How long a round of
-    spinning takes depends on the CPU (docs/performance.md has the figures of two). Few are too short for what lies
-    between two meetings, and then each is a wake-up by the kernel; with many, a second engine on the same cores waits
-    for threads that do nothing.
+    On torch's backend a step is some 2,000 small operations, and the threads synchronize after each. How long a round
+    of spinning takes depends on the CPU (docs/performance.md has the figures of two). Too few rounds do not cover the
+    time between two synchronizations, and each then costs a wake-up by the kernel; with too many, a second engine on
+    the same cores waits for threads that do nothing.
     """
     environment = dict(os.environ)
     root = str(Path(__file__).resolve().parent.parent)

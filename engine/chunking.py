@@ -1,6 +1,6 @@
-"""How far each prompt gets in a step: the token budget shared out over those that are in computation. No torch.
+"""How far each prompt is computed in a step: the token budget is divided among the prompts in prefill. No torch.
 
-In deterministic mode every prompt is cut at multiples of one size, whatever else runs: a chunk then has the same shape
+In deterministic mode every prompt is cut at multiples of one size, whatever else runs. So a chunk has the same shape
 and the same past each time it is computed, and it is a pass of its own through the model.
 """
 
@@ -11,15 +11,16 @@ from collections.abc import Iterable
 from engine.config import EngineConfig
 from engine.sequence import Sequence
 
-_FIXED = 256  # tokens: products run at about their full speed, and a chat's next turn finds most of the last one
+_FIXED = 256  # tokens: matrix products reach about full speed, and a chat's next turn finds most of the last one
 
 
 def shared_out(prompts: Iterable[Sequence], budget: int, size: int) -> list[tuple[Sequence, int]]:
-    """How far each of these prompts, oldest first, is computed by a step of `budget` tokens, as (prompt, end).
+    """Return how far each of these prompts, oldest first, is computed by a step of `budget` tokens, as (prompt, end).
 
-    Cut at whole blocks of `size` tokens, so that no block is written by two chunks. The oldest goes first; one that
-    does not end in this step takes half of what is left, so that a long prompt keeps nobody out, and in the end what
-    nobody behind it has wanted. `prompts` is read no further than the budget reaches.
+    Prompts are cut at whole blocks of `size` tokens, so that no block is written by two chunks. The oldest goes first.
+    A prompt that does not end in this step takes half of what is left, so that a long prompt does not keep others out.
+    In the end it also gets what the prompts behind it did not take. `prompts` is read no further than the budget
+    reaches.
     """
     ends: list[tuple[Sequence, int]] = []
     for sequence in prompts:
@@ -38,16 +39,16 @@ def shared_out(prompts: Iterable[Sequence], budget: int, size: int) -> list[tupl
 
 
 def fixed_size(config: EngineConfig, batch_tokens: int) -> int:
-    """The size of deterministic mode's chunks, in tokens: whole blocks, and no more than a step has for prompts.
+    """Return the size of deterministic mode's chunks in tokens: whole blocks, and no more than a step has for prompts.
 
-    batch_tokens: of a step, at least config.least_batch_tokens.
+    batch_tokens: the tokens of a step, at least config.least_batch_tokens.
     """
     room = batch_tokens - config.max_sequences
     return max(min(_FIXED, room) // config.block_size, 1) * config.block_size
 
 
 def fixed(prompts: Iterable[Sequence], budget: int, chunk: int) -> list[tuple[Sequence, int]]:
-    """As `shared_out`, but each prompt by the next chunk of `chunk` tokens, its last one by what is left of it.
+    """Like `shared_out`, but compute the next `chunk` tokens of each prompt, or what is left of it.
 
     A chunk that does not fit the budget waits for another step.
     """

@@ -9,17 +9,22 @@ from engine.errors import ConfigError
 
 _GIB = 1 << 30
 _BATCH_TOKENS = {"cpu": 1024, "cuda": 8192}
-"""By type of device: on a CPU neighbours wait for a prompt's part; a GPU needs that many to compute at full speed."""
+"""By type of device: on a CPU other requests wait while a prompt's part is computed; a GPU needs that many tokens for
+full speed.
+"""
 _CPU_GATE = 64
-"""Tokens: what is not read again pays for one more product of each layer's."""
+"""Tokens: the reads saved for so many pay for one more product in each layer."""
 _GATE_BYTES = 4 << 20
-"""Of one layer, on a GPU: a microsecond's reading, which the partial results of one more item a row cost there."""
+"""Of one layer, on a GPU: a microsecond's reading, which is what the partial results of one more item per
+row cost there.
+"""
 
 
 def cpu_pool(longest: int) -> int:
-    """Bytes of KV on a CPU at most, where the longest sequence takes so many: two such, from half a GiB to one.
+    """Return the most bytes of KV on a CPU: for two sequences of the longest kind, from half a GiB to one GiB.
 
-    What the prefix cache has filled stays resident, so a larger pool is memory that an idle engine keeps.
+    longest: the bytes of the longest sequence. What the prefix cache has filled stays resident, so a larger pool is
+    memory that an idle engine keeps.
     """
     return min(max(2 * longest, _GIB // 2), _GIB)
 
@@ -28,59 +33,71 @@ def cpu_pool(longest: int) -> int:
 class EngineConfig:
     """What one engine runs and how much of the machine it takes.
 
-    model: a Hugging Face folder or a .gguf file. dtype: of weights and KV; "auto" leaves it to the
-    runner and the device. quantization: on a CPU, "int8" keeps the weights so and multiplies in it; None leaves them
-    in dtype. served_model_name: the id on the wire; None takes the model's own name.
-    block_size: tokens per KV block. num_blocks: size of the pool; None derives it from memory.
-    kv_fraction: part of the device's memory for KV, between 0 and 1; None is the runner's default.
-    device: where the model runs; "auto" takes a CUDA device if there is one and Triton is installed. kernels: what
-    computes attention and all between the products; "auto" is Triton on a CUDA device, on a CPU "native", which the C
-    compiler makes for it, and torch where there is none; Triton's run there under its interpreter only.
-    cuda_graphs: on a CUDA device, replay recorded launches in decoding steps.
-    deterministic: an answer is the same bit for bit whatever else runs, at some cost.
-    max_model_len: longest prompt plus answer, in tokens; None is the model's own limit.
-    max_batch_tokens: tokens one step may run, decoding sequences first, prompts with what is left; None is 1,024 on a
-    CPU and 8,192 on a CUDA device, less where its memory is small, and in any case as many as max_sequences needs.
-    max_sequences: sequences at once; also the widest n that one request can have.
-    max_queue: sequences that may wait while so many run; a request for more is turned away for now.
-    prefix_cache: keep the blocks of what is over, for requests that begin alike.
-    max_logprobs: how many of the likeliest tokens a client may ask to be told with each.
-    tool_parser, reasoning_parser: the family whose way of writing tool calls and reasoning the model has; "auto"
-    looks at its chat template, "none" leaves all as text.
-    adapters: LoRA adapters as (the id on the wire, the adapter's folder), served beside the model itself.
-    max_responses, max_response_bytes: how much is kept of responses that may be gone on from.
-    pooling: how hidden states become embeddings, in place of what the model's folder says.
-    share_gate: reading a prefix once for several rows must save at least this many tokens of KV; None is 64 on a CPU,
-    and on a CUDA device as many as make 4 MiB of a layer.
-    seed: base of the seeds given to requests without one; None draws it from the system.
     Raises ConfigError for values that cannot work.
     """
 
     model: str
+    """A Hugging Face folder or a .gguf file."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Of weights and KV; "auto" leaves it to the runner and the device."""
     quantization: Literal["int8"] | None = None
+    """On a CPU, "int8" keeps the weights in int8 and multiplies in it. None keeps them in dtype, or, with native
+    kernels, in the few bits in which a file stores them.
+    """
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the model runs; "auto" takes a CUDA device if there is one that can be used and Triton is installed."""
     kernels: Literal["auto", "torch", "native", "triton"] = "auto"
+    """What computes attention and everything else between the matrix products. "auto" is Triton on a CUDA device. On a
+    CPU it is "native", which the C compiler builds, or torch if there is no compiler, in deterministic mode, for
+    float16, and for models that the native kernels do not support. Triton's kernels run on a CPU only under its
+    interpreter.
+    """
     cuda_graphs: bool = True
+    """On a CUDA device, replay recorded launches in decoding steps."""
     deterministic: bool = False
+    """An answer is the same bit for bit whatever else runs, at some cost."""
     served_model_name: str | None = None
+    """The model's id in the API; None takes the model's own name."""
     block_size: int = 16
+    """Tokens per KV block."""
     num_blocks: int | None = None
+    """The size of the pool; None derives it from memory."""
     kv_fraction: float | None = None
+    """The part of the device's memory for KV, between 0 and 1; None is the runner's default."""
     max_model_len: int | None = None
+    """The longest prompt plus answer, in tokens; None is the model's own limit."""
     max_batch_tokens: int | None = None
+    """Tokens that one step may run; decoding sequences come first, prompts get what is left. None is 1,024 on a CPU and
+    8,192 on a CUDA device, less if its memory is small, and in any case as many as max_sequences needs.
+    """
     max_sequences: int = 256
+    """Sequences that run at once; also the widest n that one request can have."""
     max_queue: int = 2048
+    """Sequences that may wait while so many run; a request for more is refused for now."""
     prefix_cache: bool = True
+    """Keep the blocks of finished requests, for requests that begin alike."""
     max_logprobs: int = 20
+    """How many of the likeliest tokens a client may ask for with each token."""
     tool_parser: str = "auto"
+    """The model family whose syntax for tool calls the model uses; "auto" looks at its chat template, "none" leaves
+    everything as text.
+    """
     reasoning_parser: str = "auto"
+    """The same for reasoning."""
     adapters: tuple[tuple[str, str], ...] = ()
+    """LoRA adapters as (the id in the API, the adapter's folder), served beside the model itself."""
     max_responses: int = 1024
+    """How many responses are kept, so that later requests can continue from them."""
     max_response_bytes: int = 64 << 20
+    """How many bytes these take in all."""
     pooling: Literal["mean", "last"] | None = None
+    """How hidden states become embeddings, in place of what the model's folder says."""
     share_gate: int | None = None
+    """Reading a prefix once for several rows must save at least this many tokens of KV. None is 64 on a CPU, and on a
+    CUDA device as many as make 4 MiB of a layer.
+    """
     seed: int | None = None
+    """The base of the seeds given to requests without one; None draws it from the system."""
 
     def __post_init__(self) -> None:
         positive = {
@@ -108,31 +125,33 @@ class EngineConfig:
 
     @property
     def least_batch_tokens(self) -> int:
-        """Every decoding sequence runs in every step, and a prompt must still move forward beside them."""
+        """The fewest tokens of a step.
+
+        Every decoding sequence runs in every step, and a prompt must still advance beside them.
+        """
         return self.max_sequences + self.block_size
 
     def batch_tokens(self, device: str) -> int:
-        """Tokens that one step may run on a device of this type, if its memory is large enough."""
+        """Return the tokens that one step may run on a device of this type, if its memory is large enough."""
         return self.max_batch_tokens or max(_BATCH_TOKENS.get(device, 1024), self.least_batch_tokens)
 
     def gate(self, device: str, layer_bytes: int) -> int:
-        """share_gate on a device of this type, where a token takes so many bytes of one layer's KV."""
+        """Return share_gate for a device of this type, on which a token takes `layer_bytes` bytes of one layer's KV."""
         if self.share_gate is not None:
             return self.share_gate
         return _CPU_GATE if device == "cpu" else -(-_GATE_BYTES // layer_bytes)
 
     @property
     def room(self) -> int:
-        """Sequences that run or wait at once at most: no request can have more, of all its prompts together."""
+        """The most sequences that run or wait at once: no request can have more, over all its prompts."""
         return self.max_sequences + self.max_queue
 
     def kv_blocks(self, bytes_per_token: int, memory: int, fraction: float = 0.25, cap: int | None = None) -> int:
-        """How many blocks the pool gets: `num_blocks`, or what the memory allows.
+        """Return how many blocks the pool gets: `num_blocks`, or what the memory allows.
 
-        bytes_per_token: keys and values of all layers. memory: bytes the share is taken of (a CPU's RAM,
-        a GPU's free memory after loading). fraction, cap: the device's defaults, used where the settings
-        name none; a CPU's are a quarter of the RAM, and at most `cpu_pool`. Raises ConfigError when not even
-        one block fits.
+        bytes_per_token: keys and values of all layers. memory: the bytes of which a share is taken (a CPU's RAM, a
+        GPU's free memory after loading). fraction, cap: the device's defaults, used if the settings give none; a CPU's
+        are a quarter of the RAM, and at most `cpu_pool`. Raises ConfigError if not even one block fits.
         """
         if self.num_blocks is not None:
             return self.num_blocks

@@ -1,4 +1,6 @@
-"""The engine as a library: add, abort, step. Synchronous; the core process and the tests call it alike."""
+"""The engine's core: add, abort, step. Synchronous; the core process, the library and the tests call it in the same
+way.
+"""
 
 from __future__ import annotations
 
@@ -32,42 +34,44 @@ class Pending(Protocol):
     """A step that has been submitted."""
 
     def result(self) -> StepOutput:
-        """Wait for the step; every drawn token in the order of StepOutput. Raises what the step raised.
+        """Wait for the step and return every drawn token in the order of StepOutput. Raises what the step raised.
 
-        Asked for once, the oldest step's first.
+        To be called once, for the oldest step first.
         """
         ...
 
 
 class Runner(Protocol):
-    """What runs a step: a loaded model with its KV cache, or a test's deterministic stand-in."""
+    """What runs a step: a loaded model with its KV cache, or a deterministic stand-in in tests."""
 
     @property
     def ready(self) -> Ready:
-        """What was loaded, and how large the pool is: fixed from loading on."""
+        """What was loaded, and how large the block pool is; fixed once loaded."""
         ...
 
     @property
     def overlaps(self) -> bool:
-        """Whether a step runs while the host does something else, and tokens stay where the next one finds them."""
+        """Whether a step runs while the host does something else, with its tokens left where the next step
+        finds them.
+        """
         ...
 
     def submit(self, batch: Batch) -> Pending:
-        """Carry out copies, then chunks, then rows, after all that was submitted before.
+        """Carry out copies, then chunks, then rows, after everything that was submitted before.
 
-        Raises where that fails at once: whoever is not part of it goes on, with what the batch before has drawn.
-        A runner that overlaps returns before that is done, and has two steps to carry out at most; another may compute
-        the step here.
+        Raises if this fails at once; sequences that are not part of the batch go on, with what the batch before has
+        drawn. A runner that overlaps returns before the step is done, and has at most two steps to carry out; another
+        may compute the step here.
         """
         ...
 
 
-_Told = tuple[Batch, float, Outcome]  # a batch, when it began, and what it gave
+_Told = tuple[Batch, float, Outcome]  # a batch, when it began, and its outcome
 
 
 @dataclass(frozen=True, slots=True)
 class _Submitted:
-    """A batch that the runner has. began: when it was begun to be scheduled, by the clock of `time.perf_counter`."""
+    """A batch that the runner has. began: when its scheduling began, by the clock of `time.perf_counter`."""
 
     batch: Batch
     pending: Pending
@@ -75,14 +79,16 @@ class _Submitted:
 
 
 class Core:
-    """Scheduler and runner, joined: what is added is answered over the following steps.
+    """Scheduler and runner together: the answers to added groups are computed over the following steps.
 
-    Single-threaded; nothing here waits but for the runner. Same messages in the same order give the same tokens,
-    whether steps overlap or not: where they do, a step is scheduled and submitted before the result of the one before
-    is taken, so that the device goes on while the host tells and plans (ADR 0021).
+    Single-threaded; it never waits for anything except the runner (and for a grammar, if `wake` is None). The same
+    messages in the same order give the same tokens, whether steps overlap or not. If they overlap, a step is scheduled
+    and submitted before the result of the step before is taken, so that the device keeps running while the host reports
+    and plans (ADR 0021).
 
-    tokenizer: the text of a tokenizer.json, without which no grammar is taken. wake: called, from another thread,
-    when a group's grammar has been compiled, so that there is work; where it is None, `add` compiles and waits.
+    tokenizer: the text of a tokenizer.json; if it is None, grammars are refused. wake: called from another thread when
+    a group's grammar has been compiled, so that there is work; if it is None, `add` compiles the grammar and waits for
+    it.
     """
 
     def __init__(
@@ -97,10 +103,10 @@ class Core:
         self.grammars = Grammars(tokenizer, runner.ready, wake)
         self._runner = runner
         self._submitted: deque[_Submitted] = deque()
-        self._kept = 1 if runner.overlaps else 0  # batches that stay under way when a step returns
-        self._ended = 0.0  # when the newest outcome was told
+        self._kept = 1 if runner.overlaps else 0  # batches that stay in flight when a step returns
+        self._ended = 0.0  # when the newest outcome was reported
         self._failed: list[GroupFailed] = []
-        self._changed = False  # something ended outside a step: the counts are to be told
+        self._changed = False  # something ended outside a step: the counts must be reported
         self._taken = 0
         self._failures = 0
         self._steps = 0
@@ -108,17 +114,20 @@ class Core:
 
     @property
     def places_taken(self) -> int:
-        """Sequences that run, wait, or are held until their grammar is compiled."""
+        """The number of sequences that run, wait, or are held until their grammar is compiled."""
         return self.scheduler.living + self.grammars.held
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would do or tell anything."""
+        """Whether a step would do or report anything."""
         there = self.scheduler.running or self.scheduler.queue.waiting or self.grammars.due
         return bool(there or self._submitted or self._failed or self._changed)
 
     def add(self, message: Add | Embed) -> None:
-        """Queue a group; one that can never run here, or not now, fails in the next step's outcome."""
+        """Queue a group.
+
+        If it can never run here, or cannot be queued now, the next step's outcome reports that it failed.
+        """
         self._taken += 1
         if reason := self.scheduler.limits.refusal(message):
             self._failed.append(GroupFailed(message.group, reason, "refused"))
@@ -130,16 +139,16 @@ class Core:
             self.scheduler.add(message)
 
     def abort(self, message: Abort) -> None:
-        """End choices at once: their blocks are free when this returns, and no token of theirs follows."""
+        """End choices at once: when this returns their blocks are free, and no token of theirs follows."""
         self._taken += 1
         self.scheduler.abort(message.group, message.choices)
         self.grammars.abort(message.group, message.choices)
         self._changed = True
 
     def step(self) -> StepDone:
-        """Schedule and submit a batch; take the result of the oldest, where one is due, and tell it.
+        """Schedule and submit a batch; if the oldest batch's result is due, take and report it.
 
-        Raises CoreFailed when step after step cannot be run.
+        Raises CoreFailed if several steps in a row cannot be run.
         """
         began = time.perf_counter()
         self._release()
@@ -176,7 +185,7 @@ class Core:
                 self.scheduler.abort(add.group, aborted)
 
     def _submit(self, batch: Batch, began: float) -> bool:
-        """Give a batch to the runner; false when it does not take it, and then its groups have ended."""
+        """Give a batch to the runner. Return False, with the batch's groups ended, if the runner does not take it."""
         try:
             masks = self.grammars.masks(batch)
             pending = self._runner.submit(replace(batch, masks=masks) if masks else batch)
@@ -187,7 +196,7 @@ class Core:
         return True
 
     def _take(self) -> _Told:
-        """Wait for the oldest batch that was submitted, and take in what it gave."""
+        """Wait for the oldest batch that was submitted, and process its result."""
         one = self._submitted.popleft()
         try:
             output = one.pending.result()
@@ -209,7 +218,7 @@ class Core:
         return one.batch, one.began, outcome
 
     def _fail(self, batch: Batch, error: Exception) -> None:
-        """End the groups of a batch that could not be run; give up when nothing runs any more."""
+        """End the groups of a batch that could not be run; raise CoreFailed after several failures in a row."""
         _log.exception("a step of %d rows and %d chunks failed", len(batch.rows), len(batch.chunks))
         self._failures += 1
         if self._failures >= _FAILURES_IN_A_ROW:
@@ -218,7 +227,7 @@ class Core:
         self._failed += [GroupFailed(group, message, "failed") for group in self.scheduler.abort_batch(batch)]
 
     def stats(self) -> Stats:
-        """Counters since start, and gauges as they are now."""
+        """Return the counters since start, and the gauges as they are now."""
         scheduler, pool, unit = self.scheduler, self.scheduler.pool, self.ready.kv_bytes_per_token
         return Stats(
             blocks_used=pool.used,

@@ -1,7 +1,7 @@
 """A loaded model with its KV cache on the CPU: turns a Batch into tokens, and knows nothing of requests.
 
-One step is one pass: the tokens of all chunks and rows run through the products together, and only the
-rows of the residual stream that somebody draws from become logits. In deterministic mode it is several (passes.py).
+One step is one pass: the tokens of all chunks and rows run through the matrix products together, and only the rows of
+the residual stream that are drawn from become logits. In deterministic mode a step is several passes (passes.py).
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ if TYPE_CHECKING:
     from engine.device.runner import DeviceRunner
 
 _ROWS = 32  # rows of a pass in deterministic mode; products of one row alone take about half as long
-# Keys from which on an item is read in place, where its kernel is the faster one: in every dtype but a bfloat16 that
-# the CPU multiplies by itself, for which products are. Deterministic mode's shapes are those of products.
+# Items of at least so many keys are read in place if that kernel is the faster one: for every dtype except a bfloat16
+# that the CPU multiplies natively, for which batched products are faster. Deterministic mode always uses products.
 _IN_PLACE = 256
-_SPAN = 256  # keys that one item reads there: a row's last one is filled up with keys that it does not see
+_SPAN = 256  # keys per item in deterministic mode; a row's last item is padded with keys that the row does not see
 
 
 def load(config: EngineConfig) -> CpuRunner | DeviceRunner:
-    """Load the model on the backend that the settings and this machine come to; as CpuRunner.load.
+    """Load the model on the backend that the settings and this machine determine; like CpuRunner.load.
 
-    Raises ConfigError, too, where deterministic mode is asked for and does not hold here.
+    Also raises ConfigError if deterministic mode is asked for and does not hold on this machine.
     """
     runner = _load(config)
     if config.deterministic and not deterministic_trial.holds(
@@ -68,7 +68,7 @@ def _load(config: EngineConfig) -> CpuRunner | DeviceRunner:
     chosen = backend(config, machine)
     if chosen.device.type == "cpu" and chosen.kernels != "triton":
         return CpuRunner.load(config)
-    # Imported here: it brings in Triton, which a CPU need not have.
+    # Imported here because it imports Triton, which need not be installed for a CPU.
     from engine.device.runner import DeviceRunner
 
     return DeviceRunner.load(config, chosen)
@@ -76,8 +76,10 @@ def _load(config: EngineConfig) -> CpuRunner | DeviceRunner:
 
 @dataclass(frozen=True, slots=True)
 class CpuRunner:
-    """Runs steps, one at a time, on the thread that calls; the cache is the only thing that a step changes, but for
-    what the sampler remembers to save work."""
+    """Runs steps one at a time, on the calling thread.
+
+    A step changes the cache, and what the sampler remembers to save work; nothing else.
+    """
 
     overlaps: ClassVar[bool] = False
     ready: Ready
@@ -89,7 +91,7 @@ class CpuRunner:
 
     @classmethod
     def load(cls, config: EngineConfig) -> CpuRunner:
-        """Load the model and lay out the cache on the CPU; sets torch's threads to the cores this process may use.
+        """Load the model and allocate the cache on the CPU; set torch's threads to the cores that this process may use.
 
         Raises ModelError for files that cannot be run, ConfigError for settings that do not fit the model.
         """
@@ -124,20 +126,20 @@ class CpuRunner:
         )
         rows = None
         if config.deterministic:
-            # What transformers' classes do to a row may depend on where it stands, so there each row runs alone.
+            # In transformers' classes a row's numbers may depend on its index in the batch, so each row runs alone.
             rows = 1 if model.frequencies is None else fixed_rows(config.max_sequences, _ROWS)
         sampler = Sampler() if native is None else Sampler(exponentials(native), from_whole(native))
         return cls(ready, model, cache, _cpu_backend(config, native, model, cache, emulated=emulated), sampler, rows)
 
     def submit(self, batch: Batch) -> StepOutput:
-        """Carry out copies, then run chunks and rows, and draw; done when this returns."""
+        """Carry out copies, then run chunks and rows, and draw; all of it is done when this returns."""
         with torch.inference_mode():
             if batch.copies:
                 self._cache.copy_blocks(batch.copies)
             if not batch.chunks and not batch.rows:
                 return StepOutput()
             logits: list[torch.Tensor] = []
-            places: dict[int, int] = {}  # by sequence, the row of all these logits that it draws from
+            places: dict[int, int] = {}  # by sequence, the row of all these logits to draw from
             scored: dict[int, tuple[Logprobs, ...]] = {}
             pooled: dict[int, tuple[float, ...]] = {}
             for part in passes(batch, self._rows):
@@ -156,13 +158,13 @@ class CpuRunner:
             return replace(output, prompt_logprobs=scored, pooled=pooled) if scored or pooled else output
 
     def _logits(self, x: torch.Tensor, sources: list[int]) -> torch.Tensor:
-        """Scores [N, V] behind some tokens of a pass."""
+        """Return the logits [N, V] after the given tokens of a pass."""
         every = sources == list(range(len(x)))
         return self._model.logits(x if every else x[torch.tensor(sources)])
 
     def _forward(self, part: Pass) -> torch.Tensor:
-        """The residual stream [T, H] after the last layer, chunks' tokens first, then the rows'."""
-        tokens: list[int | None] = []  # never None, as nothing overlaps here; torch would not take it
+        """Return the residual stream [T, H] after the last layer: the chunks' tokens first, then the rows'."""
+        tokens: list[int | None] = []  # never None, as steps do not overlap here; torch would not accept it
         positions: list[int] = []
         for chunk in part.batch.chunks:
             tokens += chunk.tokens
@@ -176,7 +178,10 @@ class CpuRunner:
         return self._model.run(torch.tensor(tokens), where, ops, adapters)
 
     def _prompt_logprobs(self, batch: Batch, x: torch.Tensor) -> dict[int, tuple[Logprobs, ...]]:
-        """Of the chunks with next_tokens, by sequence; logits of a slice of positions at a time."""
+        """Return the prompt log probabilities of the chunks with next_tokens, by sequence.
+
+        Logits are computed for a slice of positions at a time.
+        """
         told: dict[int, tuple[Logprobs, ...]] = {}
         size = positions(self.ready.vocab_size)
         for chunk, begin in chunks_at(batch):
@@ -190,7 +195,7 @@ class CpuRunner:
         return told
 
     def _pooled(self, batch: Batch, x: torch.Tensor) -> dict[int, tuple[float, ...]]:
-        """Of the chunks whose hidden states are asked for, by sequence: their sum, or the prompt's last one."""
+        """Return the pooled hidden states that chunks ask for, by sequence: their sum, or the prompt's last one."""
         told: dict[int, tuple[float, ...]] = {}
         for chunk, begin in chunks_at(batch):
             end = begin + len(chunk.tokens)
@@ -204,9 +209,10 @@ class CpuRunner:
 def _cpu_backend(
     config: EngineConfig, native: Kernels | None, model: Model, cache: KvCache, *, emulated: bool
 ) -> NativeBackend | TorchBackend:
-    """The native backend where there are kernels that know this model; raises ConfigError where nothing else will do.
+    """Return the native backend if there are kernels that support this model, otherwise torch's.
 
-    emulated: the processor has no products in bfloat16.
+    emulated: the processor has no products in bfloat16. Raises ConfigError if the settings ask for the native backend
+    and it does not support this model.
     """
     turns = None if model.frequencies is None else rotations(model.frequencies, model.context)
     if native is not None and turns is not None and takes(model):

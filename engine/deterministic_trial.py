@@ -1,7 +1,8 @@
-"""Deterministic mode is tried before it is promised: how a product rounds is the business of a machine's libraries.
+"""Tests deterministic mode on this machine before it is promised, because rounding depends on the machine's libraries.
 
-The mode fixes the shapes of all that runs. That a row's numbers then depend neither on its place among the others nor
-on what these are, holds for the libraries that we know, and is seen here of those that are there. No torch.
+The mode fixes the shapes of everything that runs. Whether a row's numbers then depend neither on its place among the
+rows nor on the other rows is a property of the libraries: it holds for those that we know, and is tested here for those
+of this machine. No torch.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from engine.messages import Logprobs, Ready, Sampling
 
 Run = Callable[[Batch], StepOutput]
 
-_MOST = 128  # rows that are tried together: as many as any backend runs at a time
+_MOST = 128  # rows that are tried together: as many as any backend runs in one pass
 
 
 def holds(run: Run, ready: Ready, max_sequences: int, told: int) -> bool:
-    """Whether a row draws the same and is told the same of `told` tokens, alone and at any end of a full company.
+    """Whether a row draws the same token, with the same `told` likeliest tokens, alone and first or last among a full
+    set of rows.
 
-    Writes to the cache, whose blocks must be free. What is too small to be tried passes.
+    Writes to the cache, whose blocks must be free. A model or cache too small for the test passes.
     """
     most = min(max_sequences, _MOST, ready.blocks - 1)
     if most < 2 or ready.max_model_len < ready.block_size + 2:
@@ -34,7 +36,7 @@ def holds(run: Run, ready: Ready, max_sequences: int, told: int) -> bool:
 
 
 def _row(number: int, size: int, vocabulary: int, told: int) -> Row:
-    """A row behind one block that all share, with a block of its own."""
+    """Return a row behind one block that all rows share, with a block of its own."""
     draw = Draw(number, number, size + 1, Sampling(), logprobs=told)
     return Row(number, (104_729 * number + 1) % vocabulary, size, (0, number + 1), draw, cut=size)
 

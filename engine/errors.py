@@ -1,4 +1,4 @@
-"""What can go wrong in the engine, by whose fault it is. No torch, no asyncio."""
+"""The engine's errors, by who has to act on them. No torch, no asyncio."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ class EngineError(Exception):
 
 
 class ConfigError(EngineError):
-    """A setting is wrong, or two contradict each other: the operator's to mend."""
+    """A setting is wrong, or two contradict each other: the operator must change it."""
 
 
 class ModelError(EngineError):
@@ -16,11 +16,13 @@ class ModelError(EngineError):
 
 
 class GrammarError(EngineError):
-    """A grammar cannot be compiled: the client's to change."""
+    """A grammar cannot be compiled: the client must change it."""
 
 
 class RequestError(EngineError, ValueError):
-    """A request to the library asks for what cannot be; `param` is the field at fault, where it is one's."""
+    """A request to the library asks for something impossible; `param` is the field at fault, None if it is no single
+    field.
+    """
 
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -28,7 +30,7 @@ class RequestError(EngineError, ValueError):
 
 
 class CoreFailed(EngineError):
-    """The core process ended, or could not start; everything it had in hand is lost."""
+    """The core process ended, or could not start; all requests in it are lost."""
 
 
 class OutOfBlocks(EngineError):

@@ -1,4 +1,4 @@
-"""What a process keeps to its end is none of the garbage collector's business."""
+"""Keeps objects that live until a process ends away from the garbage collector."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def gc_frozen() -> Iterator[None]:
-    """All that is made in this block stays: no collection walks it, neither meanwhile nor later.
+    """Keep everything that is made in this block: no collection walks it, neither during the block nor later.
 
-    Importing torch and reading a vocabulary set off hundreds otherwise, which find next to nothing.
+    Importing torch and reading a vocabulary would otherwise trigger hundreds of collections, which find next to
+    nothing.
     """
     gc.disable()
     try:

@@ -1,9 +1,8 @@
 """The head of a GGUF file, read without the tensors' data: tokenizer, chat template, sizes, directory.
 
-The `gguf` package builds several NumPy objects for each of a vocabulary's strings: two seconds and
-150 MB for 49,152 tokens. The server process needs the strings alone, so it reads them itself.
-The layout is that of the GGUF specification (github.com/ggml-org/ggml, docs/gguf.md), versions 2
-and 3, little-endian.
+The `gguf` package builds several NumPy objects for each of a vocabulary's strings: two seconds and 150 MB for 49,152
+tokens. The server process needs only the strings, so it reads them itself. The layout is that of the GGUF specification
+(github.com/ggml-org/ggml, docs/gguf.md), versions 2 and 3, little-endian.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ _DEEPEST_ARRAY = 4
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """One entry of the file's tensor directory, as it stands there: checked against nothing yet.
+    """One entry of the file's tensor directory, as it is in the file and not yet checked.
 
-    shape: sizes, the fastest running first (the reverse of torch's order). kind: ggml's type number.
-    offset: of the first byte, counted from Header.data_start.
+    shape: sizes, the fastest varying first (the reverse of torch's order). kind: ggml's type number. offset: of the
+    first byte, counted from Header.data_start.
     """
 
     name: str
@@ -52,7 +51,7 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Everything before the tensors' data. data_start: where in the file that data begins, in bytes."""
+    """Everything before the tensors' data. data_start: the offset in the file at which that data begins, in bytes."""
 
     metadata: dict[str, Value]
     tensors: tuple[TensorInfo, ...]
@@ -60,18 +59,18 @@ class Header:
 
 
 def read_metadata(path: Path) -> dict[str, Value]:
-    """All key-value pairs of the file; raises ModelError for a file that cannot be read or is damaged."""
+    """Return all key-value pairs of the file; raise ModelError if it cannot be read or is damaged."""
     return read_header(path).metadata
 
 
 def read_header(path: Path) -> Header:
-    """The key-value pairs and the tensor directory; raises ModelError as read_metadata does."""
+    """Return the key-value pairs and the tensor directory; raise ModelError like read_metadata."""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _Cursor(data).header()
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror}") from error
-    except (struct.error, ValueError) as error:  # cut short, not UTF-8, or empty: then it cannot be mapped
+    except (struct.error, ValueError) as error:  # cut short, not UTF-8, or empty, which cannot be mapped
         raise ModelError(f"{path} is no GGUF file, or a damaged one ({error})") from error
 
 
@@ -79,7 +78,7 @@ _BEYOND = "the metadata ends beyond the end of the file"
 
 
 class _Cursor:
-    """A reading position in the mapped file. Every size is checked against what is left before use."""
+    """A reading position in the mapped file. Every size is checked against what is left before it is used."""
 
     def __init__(self, data: mmap.mmap) -> None:
         self._data = data
@@ -135,7 +134,7 @@ class _Cursor:
             self._at += count * width
             return values
         self._check(count, at_least=8)
-        if kind == _STRING:  # a vocabulary is a hundred thousand of them
+        if kind == _STRING:  # a fast path: a vocabulary has a hundred thousand strings
             return [self._string() for _ in range(count)]
         return [self._value(kind, depth) for _ in range(count)]
 
@@ -152,6 +151,6 @@ class _Cursor:
         return self._data[start : self._at].decode()
 
     def _check(self, count: int, at_least: int) -> None:
-        """Refuse a count of things of `at_least` bytes each that cannot fit into the rest of the file."""
+        """Refuse a count of entries of at least `at_least` bytes each that cannot fit into the rest of the file."""
         if count * at_least > self._size - self._at:
             raise ValueError(_BEYOND)

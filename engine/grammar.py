@@ -1,8 +1,8 @@
-"""Grammars: each text compiled once, one matcher per sequence, a mask of tokens for each draw.
+"""Grammars: each text is compiled once; there is one matcher per sequence, and a mask of tokens for each draw.
 
-The library (llguidance) is imported with the first grammar: a core without it runs everything else. A grammar
-is compiled in a thread, and its group waits outside the scheduler meanwhile. A mask costs some microseconds a
-row, so masks are computed in the step, where they are needed.
+The library (llguidance) is imported with the first grammar: a core without it runs everything else. A grammar is
+compiled in a thread, while its group waits outside of the scheduler. A mask costs some microseconds per row, so masks
+are computed in the step that needs them.
 """
 
 from __future__ import annotations
@@ -27,35 +27,37 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 MOST_BYTES = 256 << 10
-"""Longest grammar text, in UTF-8."""
+"""The longest grammar text, in bytes of UTF-8."""
 
 _LEXER_STATES = 50_000  # 1 to 2 kB each, at most, in every matcher
-_STACK = 64 << 20  # the library recurses along chains of rules; who tries a grammar beforehand does so with less
-_KEPT = 64  # compiled grammars
+_STACK = 64 << 20  # the library recurses along chains of rules; the server tries a grammar first, with less
+_KEPT = 64  # compiled grammars that are kept
 _NO_PACKAGE = "grammars need the llguidance package, which is not installed beside this engine"
 
 _REGEX_ERROR = re.compile(r"^error: (.+)$", re.MULTILINE)  # below the pattern, over several lines
-_SCHEMA_PLACE = re.compile(r"^at [0-9()]+: (?=failed to compile JSON schema)")  # in a text that is not the client's
+_SCHEMA_PLACE = re.compile(r"^at [0-9()]+: (?=failed to compile JSON schema)")  # not the client's text
 _REASONS = {"": "it cannot be followed", "NoExtensionBias": "there is no text that it lets through"}
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A grammar at its beginning. matcher: never advanced, only copied. mask: of the first token."""
+    """A grammar before its first token. matcher: never advanced, only copied. mask: of the first token."""
 
     matcher: LLMatcher
     mask: bytes
 
     def next(self, matcher: LLMatcher) -> bytes:
-        """The mask of a copy's next token: stop tokens alone once nothing else may follow, or when it is in error."""
+        """Return the mask for the next token of a copy: only stop tokens if nothing else may follow, or if
+        it is in error.
+        """
         return matcher.compute_bitmask()[: len(self.mask)]
 
 
 class Compiler:
     """Makes matchers for one model's tokens.
 
-    tokenizer: the text of a tokenizer.json. vocab_size: of the model's logits. stop_tokens: what ends an answer.
-    Raises GrammarError where the tokens cannot be read so.
+    tokenizer: the text of a tokenizer.json. vocab_size: of the model's logits. stop_tokens: the tokens that end an
+    answer. Raises GrammarError if there are none, if llguidance is not installed, or if it cannot read the tokens.
     """
 
     def __init__(self, tokenizer: str, vocab_size: int, stop_tokens: Collection[int]) -> None:
@@ -75,7 +77,7 @@ class Compiler:
         self._bytes = -(-vocab_size // 8)
 
     def compile(self, grammar: str) -> Compiled:
-        """Compile a text in the notation of messages.Add; raises GrammarError with a reason for the client."""
+        """Compile a text in the notation of messages.Add; raise GrammarError with a reason for the client."""
         if len(grammar.encode()) > MOST_BYTES:
             raise GrammarError(f"it is longer than {MOST_BYTES} bytes")
         matcher = self._new(self._tokens, in_lark(grammar), log_level=0, limits=self._limits)
@@ -87,7 +89,7 @@ class Compiler:
 
 @dataclass(frozen=True, slots=True)
 class _Spelling:
-    """How the library asks for a model's tokens, and for those of a text."""
+    """The interface through which the library asks for a model's tokens, and for those of a text."""
 
     eos_token_id: int
     tokens: list[bytes]
@@ -100,10 +102,10 @@ class _Spelling:
 
 
 def _tokens(tokenizer: str, vocab_size: int, stop_tokens: list[int]) -> LLTokenizer:
-    """The model's tokens for matchers. Text that spells a special token is text to them.
+    """Return the model's tokens for matchers. A text that spells a special token is treated as text.
 
-    A mask of text lets no special token through: where the library took one for the spelling of a text that must come
-    next, nothing could.
+    A mask of text allows no special token. If the library took a special token for the spelling of a required text,
+    nothing could be drawn.
     """
     from llguidance import LLTokenizer, TokenizerWrapper
     from tokenizers import Tokenizer
@@ -121,7 +123,9 @@ def _tokens(tokenizer: str, vocab_size: int, stop_tokens: list[int]) -> LLTokeni
 
 
 def _spelled_as_it_stands(tokenizer: str) -> str:
-    """The text of a tokenizer.json whose tokenizer puts no space before a text, as SentencePiece's models have it."""
+    """Return the text of a tokenizer.json changed so that it puts no space before a text, as
+    SentencePiece's models do.
+    """
     made: dict[str, Any] = json.loads(tokenizer)
     normalizer = made.get("normalizer") or {}
     steps = [step for step in normalizer.get("normalizers", [normalizer]) if step and step["type"] != "Prepend"]
@@ -136,7 +140,7 @@ def _spelled_as_it_stands(tokenizer: str) -> str:
 
 
 def in_lark(grammar: str) -> str:
-    """The same grammar without entries in GBNF; raises GrammarError. It takes its time: 0.3 s for ten kilobytes."""
+    """Return the same grammar without entries in GBNF; raise GrammarError. Slow: 0.3 s for ten kilobytes."""
     if '"gbnf"' not in grammar:
         return grammar
     from llguidance.gbnf_to_lark import gbnf_to_lark
@@ -154,7 +158,7 @@ def in_lark(grammar: str) -> str:
 
 
 def reason(matcher: LLMatcher) -> str:
-    """Why a matcher is in error: one line of at most 300 characters, for the client."""
+    """Return why a matcher is in error: one line of at most 300 characters, for the client."""
     text = matcher.get_error()
     found = _REGEX_ERROR.search(text)
     line = found[1] if found else next(iter(text.splitlines()), "")
@@ -163,20 +167,20 @@ def reason(matcher: LLMatcher) -> str:
 
 @dataclass(slots=True)
 class _Follower:
-    """A sequence under a grammar. matcher: None until its first token, so that siblings share the first mask."""
+    """A sequence under a grammar. matcher: None before its first token, so that siblings share the first mask."""
 
     group: int
     compiled: Compiled
     matcher: LLMatcher | None = None
 
     def mask(self) -> bytes:
-        """What may be drawn now."""
+        """Return which tokens may be drawn now."""
         return self.compiled.mask if self.matcher is None else self.compiled.next(self.matcher)
 
 
 @dataclass(slots=True)
 class _Held:
-    """A group whose grammar is being compiled. aborted: choices that have been ended meanwhile."""
+    """A group whose grammar is being compiled. aborted: choices that have been ended in the meantime."""
 
     add: Add
     compiled: Future[Compiled]
@@ -184,10 +188,10 @@ class _Held:
 
 
 class Grammars:
-    """All grammars of a core, and where its sequences are in them. Owned by the core's thread.
+    """All grammars of a core, and the state of its sequences in them. Owned by the core's thread.
 
-    tokenizer: as in Compiler; None where none was given, and then every grammar is refused. wake: called, from a
-    thread of its own, when a held group may go on; None where nobody sleeps, and then `hold` waits.
+    tokenizer: as in Compiler; if it is None, every grammar is refused. wake: called from another thread when a held
+    group may go on; if it is None, `hold` waits for the compilation.
     """
 
     def __init__(self, tokenizer: str | None, ready: Ready, wake: Callable[[], None] | None) -> None:
@@ -204,19 +208,19 @@ class Grammars:
 
     @property
     def held(self) -> int:
-        """Choices whose grammar is being compiled."""
+        """The number of choices whose grammar is being compiled."""
         return sum([len(held.add.choices) - len(held.aborted) for held in self._held.values()])
 
     @property
     def due(self) -> bool:
-        """Whether `release` would give something."""
+        """Whether `release` would return anything."""
         return any(held.compiled.done() for held in self._held.values())
 
     def hold(self, add: Add, grammar: str) -> None:
         """Keep a group until its grammar is compiled; then `wake` is called and the group is due."""
         compiled = self._compiled.get(grammar)
         if compiled is None:
-            # One that fails is kept as well: it fails again without any work.
+            # One that fails is kept as well, so that it fails again without work.
             compiled = self._compiled[grammar] = self._submit(grammar)
             if len(self._compiled) > _KEPT:
                 self._compiled.popitem(last=False)
@@ -228,15 +232,16 @@ class Grammars:
             compiled.add_done_callback(lambda _: wake())
 
     def release(self) -> list[tuple[Add, Compiled | str, frozenset[int]]]:
-        """The groups that are due, in order of arrival: each with its grammar, or why it has none, and the choices
-        that were ended meanwhile."""
+        """Return the groups that are due, in order of arrival: each with its grammar, or why it has none, and the
+        choices that were ended in the meantime.
+        """
         due = [held for held in self._held.values() if held.compiled.done()]
         for held in due:
             del self._held[held.add.group]
         return [(held.add, _outcome(held.compiled), frozenset(held.aborted)) for held in due]
 
     def abort(self, group: int, choices: Collection[int] | None) -> None:
-        """End choices of a held group, all of them for None; another group is none of this one's business."""
+        """End choices of a held group, or all of them if `choices` is None; groups that are not held are ignored."""
         if held := self._held.get(group):
             held.aborted.update(range(len(held.add.choices)) if choices is None else choices)
             if held.aborted.issuperset(range(len(held.add.choices))):
@@ -250,7 +255,7 @@ class Grammars:
             threading.stack_size(stack)
 
     def _compile(self, grammar: str) -> Compiled:
-        """Runs in the thread."""
+        """Compile a grammar; runs in the thread."""
         if self._compiler is None:
             if self._tokenizer is None:
                 raise GrammarError("this engine was started without its tokenizer, so it takes no grammar")
@@ -260,32 +265,32 @@ class Grammars:
     # Sequences under a grammar
 
     def follow(self, group: int, sequences: Iterable[int], compiled: Compiled) -> None:
-        """From now on these sequences, which have no token yet, keep to a grammar."""
+        """Put these sequences, which have no token yet, under a grammar."""
         for sequence in sequences:
             self._followers[sequence] = _Follower(group, compiled)
 
     def masks(self, batch: Batch) -> Mapping[int, bytes]:
-        """The masks of a batch's draws, by sequence; those of sequences without a grammar are left out."""
+        """Return the masks of a batch's draws, by sequence, without those of sequences that have no grammar."""
         if not self._followers:
             return {}
         found = [(draw.sequence, self._followers.get(draw.sequence)) for draw in batch.draws]
         return {sequence: follower.mask() for sequence, follower in found if follower is not None}
 
     def advance(self, tokens: Iterable[tuple[int, int]]) -> dict[int, str]:
-        """Take in drawn tokens, as (sequence, token); returns the groups that cannot go on, each with the reason."""
+        """Process drawn tokens, as (sequence, token); return the groups that cannot go on, each with the reason."""
         failed: dict[int, str] = {}
         for sequence, token in tokens if self._followers else ():
             if (follower := self._followers.get(sequence)) is None:
                 continue
             if follower.matcher is None:
                 follower.matcher = follower.compiled.matcher.deep_copy()
-            # One that failed at its mask takes a stop token without a word.
+            # A matcher that failed when its mask was computed accepts a stop token without reporting an error.
             if not follower.matcher.consume_token(token) or follower.matcher.is_error():
                 failed[follower.group] = f"the grammar could not be followed: {reason(follower.matcher)}"
         return failed
 
     def keep(self, living: Callable[[int], bool]) -> None:
-        """Forget the sequences that live no more."""
+        """Forget the sequences that are not living any more."""
         for sequence in [sequence for sequence in self._followers if not living(sequence)]:
             del self._followers[sequence]
 
@@ -294,7 +299,7 @@ def _outcome(compiled: Future[Compiled]) -> Compiled | str:
     error = compiled.exception()
     if error is None:
         return compiled.result()
-    if not isinstance(error, GrammarError):  # nothing that a grammar does may end the core
+    if not isinstance(error, GrammarError):  # no grammar may end the core
         _log.error("a grammar could not be compiled", exc_info=error)
         return "the grammar could not be compiled"
     return f"the grammar cannot be used: {error}"

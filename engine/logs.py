@@ -1,4 +1,6 @@
-"""The engine's log lines on their way out: written by a thread, so that a pipe nobody reads stops neither loop."""
+"""The engine's log lines are written by a thread, so that a pipe that nobody reads stops neither event loop
+nor step loop.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +11,23 @@ from logging.handlers import QueueHandler, QueueListener
 
 STANDARD_ERROR = 2
 MOST_LINES = 10_000
-"""Lines that wait to be written; beyond, new ones are dropped."""
+"""The most lines that wait to be written; further ones are dropped."""
 FLUSH_SECONDS = 2.0
-"""How long the end of the process waits for what has not been written."""
+"""How long the end of the process waits for lines that have not been written."""
 
 
 class _Written(logging.Handler):
-    """Writes each line as it is to a file descriptor. Called by one thread, which may stand still in it: no lock."""
+    """Writes each line unchanged to a file descriptor.
+
+    Called by one thread, which may block in it, so it has no lock.
+    """
 
     def __init__(self, fd: int) -> None:
         super().__init__()
         self._fd = fd
 
     def createLock(self) -> None:
-        self.lock = None  # the end of the process would wait for it
+        self.lock = None  # the process would wait for it when it ends
 
     def emit(self, record: logging.LogRecord) -> None:
         rest = f"{record.getMessage()}\n".encode("utf-8", "backslashreplace")
@@ -30,13 +35,13 @@ class _Written(logging.Handler):
             while rest:
                 rest = rest[os.write(self._fd, rest) :]
         except OSError:
-            pass  # full, closed or gone: the next line may fare better
+            pass  # full, closed or gone: the next line may succeed
 
 
 class Waiting(QueueHandler):
-    """Formats records where they are made, and has them written by a thread of its own.
+    """Formats records where they are logged, and has them written by a thread of its own.
 
-    How many were dropped is said by a line of its own, as soon as there is room for it.
+    The number of dropped lines is logged as a line of its own as soon as there is room for it.
     """
 
     queue: queue.Queue[logging.LogRecord]
@@ -44,7 +49,7 @@ class Waiting(QueueHandler):
     def __init__(self, fd: int = STANDARD_ERROR, most_lines: int = MOST_LINES) -> None:
         super().__init__(queue.Queue(most_lines))
         self._dropped = 0
-        QueueListener(self.queue, _Written(fd)).start()  # a daemon: a full pipe keeps no process from ending
+        QueueListener(self.queue, _Written(fd)).start()  # a daemon thread, which keeps no process from ending
 
     def enqueue(self, record: logging.LogRecord) -> None:
         try:
@@ -63,19 +68,19 @@ class Waiting(QueueHandler):
         return record
 
     def flush(self) -> None:
-        """Wait until what was logged up to now is written, or cannot be in time."""
+        """Wait until everything logged so far is written, or until the time is over."""
         with self.queue.all_tasks_done:
             self.queue.all_tasks_done.wait_for(lambda: not self.queue.unfinished_tasks, FLUSH_SECONDS)
 
 
 def configure(level: int | str, form: str) -> None:
-    """Send the records of this process from `level` on to standard error. form: as logging.Formatter takes it."""
+    """Send this process's records from `level` on to standard error. form: as logging.Formatter takes it."""
     _hold_the_number()
     logging.basicConfig(level=level, handlers=[Waiting()], format=form)
 
 
 def _hold_the_number() -> None:
-    """Open the null device where standard error is closed: lines would go to whatever gets its number."""
+    """Open the null device if standard error is closed: otherwise lines would go to whatever file gets its number."""
     try:
         os.fstat(STANDARD_ERROR)
     except OSError:

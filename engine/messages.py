@@ -1,11 +1,11 @@
-"""The channel between the server process and the core process: plain frozen types, no torch.
+"""The messages of the channel between the server process and the core process: plain frozen types, no torch.
 
-The server sends one Start, then Add, Embed and Abort; the core answers with one Ready, then a StepDone after
-every step, and with Broken when it cannot go on. Every one of them leads to a step, though it may have
-nothing to run. A group is one request, a choice one of its sequences (0 .. n-1).
+The server sends one Start, then Add, Embed and Abort; the core answers with one Ready, then with a StepDone after every
+step, and with Broken if it cannot go on. Every Add, Embed and Abort leads to a step, though that may have nothing to
+run. A group is one request, a choice one of its sequences (0 .. n-1).
 
-On the socket a message is its pickle behind its length. Pickle is right here and nowhere else: both ends
-are the same code of one installation, and the socket pair between them is theirs alone.
+On the socket a message is its pickle preceded by its length. Pickle is safe here, and only here: both ends are the same
+code of one installation, and no other process has access to the socket pair between them.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from engine.config import EngineConfig
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The first message: the settings, and what loads the model, as "module:name" of a function that
-    takes an EngineConfig and gives a runner (engine.core.Runner).
+    """The first message: the settings, and what loads the model.
 
-    tokenizer: the text of a tokenizer.json, from which grammars learn what a token stands for; None takes none.
+    loader: "module:name" of a function that takes an EngineConfig and returns a runner (engine.core.Runner). tokenizer:
+    the text of a tokenizer.json, from which grammars learn the text of each token; if it is None, grammars are refused.
     """
 
     config: EngineConfig
@@ -32,30 +32,34 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the tokens of a choice are drawn; every default leaves the model's distribution alone.
-
-    temperature 0 means greedy; top_k 0, top_p 1 and min_p 0 mean off. presence_penalty and frequency_penalty
-    look at what the choice has drawn (OpenAI's formula), repetition_penalty at that and the prompt (CTRL's).
-    logit_bias: (token, what is added to its logit). bad_words: token sequences whose last token is never drawn
-    behind the others. allowed_tokens: nothing else is drawn; None allows all. min_tokens: a stop token of the
-    group is not drawn before so many others have been.
-    """
+    """How the tokens of a choice are drawn. Every default leaves the model's distribution unchanged."""
 
     temperature: float = 1.0
+    """0 means greedy."""
     top_k: int = 0
+    """0 means off."""
     top_p: float = 1.0
+    """1 means off."""
     min_p: float = 0.0
+    """0 means off."""
     presence_penalty: float = 0.0
+    """For tokens that the choice has drawn (OpenAI's formula)."""
     frequency_penalty: float = 0.0
+    """In proportion to how often the choice has drawn the token (OpenAI's formula)."""
     repetition_penalty: float = 1.0
+    """For tokens that the choice has drawn and those of the prompt (CTRL's formula)."""
     logit_bias: tuple[tuple[int, float], ...] = ()
+    """(token, what is added to its logit)."""
     bad_words: tuple[tuple[int, ...], ...] = ()
+    """Token sequences whose last token is never drawn after the others."""
     allowed_tokens: tuple[int, ...] | None = None
+    """No other token is drawn; None allows all."""
     min_tokens: int = 0
+    """No stop token of the group is drawn before this many other tokens have been."""
 
     @property
     def edits(self) -> bool:
-        """Whether it changes single tokens' logits by itself, ahead of temperature, top-k, top-p and min-p."""
+        """Whether it changes single tokens' logits by itself, before temperature, top-k, top-p and min-p."""
         return bool(
             self.presence_penalty
             or self.frequency_penalty
@@ -67,7 +71,7 @@ class Sampling:
 
     @property
     def looks_back(self) -> bool:
-        """Whether what it does to logits depends on the tokens that stand before."""
+        """Whether its changes of logits depend on the tokens before."""
         return bool(
             self.presence_penalty
             or self.frequency_penalty
@@ -78,7 +82,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One choice of a group: the key of its random numbers (int64), its new tokens at most, how they are drawn."""
+    """One choice of a group: the key of its random numbers (int64), the most new tokens, and how they are drawn."""
 
     seed: int
     max_tokens: int
@@ -87,26 +91,29 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """A new group: n choices over one prompt, which is computed once whatever each of them asks for.
-
-    stop_tokens: ids that end a choice with reason "stop" (the model's EOS ids included unless the client
-    said to ignore them); the stop token itself is reported and counted but never detokenized.
-    logprobs: how many of the likeliest tokens are told with each drawn one, besides its own; None computes
-    none. prompt_logprobs: the same for the prompt's tokens, told once in Started. salt: the prompt's blocks are
-    shared with groups of the same salt only. grammar: what every choice must match: llguidance's list of
-    grammars as JSON, where an entry may hold "gbnf" in place of "lark_grammar"; None lets all through.
-    adapter: name of the LoRA adapter, None for the model alone.
-    """
+    """A new group: n choices over one prompt, which is computed once whatever each of them asks for."""
 
     group: int
     prompt: tuple[int, ...]
     choices: tuple[Choice, ...]
     stop_tokens: frozenset[int]
+    """Ids that end a choice with reason "stop" (including the model's EOS ids unless the client said to ignore them).
+    The stop token itself is reported and counted but never detokenized.
+    """
     logprobs: int | None = None
+    """How many of the likeliest tokens are returned with each drawn one, besides its own log probability; None computes
+    none.
+    """
     prompt_logprobs: int | None = None
+    """The same for the prompt's tokens, returned once in Started."""
     salt: str = ""
+    """The prompt's blocks are shared only with groups of the same salt."""
     grammar: str | None = None
+    """What every choice must match: llguidance's list of grammars as JSON, in which an entry may hold "gbnf" in place
+    of "lark_grammar"; None allows everything.
+    """
     adapter: str | None = None
+    """The name of the LoRA adapter; None for the base model."""
 
     @classmethod
     def alike(
@@ -119,14 +126,14 @@ class Add:
         sampling: Sampling,
         stop_tokens: frozenset[int],
     ) -> Add:
-        """n choices that differ in their seeds only: choice i draws with seed + i."""
+        """Return a group of n choices that differ only in their seeds: choice i draws with seed + i."""
         choices = tuple([Choice(wrap_seed(seed + i), max_tokens, sampling) for i in range(n)])
         return cls(group, prompt, choices, stop_tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """End these choices of a group (all of them when `choices` is None); unknown ones are ignored."""
+    """End these choices of a group (all of them if `choices` is None); unknown ones are ignored."""
 
     group: int
     choices: tuple[int, ...] | None = None
@@ -148,29 +155,31 @@ class Embed:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The core has loaded the model. Sizes in tokens; `blocks` of `block_size` tokens each.
-
-    batch_tokens: that one step may run, as the runner has found it; None leaves it to the settings. layers: among which
-    a token's KV is divided. kernels, quantization: those that it runs by, "none" for weights as their file has them.
-    """
+    """The core has loaded the model."""
 
     vocab_size: int
     max_model_len: int
+    """In tokens."""
     blocks: int
+    """The number of blocks of `block_size` tokens each."""
     block_size: int
     kv_bytes_per_token: int
     eos_tokens: frozenset[int]
     device: str
     dtype: str
     batch_tokens: int | None = None
+    """Tokens that one step may run, as the runner determined it; None leaves it to the settings."""
     layers: int = 1
+    """The number of layers among which a token's KV is divided."""
     kernels: str = "torch"
+    """The kernels that the model runs with."""
     quantization: str = "none"
+    """"none" for weights as their file has them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Logprobs:
-    """Of one token: its own log probability and rank (1 for the likeliest), and the likeliest tokens, falling.
+    """The log probability and rank of one token (1 for the likeliest), and the likeliest tokens, in descending order.
 
     Natural logarithms, of the model's own distribution: before penalties, bias, masks and temperature.
     """
@@ -182,7 +191,7 @@ class Logprobs:
 
 @dataclass(frozen=True, slots=True)
 class TokenDrawn:
-    """One new token of one choice; `finish` is "stop" or "length" when it was the choice's last."""
+    """One new token of one choice; `finish` is "stop" or "length" if it was the choice's last."""
 
     group: int
     choice: int
@@ -191,16 +200,16 @@ class TokenDrawn:
     logprobs: Logprobs | None = None
 
     def __reduce__(self) -> tuple[type[TokenDrawn], tuple[int, int, int, str | None, Logprobs | None]]:
-        # The most frequent type by far: this is a third of what pickling slots by name costs.
+        # The most frequent type by far: this costs a third of pickling slots by name.
         return TokenDrawn, (self.group, self.choice, self.token, self.finish, self.logprobs)
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A group's prompt is computed: told once, in the step that draws its first tokens, ahead of them.
+    """A group's prompt is computed: sent once, in the step that draws its first tokens, before them.
 
-    cached_tokens: of the prompt, those whose keys and values were there already. prompt_logprobs: one entry per
-    prompt token where they were asked for, None for the first, which follows nothing.
+    cached_tokens: the prompt tokens whose keys and values were already there. prompt_logprobs: one entry per prompt
+    token if they were asked for; None for the first token, which follows nothing.
     """
 
     group: int
@@ -220,9 +229,9 @@ class Embedded:
 class GroupFailed:
     """The core will not go on with this group; the message is for the client.
 
-    kind: "refused" for a request that can never run here, which is the client's to change; "unsatisfiable" for one
-    whose grammar or rules for drawing cannot be kept, which is so too; "busy" when too many wait already, so that it
-    may come again later; "failed" when the engine could not compute it.
+    kind: "refused" for a request that can never run here, so the client must change it; "unsatisfiable" for one whose
+    grammar or rules for drawing cannot be satisfied, which the client must change too; "busy" if too many wait already,
+    so the client may retry later; "failed" if the engine could not compute it.
     """
 
     group: int
@@ -232,19 +241,14 @@ class GroupFailed:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Counters since start (totals) and gauges (now), as docs/reference/metrics.md names them.
-
-    peak_blocks: most blocks in use at once since start. prefix_kv_bytes_read: bytes of KV read by work
-    items shared by several rows; kv_bytes_read: by all items. kv_bytes_unshared: what the same steps
-    would have read if every row had read its whole past for itself. prefix_cache_hits, prefix_cache_misses:
-    prompt tokens that were found computed when their group was admitted, and those that were not.
-    """
+    """Counters since start (totals) and gauges (now), named as in docs/reference/metrics.md."""
 
     blocks_used: int = 0
     blocks_cached: int = 0
     blocks_free: int = 0
     blocks_shared: int = 0
     peak_blocks: int = 0
+    """Most blocks in use at once since start."""
     running: int = 0
     waiting: int = 0
     forks: int = 0
@@ -254,37 +258,46 @@ class Stats:
     prompt_tokens_computed: int = 0
     tokens_drawn: int = 0
     kv_bytes_read: int = 0
+    """Bytes of KV read by all work items."""
     prefix_kv_bytes_read: int = 0
+    """Bytes of KV read by work items that several rows share."""
     kv_bytes_unshared: int = 0
+    """What the same steps would have read if every row had read its whole past by itself."""
     prefix_cache_hits: int = 0
+    """Prompt tokens that were found computed when their group was admitted."""
     prefix_cache_misses: int = 0
+    """Prompt tokens that were not."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepDone:
-    """What one step gave: all tokens drawn in it, groups that failed, and the stats after it.
-
-    seconds: of the clock that it took, from its schedule until it is told; where it ran beside the step before it, from
-    when that one was told, so that no second counts twice. batch_sequences: its chunks and rows; 0 where nothing is
-    told of any, as when the core only submits (ADR 0021). started: groups whose prompts were computed in it.
-    embedded: answers to Embed.
-
-    taken: how many messages the core has taken in since its start, this step's included.
-    """
+    """The result of one step."""
 
     tokens: tuple[TokenDrawn, ...]
+    """All tokens drawn in it."""
     failed: tuple[GroupFailed, ...]
+    """Groups that failed."""
     seconds: float
+    """Wall-clock time that it took, from its scheduling until its result is reported. If it ran beside the step before
+    it, from when that one was reported, so that no second counts twice.
+    """
     batch_sequences: int
+    """The number of its chunks and rows; 0 if the message reports no batch, as when the core only submits
+    one (ADR 0021).
+    """
     stats: Stats
+    """The stats after it."""
     taken: int
+    """How many messages the core has processed since its start, including those before this step."""
     started: tuple[Started, ...] = ()
+    """Groups whose prompts were computed in it."""
     embedded: tuple[Embedded, ...] = ()
+    """Answers to Embed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """The core's last words: why it could not load, or cannot go on."""
+    """The core's last message: why it could not load, or cannot go on."""
 
     message: str
 
@@ -303,12 +316,12 @@ HEADER = 4  # bytes of a message's length, big-endian
 
 
 def pack(message: Message) -> bytes:
-    """One message as it goes on the socket, its length included."""
+    """Return one message as it is sent on the socket, including its length."""
     body = pickle.dumps(message, protocol=5)
     return len(body).to_bytes(HEADER, "big") + body
 
 
 def unpack(body: bytes) -> Message:
-    """The message of a body, its length taken off."""
+    """Return the message of a body, without the length."""
     message: Message = pickle.loads(body)  # noqa: S301  (the other end is this same code; see above)
     return message

@@ -1,4 +1,4 @@
-"""The words behind `python -m engine`: how the server is reached, and the settings of the engine."""
+"""The command line of `python -m engine`: how the server is reached, and the engine's settings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DEFAULT = {field.name: field.default for field in fields(EngineConfig)}
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How the server is reached, who is told of it, and when it ends; the rest is the EngineConfig."""
+    """How the server is reached, where it is registered, and when it ends; everything else is in EngineConfig."""
 
     uds: Path | None
     host: str
@@ -35,14 +35,17 @@ class Options:
 
     @property
     def registration(self) -> Registration | None:
-        """Where the server is to make itself known, None for nowhere."""
+        """Where the server is to register itself; None if it is not."""
         if self.register is None or self.advertise is None:
             return None
         return Registration(self.register, self.advertise, self.register_token)
 
 
 def read_words(argv: Sequence[str] | None) -> tuple[Options, argparse.Namespace]:
-    """Read the words; wrong ones end the process, as argparse does it. What is for the engine is checked later."""
+    """Read the command line; wrong options end the process, as argparse does.
+
+    The engine's settings are checked later.
+    """
     words = parser()
     given = words.parse_args(argv)
     if (given.register is None) != (given.advertise is None) or (given.register_token and not given.register):
@@ -51,9 +54,9 @@ def read_words(argv: Sequence[str] | None) -> tuple[Options, argparse.Namespace]
 
 
 def engine_config(given: argparse.Namespace) -> EngineConfig:
-    """The engine's settings; what was not given keeps the default that stands there.
+    """Return the engine's settings; those that were not given keep their defaults.
 
-    Raises ConfigError for wrong ones and ModelError where the path holds no model.
+    Raises ConfigError for wrong ones and ModelError if the path holds no model.
     """
     model = Path(given.model)
     if not model.exists():
@@ -65,7 +68,7 @@ def engine_config(given: argparse.Namespace) -> EngineConfig:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of all words; a setting of the engine that is not given is absent from what it gives."""
+    """Return the parser of all options; a setting of the engine that is not given is absent from its result."""
     words = argparse.ArgumentParser(
         prog="python -m engine",
         usage="%(prog)s MODEL [options]",
@@ -262,7 +265,9 @@ def _url(text: str) -> str:
 
 
 def _secret(text: str) -> str:
-    """Find a secret where the word says: on the command line itself, everybody on the machine would see it."""
+    """Return a secret from the place that the option names: on the command line itself every user of the machine could
+    see it.
+    """
     if (name := re.fullmatch(r"\$\{(\w+)\}", text)) is not None:
         found = os.environ.get(name[1], "")
     elif text.startswith("file:"):

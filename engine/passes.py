@@ -1,9 +1,10 @@
-"""A step as passes through the model: one in all, or, in deterministic mode, parts of shapes that no company changes.
+"""A step as passes through the model: normally one; in deterministic mode several, whose shapes do not depend on the
+other sequences.
 
-A product with another number of rows may be another kernel with another order of its sums, and in bfloat16 that shows
-in the tokens. So in deterministic mode each chunk, whose shape is its prompt's own, is a pass for itself, and decoding
-rows run so many at a time, the last ones filled up. Rows of different adapters run apart, so that the adapters'
-products have that shape too. No torch.
+A product with another number of rows may use another kernel with another order of its sums, and in bfloat16 that can
+change tokens. So in deterministic mode each chunk, whose shape depends on its prompt alone, is a pass of its own, and
+decoding rows run in passes of a fixed number of rows, the last one padded. Rows of different adapters run in different
+passes, so that the adapters' products have that shape too. No torch.
 """
 
 from __future__ import annotations
@@ -16,19 +17,24 @@ from engine.batch import Batch, KvSpan, Row
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A part of a step. rows: its batch's own and, to fill up, its last one again: nothing is stored or drawn there."""
+    """A part of a step.
+
+    rows: the batch's own rows, padded with copies of the last one. Nothing is stored or drawn for the padding.
+    """
 
     batch: Batch
     rows: tuple[Row, ...]
 
 
 def fixed_rows(max_sequences: int, most: int) -> int:
-    """How many rows run at a time: the power of two that all sequences fit into, `most` where it is less."""
+    """Return how many rows run in one pass: the power of two that holds all sequences, but at most `most`."""
     return min(1 << (max_sequences - 1).bit_length(), most)
 
 
 def passes(batch: Batch, rows: int | None) -> list[Pass]:
-    """The passes of a step, each chunk alone and decoding rows `rows` at a time; one pass for all where that is None.
+    """Return the passes of a step: each chunk alone, decoding rows `rows` at a time.
+
+    One pass for everything if `rows` is None.
 
     Copies and masks stay with the step.
     """

@@ -1,4 +1,4 @@
-"""What this process may use of its machine, and giving back what it does not need."""
+"""What this process may use of its machine, and returning memory that it does not need."""
 
 from __future__ import annotations
 
@@ -12,21 +12,26 @@ from engine.cgroups import cpus, memory_bytes
 
 
 def ram() -> int:
-    """Bytes of RAM this process may use: the machine's, or what its control groups allow where that is less."""
+    """Return the bytes of RAM that this process may use: the machine's, or what its control groups allow if
+    that is less.
+    """
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limit = memory_bytes()
     return machine if limit is None else min(machine, limit)
 
 
 def give_back() -> None:
-    """Give what was freed back to the system, where the C library can: glibc keeps it, which loading leaves a tenth of
-    a small model of."""
+    """Return freed memory to the system, if the C library can: glibc keeps it, which after loading is a tenth of a
+    small model's size.
+    """
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def usable_cores() -> int:
-    """Threads that torch should take: its own default, but no more than affinity and the control groups allow."""
+    """Return how many threads torch should use: its own default, but no more than affinity and the control
+    groups allow.
+    """
     cores = min(torch.get_num_threads(), len(os.sched_getaffinity(0)))
     allowed = cpus()
     return cores if allowed is None else max(min(cores, round(allowed)), 1)

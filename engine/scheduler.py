@@ -1,9 +1,11 @@
-"""Which sequences run in the next step. Counts, queues and tables only; no tensors, no clock, no randomness.
+"""The scheduler: which sequences run in the next step. Counts, queues and tables only; no tensors, no clock, no
+randomness.
 
-Order is age: the group's arrival, then the choice. Decoding sequences run in every step; what is left of the
-token budget goes to prompts. When blocks run out, the youngest running sequence of the widest group gives its
-blocks back and is computed again later; its siblings, and the prompt they share, stay. So it does for a group that has
-waited long enough (Queue.claim): however wide some requests are, each of the others gets a sequence to run.
+Sequences are ordered by age: by their group's arrival, then by choice. Decoding sequences run in every step; prompts
+get what is left of the token budget. If there are too few blocks, the youngest running sequence of the widest group is
+preempted: it gives its blocks back and is computed again later, while its siblings, and the prompt they share, stay.
+The same sequence is preempted for a group that has waited long enough (Queue.claim): however wide some requests are,
+each of the others gets a sequence to run.
 """
 
 from __future__ import annotations
@@ -23,22 +25,22 @@ from engine.step_in_flight import Outcome, StepInFlight, publish
 
 
 class Scheduler:
-    """Queues, block tables and the rules that move sequences between them.
+    """The queue, the block tables, and the rules that move sequences between states.
 
-    At most two batches are under way: `schedule` may be called once more before `receive` for the batch before. Each
-    gets exactly one `receive`, in the order of their schedules, or `abort_batch`: the older one when it failed, the
-    newer one when it could not be submitted. Anything else may be called between. Steps run in that order too, so
-    what a batch under way still reads or writes may be given away: who gets it runs later. What a step gives to a
-    sequence that has ended meanwhile is void.
+    At most two batches are in flight: `schedule` may be called once more before `receive` for the batch before. Each
+    batch gets exactly one `receive`, in the order of the `schedule` calls, or one `abort_batch`: for the older batch if
+    it failed, for the newer one if it could not be submitted. All other methods may be called in between. Steps also
+    run in that order, so blocks that a batch in flight still reads or writes may be given to another sequence: that
+    sequence runs later. What a step returns for a sequence that has ended in the meantime is ignored.
 
-    The counters run from the start; cache_hits and cache_misses are prompt tokens.
+    The counters count from the start; cache_hits and cache_misses are prompt tokens.
     """
 
     def __init__(self, config: EngineConfig, ready: Ready) -> None:
         self.pool = BlockPool(ready.blocks, ready.block_size, keep=config.prefix_cache)
         self._tokens = ready.batch_tokens or config.batch_tokens(ready.device)
         self._gate = config.gate(ready.device, ready.kv_bytes_per_token // ready.layers)
-        # Deterministic mode: what is shared between requests is whole chunks, as only these are always computed alike.
+        # Deterministic mode: requests share whole chunks only, because only these are always computed in the same way.
         self._chunk = chunking.fixed_size(config, self._tokens) if config.deterministic else None
         self.queue = Queue(self.pool, config.max_sequences, self._chunk // ready.block_size if self._chunk else 1)
         self.running: list[Sequence] = []
@@ -59,27 +61,28 @@ class Scheduler:
 
     @property
     def living(self) -> int:
-        """Sequences that are not done, running or not."""
+        """The number of sequences that are not done, running or not."""
         return len(self._sequences)
 
     def lives(self, sequence: int) -> bool:
-        """Whether a sequence, by its id, is not done."""
+        """Whether the sequence with this id is not done."""
         return sequence in self._sequences
 
     @property
     def hindered(self) -> bool:
-        """Whether more sequences wait to know the token under way than a step could run without it.
+        """Whether more sequences wait for their token in flight than a step could run without it.
 
-        Then the batch under way is better received first: all wait for the host, and none of them every other step.
+        If so, it is better to receive the batch in flight first: all sequences then wait for the host, but none of them
+        runs in every second step only.
         """
         hindered = sum([sequence.hindered for sequence in self.running])
         return hindered > 0 and hindered > sum([sequence.ready for sequence in self.running]) + len(self._unfinished())
 
-    # What comes and goes
+    # Groups that are added and ended
 
     def add(self, message: Add | Embed) -> list[int]:
-        """Queue a group that the limits let in, its first choice as leader; returns its sequences' ids by choice."""
-        # With the cache off blocks are still found by their keys, but among siblings only, and while one holds them.
+        """Queue a group that the limits admit, with its first choice as leader; return its sequences' ids by choice."""
+        # Without the prefix cache blocks are still found by their keys, but only by siblings, and only while held.
         scope = (message.salt, message.adapter) if self._config.prefix_cache else (self._arrivals,)
         group = SequenceGroup(message.group, self._arrivals, message.prompt, prefix.root(*scope))
         group.adapter = message.adapter
@@ -112,16 +115,16 @@ class Scheduler:
         group.alive += 1
 
     def abort(self, group: int, choices: Collection[int] | None = None) -> None:
-        """End these choices of a group, all of them for None; what is unknown or over is ignored."""
+        """End these choices of a group, or all of them if `choices` is None; unknown and finished ones are ignored."""
         if found := self._groups.get(group):
             for sequence in found.living():
                 if choices is None or sequence.choice in choices:
                     self._end(sequence)
 
     def abort_batch(self, batch: Batch) -> list[int]:
-        """End every group that takes part in a batch that could not be run; returns the ids of those that still lived.
+        """End every group that takes part in a batch that could not be run; return the ids of those that were alive.
 
-        Nobody else is touched: what a batch computes is not known to others before it is received.
+        Other groups are not affected: the blocks that a batch computes are published only when it is received.
         """
         flight = self._flights.popleft() if self._flights[0].batch is batch else self._flights.pop()
         groups = {group.id for group, _ in flight.prompts if group.alive}
@@ -130,10 +133,13 @@ class Scheduler:
             self.abort(group)
         return sorted(groups)
 
-    # A step
+    # One step
 
     def schedule(self) -> Batch:
-        """Choose the next step's work, and give it the blocks that it writes to; without any it is not under way."""
+        """Choose the next step's work and allocate the blocks that it writes to.
+
+        A batch with chunks or rows counts as in flight from now on; an empty one does not.
+        """
         self.queue.steps += 1
         self._make_room()
         self._meet_claim()
@@ -152,8 +158,11 @@ class Scheduler:
         return batch
 
     def _give_out(self, batch: Batch) -> None:
-        """Move everything to where it will be when the batch has run, so that the next one can follow: prompts get on,
-        groups leave prefill, tokens are under way. Known to others, and told, is only what has been received."""
+        """Advance all state to where it will be when the batch has run, so that the next batch can follow.
+
+        Prompts move on, groups leave prefill, tokens are in flight. Blocks are published, and results reported, only
+        when the batch is received.
+        """
         prompts: list[tuple[SequenceGroup, Gathered]] = []
         for chunk in batch.chunks:
             sequence = self._sequences[chunk.sequence]
@@ -166,7 +175,7 @@ class Scheduler:
         self._flights.append(StepInFlight(batch, tuple(prompts)))
 
     def receive(self, batch: Batch, output: StepOutput) -> Outcome:
-        """Take in what the oldest batch under way gave: make its blocks known, end the sequences that are done."""
+        """Process the result of the oldest batch in flight: publish its full blocks, end sequences that are done."""
         flight = self._flights.popleft()
         if flight.batch is not batch:
             raise RuntimeError("a batch is received out of turn")
@@ -218,7 +227,7 @@ class Scheduler:
         return row
 
     def _prompts(self) -> Iterator[Sequence]:
-        """The prompts in computation, oldest first; behind them, one by one, those that can be let in."""
+        """Yield the prompts in computation, oldest first; then, one by one, those that can be admitted."""
         yield from self._unfinished()
         while admitted := self.queue.admit(self.running):
             self._let_in(admitted)
@@ -238,7 +247,7 @@ class Scheduler:
     def _leave_prefill(self, leader: Sequence) -> None:
         leader.move(State.DECODE)
         leader.replay = max(leader.length - leader.prefill - 1, 0)
-        leader.name_blocks(leader.prefill // self.pool.block_size, self.pool.block_size)  # once, for all of them
+        leader.name_blocks(leader.prefill // self.pool.block_size, self.pool.block_size)  # once for all
         followers = [sequence for sequence in leader.group.sequences if sequence.state is State.FOLLOWING]
         self.pool.fork(leader.blocks, len(followers))
         self.forks += len(followers)
@@ -261,12 +270,12 @@ class Scheduler:
         return TokenDrawn(group.id, sequence.choice, token, finish, logprobs)
 
     def _end(self, sequence: Sequence) -> None:
-        """Take a sequence out; the first follower takes the place of a leader, with all it holds."""
+        """Remove a sequence. If it is a leader, the first follower takes its place and everything it holds."""
         group, state = sequence.group, sequence.state
         queue = self.queue.waiting if state is State.WAITING else self.running
         heir = next((one for one in group.sequences if one.state is State.FOLLOWING), None)
         if state is State.FOLLOWING:
-            pass  # in no queue, holding nothing
+            pass  # it is in no queue and holds nothing
         elif heir is not None:
             heir.blocks, heir.computed, heir.keys = sequence.blocks, sequence.computed, sequence.keys
             heir.since = sequence.since
@@ -282,22 +291,25 @@ class Scheduler:
         if not group.alive:
             del self._groups[group.id]
 
-    # Room
+    # Preemption
 
     def _make_room(self) -> None:
         """Preempt until every decoding sequence has a block to write to.
 
-        Done before any block of the step is given out: between copies nothing may be released (BlockPool).
+        This happens before any block of the step is given out: between the copies of a step no block may be released
+        (see BlockPool).
         """
         if len(self.running) <= self.pool.available:
-            return  # at most one each: no need to count
+            return  # each sequence takes at most one block: no need to count
         for sequence, _ in giving_way(self.running):
             if blocks_wanted(self.running, self.pool) <= self.pool.available:
                 return
             self._preempt(sequence)
 
     def _meet_claim(self) -> None:
-        """Let in one group that has waited long enough beside a wider one, in the place of the latter's youngest."""
+        """Admit one group that has waited long enough beside a wider one, in place of the latter's youngest
+        sequences.
+        """
         wanted = blocks_wanted(self.running, self.pool) if self.queue.waiting else 0
         if claim := self.queue.claim(self.running, wanted):
             sequence, victims = claim

@@ -1,14 +1,14 @@
-"""Sequences, their groups, and their states, which are data: all transitions stand in one table here.
+"""Sequences, their groups, and their states. All state transitions are in one table here.
 
-One choice is one sequence; one request is one group. A group prefills once: its leader carries the
-prompt's blocks, the followers wait without any and fork from the leader when the prompt is computed. An Embed is a
-group of one sequence, which ends with its prompt.
+One choice is one sequence; one request is one group. A group's prompt is prefilled once: its leader holds the prompt's
+blocks, and the followers wait without blocks and fork from the leader when the prompt is computed. An Embed is a group
+of one sequence, which ends with its prompt.
 
     WAITING    in the queue, holding nothing: a group's leader, or a preempted sequence
     FOLLOWING  waits for its group's leader to compute the prompt; in no queue, holding nothing
-    PREFILL    in the running list, its known tokens being computed chunk by chunk
-    DECODE     in the running list, one new token a step
-    DONE       ended or aborted; holds nothing and never comes back
+    PREFILL    in the running list; its known tokens are computed chunk by chunk
+    DECODE     in the running list; one new token per step
+    DONE       ended or aborted; holds nothing and never runs again
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Finish = Literal["stop", "length"]
 
 
 class State(Enum):
-    """Where a sequence is in its life."""
+    """The state of a sequence; see the module's docstring."""
 
     WAITING = auto()
     FOLLOWING = auto()
@@ -35,7 +35,7 @@ class State(Enum):
 
 TRANSITIONS: dict[State, frozenset[State]] = {
     State.WAITING: frozenset({State.PREFILL, State.DONE}),
-    # To WAITING or PREFILL when the leader is aborted and this one takes its place.
+    # To WAITING or PREFILL if the leader ends and this one takes its place.
     State.FOLLOWING: frozenset({State.DECODE, State.WAITING, State.PREFILL, State.DONE}),
     State.PREFILL: frozenset({State.DECODE, State.WAITING, State.DONE}),  # to WAITING by preemption
     State.DECODE: frozenset({State.WAITING, State.DONE}),
@@ -45,17 +45,17 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 
 @dataclass(slots=True, eq=False)
 class Gathered:
-    """What the chunks of a prompt tell, besides its keys and values, each after those before it.
+    """What the chunks of a prompt return besides keys and values, collected in the order of the chunks.
 
-    scores: of the prompt's tokens from the second on, as far as they are computed, where they are asked for.
-    hidden: the sum of the hidden states so far, where they are.
+    scores: log probabilities of the prompt's tokens computed so far, from the second token on, if the request asks for
+    them. hidden: the sum of the hidden states so far, if it asks for those.
     """
 
     scores: list[Logprobs] = field(default_factory=list)
     hidden: tuple[float, ...] = ()
 
     def take(self, scores: tuple[Logprobs, ...], hidden: tuple[float, ...]) -> None:
-        """Add what the next chunk has told."""
+        """Add what the next chunk returned."""
         self.scores += scores
         if hidden:
             self.hidden = tuple([a + b for a, b in zip(self.hidden, hidden, strict=True)]) if self.hidden else hidden
@@ -63,20 +63,14 @@ class Gathered:
 
 @dataclass(slots=True, eq=False)
 class SequenceGroup:
-    """One request: what its sequences have in common; the fields of its Add or Embed are explained there.
-
-    number: its place in the order of arrival. root: what the keys of its blocks hang on. alive: how many of its
-    sequences are not done. overtaken: sequences that were admitted past it while it waited. cached_tokens: prompt
-    tokens that were there when it was first admitted; None before. started: its first tokens are drawn. gathered: what
-    its prompt has told; a new one when the prompt is computed again, which what is under way does not reach. replays:
-    what a sequence of it has drawn is, after preemption, not computed in chunks but run again as it ran first, a row
-    at a time (deterministic mode).
-    """
+    """One request: what its sequences have in common. The fields of its Add or Embed are explained there."""
 
     id: int
     number: int
+    """Its place in the order of arrival."""
     prompt: tuple[int, ...]
     root: bytes
+    """The key that the chain of its blocks' keys begins with."""
     stop_tokens: frozenset[int] = frozenset()
     logprobs: int | None = None
     prompt_logprobs: int | None = None
@@ -84,11 +78,21 @@ class SequenceGroup:
     pooling: Literal["mean", "last"] | None = None
     sequences: list[Sequence] = field(default_factory=list)
     alive: int = 0
+    """How many of its sequences are not done."""
     overtaken: int = 0
+    """How many sequences were admitted before it while it waited."""
     cached_tokens: int | None = None
+    """Prompt tokens that were found computed when it was first admitted; None before."""
     started: bool = False
+    """Whether its first tokens have been drawn."""
     gathered: Gathered = field(default_factory=Gathered)
+    """What its prompt has returned; a new object if the prompt is computed again, so that steps in flight do not add to
+    it.
+    """
     replays: bool = False
+    """In deterministic mode, the drawn tokens of a preempted sequence are not recomputed in chunks but run again as
+    they ran first, one row at a time.
+    """
 
     @property
     def scoring(self) -> bool:
@@ -97,51 +101,53 @@ class SequenceGroup:
 
     @property
     def skips_known_blocks(self) -> bool:
-        """Whether it may begin behind the blocks that are known: unless every position has something to tell."""
+        """Whether it may begin behind computed blocks: not if every position of the prompt has to return something."""
         return not self.scoring and self.pooling != "mean"
 
     def living(self) -> list[Sequence]:
-        """The sequences that are not done, in order of choice."""
+        """Return the sequences that are not done, in order of choice."""
         return [sequence for sequence in self.sequences if sequence.state is not State.DONE]
 
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """One choice. Changed by the scheduler alone.
-
-    id: unique in this engine. seed: its own key, int64. limit: its new tokens at most (what was asked for, or
-    what the model's length leaves). needs_past: none of its tokens can be drawn before the one before it is known here.
-    since: the step in which it began to wait, while WAITING. output: its tokens so far. ahead: how many more the
-    steps under way draw. blocks: its block table, replaced and never changed in place, so that siblings share one
-    tuple until they part. computed: how many of its tokens have keys and values, or will when the steps under way have
-    run, while in PREFILL. keys: of its first full blocks, as far as they were needed. replay: how many of its drawn
-    tokens run again before the newest, while DECODE.
-    """
+    """One choice. Only the scheduler changes it."""
 
     id: int
+    """Unique in this engine."""
     group: SequenceGroup
     choice: int
     seed: int
+    """The key of its own random numbers, int64."""
     limit: int
+    """The most new tokens: what was asked for, or what the model's context leaves."""
     sampling: Sampling
     needs_past: bool
+    """Whether a token can be drawn only when the host knows the token before it."""
     state: State
     since: int = 0
+    """The step in which it began to wait; valid while WAITING."""
     output: list[int] = field(default_factory=list)
+    """The tokens drawn so far."""
     ahead: int = 0
+    """How many more tokens the steps in flight draw."""
     blocks: tuple[int, ...] = ()
+    """Its block table. It is replaced, never changed in place, so siblings share one tuple until they diverge."""
     computed: int = 0
+    """While in PREFILL: how many of its tokens have keys and values, or will have when the steps in flight have run."""
     keys: list[bytes] = field(default_factory=list)
+    """The keys of its first full blocks, as far as they were needed."""
     replay: int = 0
+    """While in DECODE: how many of its drawn tokens are run again before the newest one."""
 
     @property
     def order(self) -> tuple[int, int]:
-        """Oldest first: by arrival of the group, then by choice."""
+        """The sort key for age, oldest first: the group's arrival, then the choice."""
         return self.group.number, self.choice
 
     @property
     def length(self) -> int:
-        """Tokens of prompt and output that are known; the newest has no key and value yet while in DECODE."""
+        """The number of known tokens, prompt and output. While in DECODE the newest has no key and value yet."""
         return len(self.group.prompt) + len(self.output)
 
     @property
@@ -151,42 +157,42 @@ class Sequence:
 
     @property
     def position(self) -> int:
-        """Where the token stands that its next row runs, while DECODE."""
+        """While in DECODE: the position of the token that its next row runs."""
         return self.length - 1 + self.ahead - self.replay
 
     @property
     def ending(self) -> bool:
-        """Whether the newest token under way is its last for certain."""
+        """Whether the newest token in flight is certainly its last."""
         return len(self.output) + self.ahead >= self.limit
 
     @property
     def ready(self) -> bool:
-        """Whether a row of it can run now, be its newest token known or not."""
+        """Whether a row of it can run now, whether or not its newest token is known."""
         return self.state is State.DECODE and not (self.ahead and (self.needs_past or self.ending))
 
     @property
     def hindered(self) -> bool:
-        """Whether a row of it could run now if its token under way were known."""
+        """Whether a row of it could run now if its token in flight were known."""
         return self.state is State.DECODE and self.needs_past and self.ahead > 0 and not self.ending
 
     @property
     def width(self) -> int:
-        """Sequences that run, or will once it leaves prefill: all living siblings of a group's leader."""
+        """How many sequences it runs, now or once it leaves prefill: for a group's leader, all living siblings."""
         return 1 if self.output or self.ahead else self.group.alive
 
     def span(self, start: int, end: int) -> tuple[int, ...]:
-        """Its tokens at positions start .. end - 1, of prompt and output."""
+        """Return its tokens, of prompt and output, at positions start .. end - 1."""
         prompt = len(self.group.prompt)
         return (*self.group.prompt[start:end], *self.output[max(start - prompt, 0) : max(end - prompt, 0)])
 
     def name_blocks(self, count: int, block_size: int) -> None:
-        """Have the keys of its first `count` blocks, all of whose tokens must be known."""
+        """Compute the keys of its first `count` blocks, all of whose tokens must be known."""
         if (known := len(self.keys)) < count:
             before = self.keys[-1] if self.keys else self.group.root
             self.keys += prefix.chain(before, self.span(known * block_size, count * block_size), block_size)
 
     def move(self, state: State) -> None:
-        """Change state along TRANSITIONS; RuntimeError for any other change, which is a bug of the scheduler."""
+        """Change the state along TRANSITIONS. Any other change is a bug of the scheduler and raises RuntimeError."""
         if state not in TRANSITIONS[self.state]:
             raise RuntimeError(f"sequence {self.id} cannot go from {self.state.name} to {state.name}")
         self.state = state

@@ -1,6 +1,6 @@
-"""A batch under way: what is remembered of a step until it is received, and what becomes known of its blocks then.
+"""A batch in flight: what is remembered of a step until it is received, and which blocks are published then.
 
-No torch. Before it is received nothing that a step computes is known to others: they might build on what has failed.
+No torch. Before a step is received, nothing that it computes is published: others might build on a step that failed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from engine.sequence import Gathered, Sequence, SequenceGroup
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a step gave, as the messages tell it; and the groups that could not draw, and why."""
+    """What a step gave, as it is reported in messages; and the groups that could not draw, and why."""
 
     tokens: tuple[TokenDrawn, ...] = ()
     started: tuple[Started, ...] = ()
@@ -26,17 +26,18 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class StepInFlight:
-    """A batch that has been given out. prompts: whose each chunk is, and where what it tells of the prompt goes.
+    """A batch that has been scheduled.
 
-    A sequence may end, or give its blocks back, while a step of its is under way; the group of a chunk is told by
-    this, not by the chunk's sequence, as another one may have taken its place.
+    prompts: for each chunk, its group, and where what it returns about the prompt is gathered. A sequence may end, or
+    give its blocks back, while one of its steps is in flight. So a chunk's group is found here and not by the chunk's
+    sequence, whose place another one may have taken.
     """
 
     batch: Batch
     prompts: tuple[tuple[SequenceGroup, Gathered], ...]
 
     def gather(self, output: StepOutput) -> list[tuple[Chunk, SequenceGroup, Gathered]]:
-        """Keep what the chunks told of their prompts; gives each chunk with its group and all that is gathered."""
+        """Store what the chunks returned about their prompts; return each chunk, its group and all that is gathered."""
         told: list[tuple[Chunk, SequenceGroup, Gathered]] = []
         for chunk, (group, gathered) in zip(self.batch.chunks, self.prompts, strict=True):
             gathered.take(output.prompt_logprobs.get(chunk.sequence, ()), output.pooled.get(chunk.sequence, ()))
@@ -45,9 +46,9 @@ class StepInFlight:
 
 
 def publish(pool: BlockPool, sequences: Iterable[Sequence], table: BlockTable, start: int, end: int) -> None:
-    """Make the blocks of a table known that became full by computing positions start .. end - 1.
+    """Publish the blocks of a table that became full by computing positions start .. end - 1.
 
-    sequences: all who may hold them; who has given them back meanwhile does not, and is left alone.
+    sequences: all that may hold them. A sequence that has given them back in the meantime is left alone.
     """
     for index in range(start // pool.block_size, end // pool.block_size):
         for sequence in sequences:
@@ -56,4 +57,4 @@ def publish(pool: BlockPool, sequences: Iterable[Sequence], table: BlockTable, s
             sequence.name_blocks(index + 1, pool.block_size)
             sequence.blocks = pool.publish(sequence.blocks, index, sequence.keys[index])
             if sequence.blocks[index] == table[index]:
-                break  # it is the one that is known, for the others too
+                break  # it is the block under this key, for the other sequences too

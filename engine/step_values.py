@@ -1,6 +1,6 @@
-"""Sequences as the plain values of a step: their rows, chunks and draws; and what their groups have to tell.
+"""Sequences as the plain values of a step: their rows, chunks and draws; and what is reported about their groups.
 
-No torch. Blocks are given out before (scheduler.py); nothing is changed here.
+No torch. Blocks were given out before (scheduler.py); nothing is changed here.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from engine.sequence import Gathered, Sequence, SequenceGroup
 
 
 def row(sequence: Sequence, block_size: int) -> Row:
-    """A decoding sequence's newest token, known or under way, or the next that it replays.
+    """Return the row of a decoding sequence: its newest token, known or in flight, or the next token that it replays.
 
-    The sequence holds the block that its key and value go to for itself.
+    No other sequence may hold the block that its key and value are written to.
     """
     group, position = sequence.group, sequence.position
     token = None if sequence.ahead else sequence.output[position - len(group.prompt)]
@@ -23,7 +23,10 @@ def row(sequence: Sequence, block_size: int) -> Row:
 
 
 def chunk(sequence: Sequence, end: int, block_size: int) -> Chunk:
-    """The stretch from what is computed up to `end`; at its known end, with the draws of all who leave prefill."""
+    """Return the chunk from what is computed up to `end`.
+
+    If that ends the prefill, it has the draws of all sequences that leave prefill.
+    """
     group, start, last = sequence.group, sequence.computed, end == sequence.prefill
     leaving: list[Sequence] = []
     if last and not group.pooling and not (group.replays and sequence.output):
@@ -56,12 +59,12 @@ def _draw(sequence: Sequence) -> Draw:
 
 
 def started(group: SequenceGroup, gathered: Gathered) -> Started:
-    """The news that a group's prompt is computed, with what was asked to be told of it."""
+    """Return the message that a group's prompt is computed, with what was asked for about it."""
     scores = None if group.prompt_logprobs is None else (None, *gathered.scores)
     return Started(group.id, group.cached_tokens or 0, scores)
 
 
 def embedded(group: SequenceGroup, gathered: Gathered) -> Embedded:
-    """The answer to an Embed whose prompt is computed."""
+    """Return the answer to an Embed whose prompt is computed."""
     count = len(group.prompt) if group.pooling == "mean" else 1
     return Embedded(group.id, tuple([value / count for value in gathered.hidden]))

@@ -1,4 +1,4 @@
-"""A step's tokens in one line, as they run: the chunks' in order, then one per row. No torch."""
+"""The order of a step's tokens as they run: the chunks' tokens in order, then one per row. No torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from engine.batch import Batch, Chunk
 
 
 def chunks_at(batch: Batch) -> Iterator[tuple[Chunk, int]]:
-    """The chunks, each with where its first token stands."""
+    """Yield the chunks, each with the index of its first token."""
     begin = 0
     for chunk in batch.chunks:
         yield chunk, begin
@@ -16,7 +16,7 @@ def chunks_at(batch: Batch) -> Iterator[tuple[Chunk, int]]:
 
 
 def drawn_from(batch: Batch) -> tuple[list[int], list[int]]:
-    """Tokens whose logits somebody draws from; and per draw, in the order of StepOutput, which of these it is."""
+    """Return the tokens whose logits are drawn from; and per draw, in the order of StepOutput, the index into these."""
     tokens: list[int] = []
     which: list[int] = []
     end = 0
@@ -33,7 +33,7 @@ def drawn_from(batch: Batch) -> tuple[list[int], list[int]]:
 
 
 def adapted(batch: Batch) -> dict[str, list[int]]:
-    """Which tokens run with which adapter."""
+    """Return which tokens run with which adapter."""
     tokens: dict[str, list[int]] = {}
     end = 0
     for chunk, begin in chunks_at(batch):

@@ -1,7 +1,7 @@
-"""The core process: the step loop, alone with the CPU or GPU, and its end of the channel.
+"""The core process: the step loop, the only user of the CPU or GPU, and its end of the channel.
 
-Started by channel.py with one socket, and gone with it: a thread listens on the socket, and when the
-server's end closes, for whatever reason, the process ends at once, in the middle of loading or of a step.
+Started by channel.py with one socket, and ended with it: a thread listens on the socket, and when the server's end
+closes, for whatever reason, the process ends at once, in the middle of loading or of a step.
 """
 
 from __future__ import annotations
@@ -27,13 +27,16 @@ from engine.messages import HEADER, Abort, Add, Broken, Embed, FromCore, Message
 
 _log = logging.getLogger(__name__)
 
-# None says nothing but that there is work: it wakes a core that sleeps.
+# None only says that there is work: it wakes a core that sleeps.
 Inbox = queue.SimpleQueue[ToCore | None]
 Send = Callable[[FromCore], None]
 
 
 def serve(engine: Core, inbox: Inbox, send: Send) -> NoReturn:
-    """Step while there is work, taking in what has come before each step; sleep while there is none."""
+    """Run steps while there is work, and sleep while there is none.
+
+    Messages that came before a step are processed before it.
+    """
     while True:
         for message in _arrived(inbox, wait=not engine.has_work):
             match message:
@@ -59,10 +62,10 @@ def _arrived(inbox: Inbox, *, wait: bool) -> Iterator[ToCore | None]:
 
 
 def run(link: socket.socket) -> int:
-    """Load what Start names and serve it until the server's end closes; returns an exit status."""
+    """Load what Start names and serve it until the server's end closes; return an exit status."""
 
     def send(message: FromCore) -> None:
-        link.sendall(pack(message))  # waits when the server does not read: the core runs no further ahead
+        link.sendall(pack(message))  # blocks while the server does not read, so the core cannot run further ahead
 
     stream = link.makefile("rb")
     inbox: Inbox = queue.SimpleQueue()
@@ -70,7 +73,7 @@ def run(link: socket.socket) -> int:
         start = _read(stream)
         if not isinstance(start, Start):
             return 0  # the server went away at once
-        # Before anything large is imported: who loads must not outlive its server either.
+        # Before anything large is imported: a process that is loading must not outlive its server either.
         threading.Thread(target=_listen, args=(stream, inbox), name="listen", daemon=True).start()
         with gc_frozen():
             load: Callable[[EngineConfig], Runner] = pkgutil.resolve_name(start.loader)
@@ -78,19 +81,19 @@ def run(link: socket.socket) -> int:
         send(runner.ready)
         serve(Core(start.config, runner, start.tokenizer, lambda: inbox.put(None)), inbox, send)
     except (BrokenPipeError, ConnectionResetError):
-        return 0  # the server is gone, and nobody is left to be told
+        return 0  # the server is gone, so there is nobody to report to
     except Exception as error:
         last = str(error)
-        if not isinstance(error, EngineError):  # whose message says it all, and which the server logs
+        if not isinstance(error, EngineError):  # its message is complete, and the server logs it
             _log.exception("the engine core ends")
             last = f"{type(error).__name__}: {error}"
-        with suppress(OSError):  # gone meanwhile
+        with suppress(OSError):  # the server is gone by now
             send(Broken(last))
     return 1
 
 
 def _read(stream: BinaryIO) -> Message | None:
-    """The next message; None when the server's end is closed, be it in the middle of a message."""
+    """Return the next message; None if the server's end is closed, even in the middle of a message."""
     header = stream.read(HEADER)
     size = int.from_bytes(header, "big")
     if len(header) < HEADER or len(body := stream.read(size)) < size:
@@ -104,18 +107,18 @@ def _listen(stream: BinaryIO, inbox: Inbox) -> None:
         while isinstance(message := _read(stream), ToCore):
             inbox.put(message)
     except ConnectionError:
-        pass  # how the end looks when the server went without having read everything
+        pass  # the server ended without having read everything
     except Exception:
         _log.exception("the channel from the server is broken")
     finally:
-        # Not sys.exit: the main thread may be deep in a step, and nothing is worth saving.
+        # Not sys.exit: the main thread may be in the middle of a step, and there is nothing to save.
         os._exit(0)
 
 
 def main() -> int:
-    """`python -m engine.worker FD`: the core at the far end of an inherited socket."""
+    """`python -m engine.worker FD`: run the core at the far end of an inherited socket."""
     logs.configure(logging.INFO, "engine core: %(levelname)s: %(message)s")
-    # Ctrl-C reaches the whole foreground group; when to end is the server's to say.
+    # Ctrl-C reaches the whole foreground process group, but the server decides when the core ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with socket.socket(fileno=int(sys.argv[1])) as link:
         return run(link)
@@ -124,5 +127,5 @@ def main() -> int:
 if __name__ == "__main__":
     status = main()
     logging.shutdown()
-    # Not sys.exit: taking the interpreter down beside a thread that reads, and a model, takes time and can hang.
+    # Not sys.exit: shutting the interpreter down with a reading thread and a model takes time and can hang.
     os._exit(status)

@@ -1,4 +1,4 @@
-"""Which work items run as one batch of products: a cost of padding against a cost of launching."""
+"""Which work items run as one batch of products: the cost of padding is weighed against the cost of launching."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import NamedTuple
 from engine.batch import Item, Row
 
 _LAUNCH = 6000  # what one more bucket of items costs a layer, in the units of `_cost`
-_BUCKET_KEYS = 1 << 14  # keys gathered at once at the most: what is copied should fit into the last cache
-WIDE = 4  # rows of a fixed item before their cut: what one row alone pays for, and how often many read a key
-_STEP = 128  # keys that fixed items' spans are multiples of: few shapes against little padding
+_BUCKET_KEYS = 1 << 14  # most keys gathered at once: the copy should fit into the last-level cache
+WIDE = 4  # rows of a fixed item before the cut: padding for a single row, against how often many rows read a key
+_STEP = 128  # fixed items' spans are multiples of so many keys: few shapes, against little padding
 
 
 class Group(NamedTuple):
-    """Items to run as one batch of products, each filled up to `width` rows and `span` blocks."""
+    """Items to run as one batch of products, each padded to `width` rows and `span` blocks."""
 
     items: list[Item]
     width: int
@@ -23,8 +23,10 @@ class Group(NamedTuple):
 
 
 def fixed(rows: Sequence[Row], items: Sequence[Item], block_size: int) -> list[Group]:
-    """Group items by shapes that depend on nothing but the item: those before their rows' cut have one width, those
-    behind it, which are one row's, have another; both span multiples of the same number of keys.
+    """Group items by shapes that depend on the item alone.
+
+    Items before their rows' cut have one width; items behind it, which belong to one row each, have another. Spans are
+    rounded up to multiples of the same number of keys.
     """
     step = max(_STEP // block_size, 1)
     by_shape: dict[tuple[int, int], list[Item]] = {}
@@ -41,10 +43,10 @@ def fixed(rows: Sequence[Row], items: Sequence[Item], block_size: int) -> list[G
 
 
 def alike(items: Sequence[Item]) -> list[Group]:
-    """Group items so that padding each to its group's widest and longest, and launching the groups, costs least.
+    """Group items so that padding each item to its group's widest and longest, and launching the groups, costs least.
 
-    Shapes are put in order, widest and then longest first, and the order is cut where the sum of costs is
-    lowest: best[i] is the cost of the first i shapes, cut[i] where their last group begins.
+    Shapes are sorted, widest and then longest first, and the order is cut where the sum of costs is lowest: best[i] is
+    the cost of the first i shapes, cut[i] is where their last group begins.
     """
     by_shape: dict[tuple[int, int], list[Item]] = {}
     for item in items:
@@ -74,11 +76,13 @@ def alike(items: Sequence[Item]) -> list[Group]:
 
 
 def _at_once(items: list[Item], keys: int) -> list[list[Item]]:
-    """Items of up to so many keys, in parts whose keys are gathered at once."""
+    """Split items of up to `keys` keys into parts whose keys are gathered at once."""
     count = max(_BUCKET_KEYS // keys, 1)
     return [items[i : i + count] for i in range(0, len(items), count)]
 
 
 def _cost(rows: int, keys: int) -> int:
-    """What an item costs a layer, in units of about 10 ns (measured: reading a key costs as much as scoring 4 rows)."""
+    """Return what an item costs a layer, in units of about 10 ns (measured: reading a key costs as much as scoring 4
+    rows).
+    """
     return keys * (4 + rows)

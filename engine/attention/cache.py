@@ -1,4 +1,4 @@
-"""The paged KV cache: every layer's keys and values, in blocks that block tables name."""
+"""The paged KV cache: every layer's keys and values, in blocks that block tables refer to."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from engine.models.spec import AttentionSpec
 
 
 class KvCache:
-    """Keys and values of all layers. `pools`: one tensor [layers, 2K, blocks * block_size, D] for all layers
-    of one shape (K key heads of D numbers), keys' heads first; most models have one shape only.
+    """Keys and values of all layers.
 
-    A block is block_size consecutive slots of every head. A head's slots lie together, so that a span's
-    keys, gathered block by block, are one matrix. Begins as zeros, because what is masked out is
-    multiplied by 0 and must be a number; on a CPU they take no memory until something else is written.
+    `pools`: one tensor [layers, 2K, blocks * block_size, D] for all layers of one shape (K key heads of D numbers),
+    keys' heads first; most models have one shape only.
 
-    `store`, `gather` and `copy_blocks` are for the backend of a CPU; a device's kernels take `view` and `pools`.
+    A block is block_size consecutive slots of every head. A head's slots are contiguous, so a span's keys, gathered
+    block by block, are one matrix. The cache begins as zeros, because masked values are multiplied by 0 and must be
+    numbers; on a CPU the zeros take no memory until something is written.
+
+    `store`, `gather` and `copy_blocks` are for a CPU's backend; a device's kernels use `view` and `pools`.
     """
 
     def __init__(
@@ -51,7 +53,7 @@ class KvCache:
         self._first_of_head = torch.arange(2 * widest).unsqueeze(1) * blocks  # [2K, 1], in rows of one block
 
     def view(self, layer: int) -> torch.Tensor:
-        """A layer's keys and values, [2K, slots, D]."""
+        """Return a layer's keys and values, [2K, slots, D]."""
         return self._layers[layer][0]
 
     def store(self, layer: int, kv: torch.Tensor, slots: torch.Tensor) -> None:
@@ -59,13 +61,13 @@ class KvCache:
         self._layers[layer][0].index_copy_(1, slots, kv.transpose(0, 1))
 
     def places(self, blocks: Sequence[int], kv_heads: int) -> torch.Tensor:
-        """What `gather` takes for these N blocks: where each head has each of them, [2K * N]."""
+        """Return what `gather` takes for these N blocks: the index of each block of each head, [2K * N]."""
         return (self._first_of_head[: 2 * kv_heads] + torch.tensor(blocks)).flatten()
 
     def gather(self, layer: int, places: torch.Tensor) -> torch.Tensor:
-        """Copy out N blocks one behind the other: [2K, N * block_size, D]."""
+        """Copy out N blocks in sequence: [2K, N * block_size, D]."""
         slots, by_block = self._layers[layer]
-        # As rows of one block and head, which is three times as fast as along the blocks of all heads.
+        # Selecting rows of one block and head is three times as fast as selecting along the blocks of all heads.
         return by_block.index_select(0, places).view(slots.shape[0], -1, slots.shape[2])
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
@@ -78,6 +80,6 @@ class KvCache:
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
-    # Anonymous memory is zero and comes page by page; torch.zeros would write, and so take, all of it at once.
+    # Anonymous memory is zero and allocated page by page; torch.zeros would write, and so allocate, all of it at once.
     memory = mmap.mmap(-1, math.prod(shape) * dtype.itemsize)
     return torch.frombuffer(memory, dtype=dtype).view(shape)

@@ -1,7 +1,7 @@
 """Attention over the paged cache on the CPU: prefill by tiles, decode by a work list.
 
-A layer runs a few tensor operations over what was planned for the step. The meaning of every operation
-stands in kernels/reference.py, and the tests compare the two.
+A layer runs a few tensor operations over what was planned for the step. Every operation is defined in
+kernels/reference.py, and the tests compare the two.
 
 Shapes: T tokens, R decoding rows, Q query heads, K key (and value) heads, G = Q / K, D head_dim.
 """
@@ -19,17 +19,17 @@ from engine.attention.products import Together, steady
 from engine.batch import SPAN, Batch
 from engine.models.spec import AttentionSpec
 
-# What scaled_dot_product_attention comes to on a CPU; here for the log-sum-exp [1, K, rows], which that does not tell.
+# What scaled_dot_product_attention calls on a CPU; called directly for the log-sum-exp [1, K, rows] that it drops.
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 
-_TILE = 64  # queries of a prompt that are scored together: their scores stay in the cores' caches
+_TILE = 64  # queries of a prompt that are scored together, so that their scores stay in the cores' caches
 
 
 class Attention:
-    """One model's attention over one cache. `plan` once a step, then `run` once a layer.
+    """One model's attention over one cache: `plan` once per step, then `run` once per layer.
 
-    span, fixed, in_place: as in Planner; what is read in place is computed by torch's flash kernel for CPUs, which
-    knows no softcap, so where a layer has one nothing is.
+    span, fixed, in_place: as in Planner. Items read in place are computed by torch's flash kernel for CPUs. It has no
+    softcap, so if a layer has one, nothing is read in place.
     """
 
     def __init__(
@@ -52,15 +52,15 @@ class Attention:
         self._later = self._closed.triu(1)  # [query, key]
 
     def plan(self, batch: Batch) -> Plan:
-        """Lay out a step whose tokens are the chunks' in order, then one per row; there is at least one."""
+        """Plan a step of at least one token; its tokens are the chunks' in order, then one per row."""
         return self._planner.plan(batch)
 
     def run(
         self, plan: Plan, layer: int, q: torch.Tensor, kv: torch.Tensor, sinks: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """One layer: store kv [T, 2K, D], then attend with q [T, Q, D]; gives [T, Q * D].
+        """Run one layer: store kv [T, 2K, D], then attend with q [T, Q, D]; return [T, Q * D].
 
-        sinks [Q]: a score per head that takes its share of the softmax and brings no value.
+        sinks [Q]: a score per head that takes its share of the softmax and contributes no value.
         """
         self._cache.store(layer, kv, plan.slots)
         layout = plan.layers[layer]
@@ -75,14 +75,14 @@ class Attention:
     def prefill(
         self, plan: Plan, layer: int, q: torch.Tensor, out: torch.Tensor, sinks: torch.Tensor | None = None
     ) -> None:
-        """The chunks' part of `run`, behind the storing: queries [T, Q, D] into out [T, Q * D]."""
+        """Compute the chunks' part of `run`, after storing: queries [T, Q, D], into out [T, Q * D]."""
         for chunk in plan.layers[layer].chunks:
             self._prefill(chunk, layer, q[chunk.begin : chunk.end], sinks, out[chunk.begin : chunk.end])
 
     def _prefill(
         self, chunk: ChunkPlan, layer: int, q: torch.Tensor, sinks: torch.Tensor | None, out: torch.Tensor
     ) -> None:
-        """Causal attention of a chunk's queries [T, Q, D] over all its keys so far, into out [T, Q * D].
+        """Compute causal attention of a chunk's queries [T, Q, D] over all its keys so far, into out [T, Q * D].
 
         Tiles end at fixed positions of the sequence, wherever the chunk begins.
         """
@@ -113,7 +113,7 @@ class Attention:
             at = stop
 
     def _decode(self, layout: Layout, layer: int, q: torch.Tensor, sinks: torch.Tensor | None) -> torch.Tensor:
-        """Attention of the rows' queries [R, Q, D] by the work list; gives [R, Q * D]."""
+        """Compute attention of the rows' queries [R, Q, D] by the work list; return [R, Q * D]."""
         spec = self._layers[layer]
         by_head = q.view(len(q), spec.kv_heads, -1, spec.head_dim).transpose(0, 1).contiguous()  # [K, R, G, D]
         if layout.whole and sinks is None:
@@ -126,21 +126,25 @@ class Attention:
         return _merge_parts(layout, len(q), sinks)
 
     def _attn_in_place(self, layout: Layout, one: InPlace, layer: int, q: torch.Tensor) -> None:
-        """As _attn_items, of one item whose keys are read where they lie."""
+        """Like _attn_items, for one item whose keys are read in place."""
         attended, lse = self._flash(layer, one, q if one.rows is None else q.index_select(1, one.rows))
         place = slice(one.first, one.first + len(q) * one.width)
         layout.partial[place].view(attended.shape).copy_(attended)
         layout.lse[place].view(lse.shape).copy_(lse)
 
     def _flash(self, layer: int, one: InPlace, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """rows [K, width, G, D] by an item's keys; gives [1, K, width * G, D], and the log-sum-exp without D."""
+        """Attend with rows [K, width, G, D] over an item's keys; return [1, K, width * G, D], and the log-sum-exp
+        without D.
+        """
         spec = self._layers[layer]
         k, v = self._cache.view(layer)[:, one.slots].unsqueeze(0).chunk(2, 1)  # [1, K, S, D] each
         attended, lse = _flash(rows.view(1, spec.kv_heads, -1, spec.head_dim), k, v, scale=spec.scale)
         return attended, lse
 
     def _attn_items(self, layout: Layout, bucket: Bucket, layer: int, q: torch.Tensor) -> None:
-        """Attend with a bucket's rows over their spans; partials and log-sum-exps go into the layout's buffers."""
+        """Attend with a bucket's rows over their spans; write partial results and log-sum-exps into the
+        layout's buffers.
+        """
         spec = self._layers[layer]
         products = spec.kv_heads * bucket.items  # B: one per key head and item
         kv = self._cache.gather(layer, bucket.places).view(2 * products, -1, spec.head_dim)  # [2B, span, D]
@@ -153,7 +157,7 @@ class Attention:
         weights = torch.softmax(scores, -1)  # [B, width * G, span]
         count = products * bucket.width
         place = slice(bucket.first, bucket.first + count)
-        # Of the likeliest key, weight = exp(score - lse): two maxima instead of another pass of exponentials.
+        # For the likeliest key, weight = exp(score - lse): two maxima instead of another pass of exponentials.
         lse = layout.lse[place].view(products, -1)  # [B, width * G]
         torch.sub(scores.amax(-1), weights.amax(-1).log_(), out=lse)
         partial = layout.partial[place].view(products, -1, spec.head_dim)
@@ -167,19 +171,19 @@ class Attention:
 
 
 def _shapes(layers: Sequence[AttentionSpec]) -> set[tuple[int, int, int]]:
-    """What decoding multiplies in deterministic mode, as (key heads, rows of a product, head_dim)."""
+    """Return the shapes of decoding's products in deterministic mode, as (key heads, rows of a product, head_dim)."""
     return {
         (spec.kv_heads, width * spec.heads // spec.kv_heads, spec.head_dim) for spec in layers for width in (1, WIDE)
     }
 
 
 def _merge_parts(layout: Layout, rows: int, sinks: torch.Tensor | None) -> torch.Tensor:
-    """Join every row's partials in the order of `lo`; gives [rows, Q * D]."""
+    """Merge every row's partial results in the order of `lo`; return [rows, Q * D]."""
     count = len(layout.parts)  # P
     flat = layout.parts.view(-1)
     partial = layout.partial.index_select(0, flat)  # [P * R * K, G, D]
     if count > 1 or sinks is not None:
-        # Not by torch's softmax over the parts: there a number's rounding depends on where in the tensor it stands.
+        # Not by torch's softmax over the parts: its rounding of a number depends on the number's place in the tensor.
         lse = layout.lse.index_select(0, flat).view(count, -1, 1)  # [P, R * K * G, 1]
         best = lse.amax(0)
         shares = (lse - best).exp_()
@@ -197,5 +201,5 @@ def _merge_parts(layout: Layout, rows: int, sinks: torch.Tensor | None) -> torch
 
 
 def _left(lse: torch.Tensor, sinks: torch.Tensor) -> torch.Tensor:
-    """What a sink's score leaves to the keys, whose scores' log-sum-exp is `lse`."""
+    """Return the share of the softmax that a sink's score leaves to the keys, whose scores' log-sum-exp is `lse`."""
     return (sinks.float() - lse).exp_().add_(1).reciprocal_()

@@ -1,7 +1,7 @@
-"""Which work items are read where they lie: their blocks follow each other in the cache, so nothing need be copied.
+"""Which work items are read in place: their blocks are consecutive in the cache, so nothing needs to be copied.
 
-A prompt mostly gets its blocks in one go, one behind the other. Then its keys are a slice of the pool, and a kernel
-that walks along the keys by itself takes all of them at once: the item is not cut, copied, filled up or masked.
+A prompt mostly gets consecutive blocks. Then its keys are a slice of the pool, and a kernel that iterates over the keys
+itself takes all of them at once: the item is not cut, copied, padded or masked.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from engine.batch import Item, Row
 
 
 class Lying(NamedTuple):
-    """One item, and the slots that its rows see of it, all of them the same."""
+    """One item that is read in place, and the slots that its rows see of it; all its rows see the same."""
 
     item: Item
     slots: slice
@@ -24,8 +24,10 @@ class Lying(NamedTuple):
 def lying(
     rows: Sequence[Row], items: Iterable[Item], block_size: int, least: int, window: int | None = None
 ) -> tuple[list[Lying], list[Item]]:
-    """The items of at least so many keys that can be read where they lie, put together where they go on from each
-    other; and the others as they were. The only item of a step may be shorter: there is nothing that it could join.
+    """Return the items of at least `least` keys that can be read in place, joined if they continue each other, and the
+    other items unchanged.
+
+    If a step has only one item it may be shorter, because there is nothing to batch it with.
     """
     there: list[Lying] = []
     others: list[Item] = []
@@ -43,7 +45,7 @@ def lying(
 
 
 def _joined(items: Iterable[Item]) -> list[tuple[Item, list[Item]]]:
-    """Items that go on from each other as one, each with what it was made of."""
+    """Join items that continue each other; return each with the items that it was made of."""
     joined: list[tuple[Item, list[Item]]] = []
     for item in items:
         if joined:

@@ -1,8 +1,8 @@
-"""The part of a step's attention that layers share: index tensors, masks and buffers, laid out once a step.
+"""The part of a step's attention that layers share: index tensors, masks and buffers, prepared once per step.
 
-Layers of one shape and window share one layout. A window takes keys out of the chunks and the work list
-here, so that computing knows little of it; in a step whose sequences are all shorter than the window its
-layers use the layout of those that see everything.
+Layers of one shape and window share one layout. A window removes keys from the chunks and the work list here, so that
+the computation need know little of it; in a step whose sequences are all shorter than the window, layers with it use
+the layout of layers without one.
 
 Shapes: T tokens, R decoding rows, Q query heads, K key (and value) heads, G = Q / K, D head_dim.
 """
@@ -26,41 +26,44 @@ _Made = TypeVar("_Made")
 
 @dataclass(frozen=True, slots=True)
 class ChunkPlan:
-    """A prompt's chunk: tokens begin .. end - 1 of the step stand at positions start .. start + end - begin - 1.
-
-    places: for KvCache.gather, the blocks of positions `first` .. start + end - begin - 1; `first` is the
-    first of a block. window: how many keys a query sees, its own included; None for all.
-    """
+    """A prompt's chunk: tokens begin .. end - 1 of the step are at positions start .. start + end - begin - 1."""
 
     begin: int
     end: int
     start: int
     first: int
+    """The first position that is gathered; it is the first of a block."""
     places: torch.Tensor
+    """For KvCache.gather: the blocks of positions `first` .. start + end - begin - 1."""
     window: int | None
+    """How many keys a query sees, its own included; None for all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Work items of about one shape, run as one batch of products: `items` items of `width` rows each.
-
-    rows: which decoding rows, [items * width]; None stands for all rows in order. Narrower items repeat a
-    row (its partial is not used), shorter ones a block (masked). mask: [items, 1, span] float32 with 0 where
-    an item has a key and -inf where not, [items, width * G, span] where rows see different keys of it; None
-    where all see all. first: of the bucket's partials in the buffer.
-    """
+    """Work items of about one shape, run as one batch of products: `items` items of `width` rows each."""
 
     items: int
     width: int
     rows: torch.Tensor | None
-    places: torch.Tensor  # for KvCache.gather: the items' blocks, items * span / block_size of them
+    """The indices of the decoding rows, [items * width]; None for all rows in order. Items with fewer rows repeat a
+    row, whose partial result is not used.
+    """
+    places: torch.Tensor
+    """For KvCache.gather: the items' blocks, items * span / block_size of them. Shorter items repeat a block, which is
+    masked.
+    """
     mask: torch.Tensor | None
+    """[items, 1, span] float32 with 0 where an item has a key and -inf where not; [items, width * G, span] if its rows
+    see different keys; None if all rows see all keys.
+    """
     first: int
+    """The index of the bucket's first partial result in the buffer."""
 
 
 @dataclass(frozen=True, slots=True)
 class InPlace:
-    """One work item whose keys lie one behind the other in the cache: `slots`. Its `width` rows see all of them.
+    """One work item whose keys are consecutive in the cache, at `slots`. Its `width` rows see all of them.
 
     rows, first: as in Bucket.
     """
@@ -73,23 +76,27 @@ class InPlace:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What the layers of one shape and window share; good for one step only, its buffers included.
+    """What the layers of one shape and window share; valid for one step only, including its buffers.
 
-    Partials lie in one buffer, those of what is read in place and then a bucket after the other, each ordered
-    [K, items, width]; a partial is the G query heads of one row and key head. parts [P, R * K]: where the p-th part
-    of each row and key head lies; rows of fewer parts name the last place, which holds nothing (log-sum-exp -inf).
+    Partial results are in one buffer: first those of items read in place, then one bucket after the other, each ordered
+    [K, items, width]. A partial result covers the G query heads of one row and key head.
     """
 
     chunks: tuple[ChunkPlan, ...]
     in_place: tuple[InPlace, ...]
     buckets: tuple[Bucket, ...]
     parts: torch.Tensor
-    partial: torch.Tensor  # [places, G, D]
-    lse: torch.Tensor  # [places, G] float32
+    """[P, R * K]: the index of the p-th partial result of each row and key head. Rows with fewer parts refer to the
+    last place, which holds nothing (log-sum-exp -inf).
+    """
+    partial: torch.Tensor
+    """[places, G, D]."""
+    lse: torch.Tensor
+    """[places, G] float32."""
 
     @property
     def whole(self) -> bool:
-        """Whether one item in place is all that there is, for all rows in order: nothing is left to join."""
+        """Whether everything is a single item read in place, for all rows in order, so that nothing must be merged."""
         return len(self.in_place) == 1 and not self.buckets and self.in_place[0].rows is None
 
 
@@ -106,8 +113,8 @@ class Plan:
 class Planner:
     """Plans steps over one cache for a model's layers; decoding rows read items of up to `span` keys.
 
-    fixed: the shapes in which a row is computed are functions of its position and its cut alone (deterministic mode).
-    in_place: items of so many keys are read where they lie, if they lie so; None: none are.
+    fixed: the shapes in which a row is computed depend on its position and its cut alone (deterministic mode).
+    in_place: items of at least so many keys are read in place if their blocks are consecutive; if it is None, none are.
     """
 
     def __init__(
@@ -126,7 +133,7 @@ class Planner:
         self._kinds = kinds(layers)
 
     def plan(self, batch: Batch) -> Plan:
-        """Lay out a step."""
+        """Plan a step."""
         size = self._cache.block_size
         slots = slots_of(batch, size)
         prompt_tokens = len(slots) - len(batch.rows)
@@ -162,7 +169,7 @@ class Planner:
     def _decoding(
         self, rows: Sequence[Row], items: Sequence[Item], kind: AttentionSpec
     ) -> tuple[tuple[InPlace, ...], tuple[Bucket, ...], torch.Tensor, int]:
-        """What is read in place, the rest in batches of about one shape, the table of parts, the number of places."""
+        """Return the items read in place, the buckets for the rest, the table of parts, and the number of places."""
         size, kv_heads = self._cache.block_size, kind.kv_heads
         in_place: list[InPlace] = []
         buckets: list[Bucket] = []
@@ -170,7 +177,7 @@ class Planner:
         first = 0
 
         def take_places(group: Sequence[Item], width: int) -> int:
-            """Places for a group's partials, all noted in `parts`; gives the first."""
+            """Allocate places for a group's partial results, note all of them in `parts`, and return the first."""
             nonlocal first
             begin, stride = first, len(group) * width
             for number, item in enumerate(group):
@@ -209,13 +216,15 @@ class Planner:
 
 
 def kinds(layers: Sequence[AttentionSpec]) -> list[AttentionSpec]:
-    """What a layer's layout depends on: layers that differ in the rest only share theirs."""
+    """Return what each layer's layout depends on: layers that differ only in other properties share one."""
     return [replace(layer, scale=1.0, softcap=None) for layer in layers]
 
 
 def by_layer(kinds: Sequence[AttentionSpec], longest: int, make: Callable[[AttentionSpec], _Made]) -> tuple[_Made, ...]:
-    """What `make` makes of each layer's kind, once for all that come to the same; a window that the longest sequence
-    fits into is none."""
+    """Return what `make` makes of each layer's kind, made once for all kinds that are the same in this step.
+
+    A window that the longest sequence fits into counts as none.
+    """
     made: dict[AttentionSpec, _Made] = {}
     told: list[_Made] = []
     for kind in kinds:
@@ -229,12 +238,12 @@ def by_layer(kinds: Sequence[AttentionSpec], longest: int, make: Callable[[Atten
 def within_window(
     rows: Sequence[Row], items: Sequence[Item], block_size: int, window: int, *, whole: bool = False
 ) -> tuple[Item, ...]:
-    """The work list without the blocks that none of an item's rows sees any more, and without rows that see none.
+    """Return the work list without blocks that none of an item's rows sees any more, and without rows that see none.
 
-    whole: blocks are left in, as which of them go is a matter of the company.
+    whole: keep such blocks, because which of them can be dropped depends on the other rows.
 
-    A row at position p sees keys p - window + 1 .. p; what is left of an item may hold a few keys more, which
-    the mask takes from the rows that are past them.
+    A row at position p sees keys p - window + 1 .. p. What is left of an item may hold a few keys more; the mask hides
+    them from the rows that no longer see them.
     """
     kept: list[Item] = []
     slot = 0
@@ -250,7 +259,7 @@ def within_window(
 
 
 def slots_of(batch: Batch, size: int) -> list[int]:
-    """Where a step's tokens have their keys and values, in blocks of `size`: the chunks' in order, then one per row."""
+    """Return the cache slots of a step's tokens, in blocks of `size` tokens: the chunks' in order, then one per row."""
     slots = [
         chunk.blocks[at // size] * size + at % size
         for chunk in batch.chunks
@@ -260,7 +269,7 @@ def slots_of(batch: Batch, size: int) -> list[int]:
 
 
 def _indices(rows: Sequence[int], count: int) -> torch.Tensor | None:
-    """Some of `count` rows; None for all of them in order."""
+    """Return the indices of some of `count` rows as a tensor; None for all of them in order."""
     return None if list(rows) == list(range(count)) else torch.tensor(rows)
 
 
@@ -272,7 +281,7 @@ def _mask(
     rows: Sequence[Row], items: Sequence[Item], width: int, span: int, kind: AttentionSpec
 ) -> torch.Tensor | None:
     lengths = [item.hi - item.lo for item in items]
-    firsts = [0] * len(items)  # per item or, with a window, per item and row: the first key of the item that is seen
+    firsts = [0] * len(items)  # the first key of the item that is seen: per item or, with a window, per item and row
     seen_by = 1
     if kind.window is not None:
         seen_by = width

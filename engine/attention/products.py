@@ -1,8 +1,9 @@
 """Batches of products: how a library sums one may depend on how many there are, and in deterministic mode must not.
 
-Seen of oneDNN on a CPU that emulates bfloat16: with three products for two threads it divides one of them, with six
-none, and the order of its sums is another one. What the machine at hand does is tried, with the shapes that decoding
-will use; where it matters, each item's products become a batch of their own, which costs calls, and nothing elsewhere.
+Observed with oneDNN on a CPU that emulates bfloat16: given three products for two threads it splits one of them, given
+six it splits none, and the order of the sums differs. So it is tested on this machine, with the shapes that decoding
+will use. If the number matters, each item's products become a batch of their own, at the cost of more calls; otherwise
+nothing changes.
 """
 
 from __future__ import annotations
@@ -12,52 +13,55 @@ from collections.abc import Iterable
 import torch
 import torch.nn.functional as F
 
-_ITEMS = (1, 2, 3, 5, 8, 32)  # of a batch, tried
-_KEYS = (128, 256)  # of an item
+_ITEMS = (1, 2, 3, 5, 8, 32)  # numbers of items of a batch that are tried
+_KEYS = (128, 256)  # numbers of keys of an item that are tried
 
 
 class Together:
-    """A bucket's products, of all items at once. Shapes: B products, M rows, D head_dim, S keys."""
+    """A bucket's products, computed for all items at once. Shapes: B products, M rows, D head_dim, S keys."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self._nothing = torch.empty(1, 1, 1, dtype=dtype)
 
     def scores(self, q: torch.Tensor, k: torch.Tensor, scale: float, items: int) -> torch.Tensor:
-        """q [B, M, D] against k [B, S, D], scaled: [B, M, S]. items: of which there are B, key heads first."""
+        """Multiply q [B, M, D] by k [B, S, D], scaled; return [B, M, S].
+
+        items: how many items the B products are of, ordered by key head first.
+        """
         return torch.baddbmm(self._nothing, q, k.transpose(1, 2), beta=0, alpha=scale)
 
     def values(self, weights: torch.Tensor, v: torch.Tensor, items: int, out: torch.Tensor) -> None:
-        """weights [B, M, S] by v [B, S, D], into out [B, M, D]."""
+        """Multiply weights [B, M, S] by v [B, S, D], into out [B, M, D]."""
         torch.bmm(weights, v, out=out)
 
 
 class Apart(Together):
-    """The same, item by item: what is computed for one does not depend on how many there are."""
+    """The same, item by item: what is computed for one item does not depend on how many there are."""
 
     def scores(self, q: torch.Tensor, k: torch.Tensor, scale: float, items: int) -> torch.Tensor:
-        """As Together.scores."""
+        """Like Together.scores."""
         parts = zip(_by_item(q, items), _by_item(k, items), strict=True)
         return torch.stack([super(Apart, self).scores(mine, keys, scale, 1) for mine, keys in parts], 1).flatten(0, 1)
 
     def values(self, weights: torch.Tensor, v: torch.Tensor, items: int, out: torch.Tensor) -> None:
-        """As Together.values."""
+        """Like Together.values."""
         parts = zip(_by_item(weights, items), _by_item(v, items), strict=True)
         torch.stack([torch.bmm(mine, values) for mine, values in parts], 1, out=out.view(-1, items, *out.shape[1:]))
 
 
 def steady(dtype: torch.dtype, shapes: Iterable[tuple[int, int, int]]) -> Together:
-    """The products for deterministic mode on this machine, with as many threads as torch has now.
+    """Return the products for deterministic mode on this machine, with as many threads as torch has now.
 
-    shapes: (key heads, rows of a product, head_dim), each that decoding will use.
+    shapes: all (key heads, rows of a product, head_dim) that decoding will use.
     """
     together = Together(dtype)
     return together if all(_alike(together, dtype, *shape) for shape in set(shapes)) else Apart(dtype)
 
 
 def _alike(products: Together, dtype: torch.dtype, heads: int, rows: int, dim: int) -> bool:
-    """Whether an item's products are the same to the bit in a batch of any size.
+    """Whether an item's products are bit for bit the same in a batch of any size.
 
-    What is summed cancels itself out, so that nothing is left but what the sums' order leaves of it.
+    The summands cancel each other out, so only rounding is left, which depends on the order of the sums.
     """
     noise = torch.Generator().manual_seed(7)
     most = max(_ITEMS)
@@ -75,7 +79,7 @@ def _alike(products: Together, dtype: torch.dtype, heads: int, rows: int, dim: i
 def _multiplied(
     products: Together, q: torch.Tensor, k: torch.Tensor, weights: torch.Tensor, v: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scores and values, [items, K, ...] as all that is given."""
+    """Return scores and values, [items, K, ...] like all arguments."""
     items = len(q)
     q, k, weights, v = (x.transpose(0, 1).flatten(0, 1) for x in (q, k, weights, v))
     out = weights.new_empty(*weights.shape[:2], v.shape[-1])
@@ -87,7 +91,9 @@ def _multiplied(
 def _cancelling(
     noise: torch.Generator, count: int, rows: int, columns: int, depth: int, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """[count, rows, depth] and [count, columns, depth]; each row by each column would be 0 if nothing were rounded."""
+    """Return [count, rows, depth] and [count, columns, depth]; without rounding each row times each column
+    would be 0.
+    """
     order = torch.randperm(depth, generator=noise)
     a = torch.randn(count, rows, depth // 2, generator=noise)
     b = torch.randn(count, columns, depth // 2, generator=noise)
@@ -98,5 +104,8 @@ def _cancelling(
 
 
 def _by_item(x: torch.Tensor, items: int) -> torch.Tensor:
-    """[K * items, ...], key heads first, as [items, K, ...]: a copy, as even the stride of one head chooses kernels."""
+    """Return [K * items, ...], key heads first, as [items, K, ...].
+
+    A copy, because even the stride of one head affects the choice of kernels.
+    """
     return x.view(-1, items, *x.shape[1:]).transpose(0, 1).clone(memory_format=torch.contiguous_format)

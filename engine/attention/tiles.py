@@ -13,11 +13,11 @@ from engine.batch import Chunk
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Tiles of all chunks of a step, those with the most keys first, so that the last to run are short.
+    """Tiles of all chunks of a step, those with the most keys first, so that the last ones to run are short.
 
-    tiles [N, 5]: the tile's first position (a multiple of its width); the first position that the chunk has of it;
-    the position behind the last; what to add to a position for its token's place in the step; where the chunk's
-    block table begins in `blocks`, whose first block holds position 0.
+    tiles [N, 5]: the tile's first position (a multiple of its width); the first position that the chunk has of it; the
+    position behind the last; what to add to a position to get its token's index in the step; where the chunk's block
+    table begins in `blocks` (its first block holds position 0).
     """
 
     tiles: NDArray[np.int32]
@@ -25,7 +25,7 @@ class Tiles:
 
 
 def plan_tiles(chunks: Sequence[Chunk], queries: int, block_size: int) -> Tiles:
-    """Cut chunks, whose tokens stand in a step one chunk after the other, into tiles of at most `queries` positions.
+    """Cut chunks, whose tokens follow each other in a step, into tiles of at most `queries` positions.
 
     Tiles end at multiples of `queries`, counted from the sequence's first token, wherever a chunk begins or ends.
     """

@@ -1,4 +1,6 @@
-"""The backend of a CPU by torch's own operations: what a decoder asks for between its products, step by step."""
+"""A CPU's backend made of torch's own operations: what a decoder asks for between its products, operation
+by operation.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,11 @@ from engine.passes import Pass
 
 @dataclass(frozen=True, slots=True)
 class TorchBackend:
-    """turns: each position's rotation, [positions, D / 2]; None for models that rotate for themselves. steady: for
-    deterministic mode."""
+    """Makes the operations of each pass.
+
+    turns: each position's rotation, [positions, D / 2]; None for models that rotate by themselves. steady: for
+    deterministic mode.
+    """
 
     attention: Attention
     turns: torch.Tensor | None
@@ -23,7 +28,7 @@ class TorchBackend:
     steady: bool = False
 
     def ops(self, part: Pass, positions: torch.Tensor) -> TorchOps:
-        """For one pass, whose tokens stand at these positions [T]."""
+        """Return the operations for one pass, whose tokens are at these positions [T]."""
         attend: Attend = partial(self.attention.run, self.attention.plan(part.batch))
         if len(part.rows) > len(part.batch.rows):
             attend = partial(_attend_first, attend, len(part.batch.rows))
@@ -34,7 +39,7 @@ class TorchBackend:
 def _attend_first(
     attend: Attend, count: int, layer: int, q: torch.Tensor, kv: torch.Tensor, sinks: torch.Tensor | None
 ) -> torch.Tensor:
-    """Attention of the first `count` tokens; the others only fill up."""
+    """Return the attention of the first `count` tokens; the others are padding."""
     out = q.new_zeros(len(q), q.shape[1] * q.shape[2])
     out[:count] = attend(layer, q[:count], kv[:count], sinks)
     return out

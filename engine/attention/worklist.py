@@ -1,7 +1,7 @@
 """The work list of a device's decode attention: kv_spans of the fork tree cut into items, as arrays of int32.
 
-The walk of the tree is engine/batch.py's; here are no loops over items or positions, because a step of 256 sequences
-has thousands. No torch.
+The walk of the tree is in engine/batch.py. There are no loops over items or positions here, because a step of 256
+sequences has thousands of them. No torch.
 """
 
 from __future__ import annotations
@@ -20,48 +20,50 @@ Ints = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """What a list is made for. group: query heads to a key head. wide, narrow: lanes, rows x group, of the two tiles.
-
-    span: items are cut at multiples of it, a part of batch.SPAN. fill: items that keep the device busy; from twice as
-    many on those of the wide tile take two, four, ... spans each, as every row of an item costs a partial result
-    that is written and read again.
-    """
+    """What a work list is made for."""
 
     group: int
+    """Query heads per key head."""
     wide: int
+    """The lanes, rows x group, of the wide tile."""
     narrow: int
+    """The lanes, rows x group, of the narrow tile."""
     fill: int
+    """How many items keep the device busy. From twice as many on, items of the wide tile take two, four, ... spans
+    each, because every row of an item costs a partial result that is written and read again.
+    """
     span: int = 256
+    """Items are cut at multiples of it; it divides batch.SPAN."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkList:
-    """What engine/kernels/attn_items.py and merge_parts.py read.
-
-    items [I, 8]: first (in `rows`), count, table (in `blocks`), lo, hi, slot, wide (0 or 1), 0. An item's rows are
-    rows[first : first + count], its keys the positions lo .. hi - 1, blocks[table] holds position lo, and the partial
-    result of its i-th row is number slot + i. The longest items come first.
-    rows: positions in Batch.rows; items over the same stretch share theirs. blocks: block numbers.
-    parts [R + 1], part_slots [slots]: row r's partial results, in the order of lo, are numbers
-    part_slots[parts[r] : parts[r + 1]].
-    """
+    """What engine/kernels/attn_items.py and merge_parts.py read."""
 
     items: Ints
+    """[I, 8]: first (in `rows`), count, table (in `blocks`), lo, hi, slot, wide (0 or 1), 0. An item's rows are
+    rows[first : first + count], its keys the positions lo .. hi - 1; blocks[table] holds position lo, and the partial
+    result of its i-th row is number slot + i. The longest items come first.
+    """
     rows: Ints
+    """Indices into Batch.rows; items over the same stretch share theirs."""
     blocks: Ints
+    """Block numbers."""
     parts: Ints
+    """[R + 1]: row r's partial results, in the order of lo, are numbers part_slots[parts[r] : parts[r + 1]]."""
     part_slots: Ints
+    """[slots]: numbers of partial results, see `parts`."""
 
 
 class Tables:
-    """Rows' block tables as arrays, made anew only for those that have changed: one in block_size steps does."""
+    """Rows' block tables as arrays, remade only if they have changed, which happens in one of block_size steps."""
 
     def __init__(self) -> None:
-        # By identity, which no other table can take as long as this one is held here.
+        # By id(), which is unique because the tables are held here.
         self._known: dict[int, tuple[tuple[int, ...], Ints]] = {}
 
     def step(self, rows: Sequence[Row]) -> list[Ints]:
-        """The rows' tables; forgets those that are no row's any more."""
+        """Return the rows' tables; forget those that no row has any more."""
         before = self._known
         tables = [row.blocks for row in rows]
         self._known = {id(t): before.get(id(t)) or (t, np.array(t, dtype=np.int32)) for t in tables}
@@ -71,11 +73,11 @@ class Tables:
 def work_list(
     rows: Sequence[Row], kv_spans: Sequence[KvSpan], tables: Sequence[Ints], block_size: int, tiling: Tiling
 ) -> WorkList:
-    """Cut kv_spans, of which each row's come in the order of lo; tables: the rows', as Tables gives them.
+    """Cut kv_spans into items. Each row's kv_spans must come in the order of lo. tables: the rows' tables from Tables.
 
-    An item is wide where its rows times the group exceed the narrow tile, and holds as many rows as its tile has lanes
-    for. For rows with a `cut` that would make the arithmetic depend on company: theirs are wide before it and narrow
-    behind it, always of one span.
+    An item is wide if its rows times the group exceed the narrow tile; it holds as many rows as its tile has lanes for.
+    For rows with a `cut` that would make the arithmetic depend on the other rows: their items are wide before the cut
+    and narrow behind it, and always of one span.
     """
     if not kv_spans:
         nothing = np.zeros(0, dtype=np.int32)
@@ -87,7 +89,7 @@ def work_list(
     most = np.where(wide, tiling.wide, tiling.narrow) // tiling.group
     sharers = -(-widths // most)  # items over the same keys
     spans = np.full(len(kv_spans), span_tokens(tiling.span, block_size))
-    # A row by itself keeps its spans: in deterministic mode a prompt without a whole block has no cut either.
+    # A single row keeps its spans: in deterministic mode a prompt shorter than a block has no cut either.
     free = wide & (cuts == 0) & (widths > 1)
     spans[free] <<= _doublings(int(((-(-ends // spans) - begins // spans) * sharers)[free].sum()), tiling.fill)
 
@@ -123,11 +125,11 @@ def work_list(
 
 
 def _before(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The sum of all sizes before each."""
+    """Return, for each size, the sum of all sizes before it."""
     sums: npt.NDArray[np.int64] = np.cumsum(sizes)
     return sums - sizes
 
 
 def _doublings(items: int, fill: int) -> int:
-    """How often so many items can be halved, and be `fill` or more."""
+    """Return how often so many items can be halved and still be at least `fill`."""
     return max((items // max(fill, 1)).bit_length() - 1, 0)

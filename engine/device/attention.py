@@ -1,4 +1,4 @@
-"""Attention over the paged cache by Triton's kernels: the door of engine/attention/compute.py, in two halves.
+"""Attention over the paged cache by Triton's kernels: the counterpart of engine/attention/compute.py, in two halves.
 
 What a step's attention needs is planned on the host, as arrays that go to the device with the step's others; layers
 then run over their views there. Layers of one kind share them.
@@ -29,7 +29,7 @@ from engine.kernels.qkv_rope_store import qkv_rope_store, store
 from engine.models.ops import Heads
 from engine.models.spec import AttentionSpec
 
-ITEM = 256  # tokens: work lists are cut at its multiples
+ITEM = 256  # tokens: work lists are cut at multiples of it
 
 
 class Turns(NamedTuple):
@@ -40,7 +40,9 @@ class Turns(NamedTuple):
 
 
 class Tiles(NamedTuple):
-    """A step's tiles on the device, as prefill_attn takes them: how many are meant, and the chunks' block tables."""
+    """A step's tiles on the device, as prefill_attn takes them: the tiles, how many of them are valid, and the chunks'
+    block tables.
+    """
 
     tiles: torch.Tensor
     number: torch.Tensor
@@ -49,25 +51,27 @@ class Tiles(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One step on the device, whose tokens are the chunks' in order, then one per row.
-
-    slots: of the cache, [T]. positions: the rows', [R] int32. work, tiles: by kind of layer; none in a step without
-    rows, or without chunks.
-    """
+    """One step on the device, whose tokens are the chunks' in order, then one per row."""
 
     slots: torch.Tensor
+    """The tokens' cache slots, [T]."""
     prompt_tokens: int
     positions: torch.Tensor
+    """The rows' positions, [R] int32."""
     work: tuple[Work, ...]
+    """By kind of layer; empty in a step without rows."""
     tiles: tuple[Tiles, ...]
+    """By kind of layer; empty in a step without chunks."""
 
 
 class DeviceAttention:
-    """One model's attention over one cache: `arrays` and `plan` once a step, then `run` or `run_fused` once a layer."""
+    """One model's attention over one cache: `arrays` and `plan` once per step, then `run` or `run_fused`
+    once per layer.
+    """
 
     def __init__(self, layers: Sequence[AttentionSpec], cache: KvCache, rows: int, places: int) -> None:
-        """rows: of a step without chunks, at most. places: partial results for which there is room for good; a step
-        with more gets memory of its own.
+        """rows: the most rows of a step without chunks. places: the number of partial results for which memory is kept;
+        a step with more allocates its own.
 
         Raises ModelError for heads that the kernels have no tiles for.
         """
@@ -82,18 +86,18 @@ class DeviceAttention:
         self._queries = {k: launch.prefill(k.head_dim, itemsize).queries(k.heads // k.kv_heads) for k in self._kinds}
         sizes = max(layer.heads * layer.head_dim for layer in layers), max(layer.heads for layer in layers)
         self._partial, self._lse = (torch.empty(places * size, device=cache.device) for size in sizes)
-        # Rows that only fill up are never written, but computed with: they must be numbers.
+        # Padding rows are never written but are computed with, so they must hold numbers.
         self._out = torch.zeros(rows * sizes[0], dtype=cache.dtype, device=cache.device)
 
     # On the host
 
     def arrays(self, batch: Batch) -> Arrays:
-        """What the host plans of a step."""
+        """Return the arrays that the host plans for a step."""
         tables = self._tables.step(batch.rows)
         longest = max([row.position for row in batch.rows], default=0) + 1
         planned: dict[AttentionSpec, Arrays] = {}
         for kind in self._kinds:
-            # Where no row is past the window, the list is that of layers without one.
+            # If no row is past the window, the list is the same as for layers without one.
             window = kind.window if kind.window is not None and kind.window < longest else None
             seen = replace(kind, window=window)
             planned[kind] = planned[seen] if seen in planned else self._planned(batch, kind, window, tables)
@@ -101,7 +105,7 @@ class DeviceAttention:
         return _numbered([planned[kind] for kind in self._kinds])
 
     def longest(self, rows: int, places: int) -> Arrays:
-        """Arrays as long as those of a step of so many rows and partial results may be."""
+        """Return arrays as long as those of a step of so many rows and partial results can be."""
         blocks = places * -(-ITEM // self._cache.block_size)
         shapes = {"items": (places, 8), "rows": (places,), "blocks": (blocks,), "parts": (rows + 1,)}
         shapes |= {"part_slots": (places,), "counts": (2,)}
@@ -110,7 +114,7 @@ class DeviceAttention:
     def _planned(
         self, batch: Batch, kind: AttentionSpec, window: int | None, tables: Sequence[NDArray[np.int32]]
     ) -> Arrays:
-        """A kind's work list, as far as its rows see through the window, and its tiles."""
+        """Return a kind's work list, limited to the keys that its rows see through the window, and its tiles."""
         size = self._cache.block_size
         arrays: Arrays = {}
         if batch.rows:
@@ -129,7 +133,9 @@ class DeviceAttention:
     # On the device
 
     def plan(self, there: Mapping[str, torch.Tensor], prompt_tokens: int) -> Plan:
-        """A step whose arrays are on the device, beside the "slots" of its tokens and the "row_positions"."""
+        """Return the plan of a step whose arrays are on the device, with its tokens' "slots" and its
+        "row_positions".
+        """
         kinds = list(_by_kind(there, len(self._kinds)))
         work = tuple([Work(*(kind[name] for name in Work._fields)) for kind in kinds if "items" in kind])
         tiles = tuple([Tiles(*(kind[name] for name in Tiles._fields)) for kind in kinds if "tiles" in kind])
@@ -138,9 +144,10 @@ class DeviceAttention:
     def run(
         self, plan: Plan, layer: int, q: torch.Tensor, kv: torch.Tensor, sinks: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """One layer: store kv [T, 2K, D], then attend with q [T, Q, D]; gives [T, Q * D], until the next layer.
+        """Run one layer: store kv [T, 2K, D], then attend with q [T, Q, D]; return [T, Q * D], valid until the next
+        layer.
 
-        sinks [Q]: a score per head that takes its share of the softmax and brings no value.
+        sinks [Q]: a score per head that takes its share of the softmax and contributes no value.
         """
         store(kv, plan.slots, self._cache.view(layer))
         return self._attend(plan, layer, q.contiguous(), sinks)
@@ -148,9 +155,10 @@ class DeviceAttention:
     def run_fused(
         self, plan: Plan, layer: int, qkv: torch.Tensor, heads: Heads, turns: Turns | None, positions: torch.Tensor
     ) -> torch.Tensor:
-        """One layer: norm and rotate the heads of qkv [T, (Q + 2K) * D], store, attend; gives [T, Q * D], as `run`.
+        """Run one layer: norm and rotate the heads of qkv [T, (Q + 2K) * D], store, attend; return [T, Q * D], like
+        `run`.
 
-        turns: None does not rotate. positions: the tokens', [T].
+        turns: if it is None, heads are not rotated. positions: the tokens', [T].
         """
         spec = self._layers[layer]
         q = qkv.new_empty(len(qkv), spec.heads, spec.head_dim)
@@ -205,7 +213,7 @@ class DeviceAttention:
         return out
 
     def _room(self, places: int, spec: AttentionSpec) -> tuple[torch.Tensor, torch.Tensor]:
-        """Where partial results go, [places, Q, D], and their log-sum-exps, [places, Q]."""
+        """Return the buffers for partial results, [places, Q, D], and for their log-sum-exps, [places, Q]."""
         sums = places * spec.heads
         numbers = sums * spec.head_dim
         if numbers > len(self._partial) or sums > len(self._lse):
@@ -221,10 +229,10 @@ def _tiling(kind: AttentionSpec, cache: KvCache) -> Tiling:
 
 
 def within_window(rows: Sequence[Row], stretches: Sequence[KvSpan], block_size: int, window: int) -> tuple[KvSpan, ...]:
-    """The stretches without whole spans that none of their rows sees any more, and without rows that see none.
+    """Return the stretches without whole spans that none of their rows sees any more, and without rows that see none.
 
-    A row at position p sees keys p - window + 1 .. p. What is left is cut into items as all would be: a row's results
-    do not depend on how far the others see.
+    A row at position p sees keys p - window + 1 .. p. What is left is cut into items at the same places as the whole
+    stretch: a row's results do not depend on how far the other rows see.
     """
     span = span_tokens(SPAN, block_size)
     kept: list[KvSpan] = []

@@ -1,7 +1,7 @@
-"""A step's draws as arrays for the device: packed in numpy, before the logits are there.
+"""A step's draws as arrays for the device, packed in numpy before the logits are computed.
 
-The arrays go over in whatever copy the step makes anyway (`DeviceSampler.launch` takes them back as tensors under the
-same names, and of one that is longer only the beginning); each has to begin at a multiple of 16 bytes, so that a kernel
+The arrays are part of whatever copy the step makes anyway (`DeviceSampler.launch` takes them back as tensors under the
+same names, and only the beginning of one that is longer). Each must begin at a multiple of 16 bytes, so that a kernel
 is compiled for one alignment only.
 """
 
@@ -28,37 +28,42 @@ _Bits = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a step's draws come to on the device.
+    """A step's draws as the device needs them."""
 
-    arrays, by name; `draws` always, the others where they are needed:
-        draws      int64 [M, 8]  lines of DRAW, one per draw; a line of which `same` is -1 draws nothing
+    draws: tuple[Draw, ...]
+    """The draws, in order."""
+    arrays: Mapping[str, Array]
+    """By name; `draws` always, the others only if they are needed:
+
+        draws      int64 [M, 8]  lines of DRAW, one per draw; a line whose `same` is -1 draws nothing
         asked      int64 [A, 2]  (draw, row) of the draws whose log probabilities are asked for
         likeliest  int64 [U, 2]  (row, its first line in `asked`) of the rows whose likeliest tokens are asked for
         changes, masks, excluded, biased, bias, tallied, times: as logits_edit has them
-    cuts: min-p, top-k or top-p leave out tokens somewhere. most: how many of the likeliest are asked for at most.
     """
-
-    draws: tuple[Draw, ...]
-    arrays: Mapping[str, Array]
     cuts: bool = False
+    """Whether min-p, top-k or top-p exclude tokens in any draw."""
     asked: tuple[int, ...] = ()
-    likeliest: Mapping[int, int] = field(default_factory=dict)  # row of logits -> line in the array
+    """The indices of the draws whose log probabilities are asked for."""
+    likeliest: Mapping[int, int] = field(default_factory=dict)
+    """By row of logits, its line in the array `likeliest`."""
     rows: tuple[int, ...] = ()
+    """Per draw, its row of logits."""
     most: int = 0
+    """The most likeliest tokens that any draw asks for."""
 
 
 class Packer:
-    """Packs steps' draws; what it remembers from step to step saves work only."""
+    """Packs the draws of steps; what it remembers from step to step only saves work."""
 
     def __init__(self, vocabulary: int) -> None:
         self._vocabulary = vocabulary
         self._rules = Rules()
-        self._allowed: Kept[_Bits] = Kept()  # by the ids
+        self._allowed: Kept[_Bits] = Kept()  # by the tuple of ids
 
     def plan(self, rows: Sequence[int], draws: Sequence[Draw], masks: Mapping[int, bytes]) -> Plan:
-        """Begin a step: its draws, the i-th from row rows[i] of the logits; masks as in Batch.
+        """Begin a step: pack its draws, the i-th from row rows[i] of the logits; masks as in Batch.
 
-        Every draw whose Sampling looks at the past brings it, complete; raises ValueError for one that has none.
+        Every draw whose Sampling looks at the past must carry it, complete; raises ValueError for one without it.
         """
         self._rules.step()
         self._allowed.step()
@@ -116,7 +121,7 @@ class Packer:
         return arrays
 
     def _bits(self, change: Change) -> _Bits | None:
-        """The tokens that grammar and allowed tokens both let through, a bit each; None where neither says anything."""
+        """Return the tokens that grammar and allowed tokens both allow, one bit each; None if there are neither."""
         bits = None
         if change.mask is not None:
             bits = np.frombuffer(fitted(change.mask, self._vocabulary), dtype=np.uint8)
@@ -130,8 +135,11 @@ class Packer:
 
 
 def _lines(sources: Sequence[int], draws: Sequence[Draw]) -> Array:
-    """Lines of DRAW. Draws from the same row by the same settings (the n choices that leave prefill together) share
-    the distribution of the first."""
+    """Return lines of DRAW.
+
+    Draws from the same row with the same settings (the n choices that leave prefill together) share the distribution of
+    the first.
+    """
     same: dict[tuple[int, float, float, int, float], int] = {}
     lines = []
     for i, (source, draw) in enumerate(zip(sources, draws, strict=True)):
@@ -144,7 +152,7 @@ def _lines(sources: Sequence[int], draws: Sequence[Draw]) -> Array:
 
 
 def _words(lines: Array) -> Array:
-    """Lines of 64-bit fields as int64 [lines, fields]."""
+    """Return lines of 64-bit fields as int64 [lines, fields]."""
     return lines.view(np.int64).reshape(len(lines), -1)
 
 

@@ -1,4 +1,6 @@
-"""A step's small arrays, named, at fixed places in one run of bytes, so that all of them go to a device in one copy."""
+"""A step's small arrays, named, at fixed places in one range of bytes, so that all of them go to a device
+in one copy.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from numpy.typing import NDArray
 Arrays = dict[str, NDArray[Any]]
 """A step's arrays by name."""
 
-_ALIGNED = 16  # bytes: the widest that a thread loads at once
+_ALIGNED = 16  # bytes: the most that a thread loads at once
 _TYPES = {
     np.dtype(np.int64): torch.int64,
     np.dtype(np.int32): torch.int32,
@@ -25,7 +27,7 @@ _TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """An array's type, its longest shape, and its first byte."""
+    """An array's type, its longest shape, and the offset of its first byte."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -33,20 +35,22 @@ class Field:
 
     @property
     def end(self) -> int:
-        """The first byte behind it."""
+        """The offset behind its last byte."""
         return self.begin + self.dtype.itemsize * math.prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Where each array lies. Frames that begin with the same `first` have its arrays at the same places."""
+    """Where each array is. Frames made with the same `first` have its arrays at the same places."""
 
     fields: Mapping[str, Field]
     size: int
 
     @classmethod
     def of(cls, arrays: Mapping[str, NDArray[Any]], first: Frame | None = None) -> Frame:
-        """A frame in which `arrays`, or shorter ones, fit behind `first`, whose arrays are left out of them."""
+        """Return a frame in which `arrays`, or shorter ones, fit behind `first`; arrays that `first` has keep their
+        places there.
+        """
         fields = dict(first.fields) if first else {}
         size = first.size if first else 0
         for name, array in arrays.items():
@@ -56,7 +60,7 @@ class Frame:
         return cls(fields, size)
 
     def takes(self, arrays: Mapping[str, NDArray[Any]]) -> bool:
-        """Whether each array is of its field's type, and no longer in its first dimension."""
+        """Whether each array has its field's type and is not longer than it in the first dimension."""
         return all(
             field.dtype == arrays[name].dtype
             and field.shape[1:] == arrays[name].shape[1:]
@@ -66,23 +70,25 @@ class Frame:
         )
 
     def zeros(self) -> Arrays:
-        """Arrays of zeros that fill it."""
+        """Return arrays of zeros that fill the frame."""
         return {name: np.zeros(field.shape, field.dtype) for name, field in self.fields.items()}
 
     def write(self, arrays: Mapping[str, NDArray[Any]], memory: NDArray[np.uint8]) -> None:
-        """Put arrays where they belong; what a shorter one leaves of its place stays as it was."""
+        """Write arrays to their places; the rest of a place that a shorter array leaves is unchanged."""
         for name, array in arrays.items():
             field = self.fields[name]
             place = memory[field.begin : field.end].view(field.dtype).reshape(field.shape)
             place[: len(array)] = array
 
     def views(self, memory: torch.Tensor) -> Views:
-        """The arrays of a frame that was copied to memory [>= size] uint8."""
+        """Return the arrays of a frame that was copied to memory [>= size] uint8."""
         return Views(self.fields, memory)
 
 
 class Views(Mapping[str, torch.Tensor]):
-    """A frame's arrays as tensors, in their longest shapes; made when they are asked for, as most steps ask for few."""
+    """A frame's arrays as tensors, in their longest shapes; made when they are asked for, because most
+    steps need few.
+    """
 
     def __init__(self, fields: Mapping[str, Field], memory: torch.Tensor) -> None:
         self._fields = fields

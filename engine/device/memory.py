@@ -15,23 +15,26 @@ from engine.config import EngineConfig
 from engine.messages import Sampling
 
 KV_FRACTION = 0.9
-"""Of what a GPU has free once the model is loaded and the largest step has its room; the rest is for what varies."""
+"""The share for KV of what a GPU has free once the model is loaded and the largest step has its memory; the rest is for
+what varies.
+"""
 
 
 class Room(NamedTuple):
-    """Bytes of a GPU that a step takes, and that it leaves to keys and values."""
+    """Bytes of a GPU that a step takes, and that it leaves for keys and values."""
 
     taken: int
     left: int
 
 
 def find_room(config: EngineConfig, largest_step: Callable[[EngineConfig], int]) -> tuple[EngineConfig, int]:
-    """How many tokens a step may run, as max_batch_tokens, and how many bytes that leaves to keys and values.
+    """Return the settings with the tokens that a step may run as max_batch_tokens, and how many bytes that leaves for
+    keys and values.
 
-    Where the settings leave it open: the most of 8,192, half of that, ... whose step takes no more than it leaves.
-    largest_step: runs it, and gives the bytes of its own keys and values.
+    If the settings leave it open: the largest of 8,192, half of that, ... whose step takes no more than it leaves.
+    largest_step: runs such a step, and returns the bytes of its own keys and values.
 
-    Raises torch.OutOfMemoryError where none fits.
+    Raises torch.OutOfMemoryError if none fits.
     """
     *larger, least = _sizes(config)
     for settings in larger:
@@ -51,10 +54,12 @@ def _sizes(config: EngineConfig) -> Iterator[EngineConfig]:
 
 
 def room_beside(largest_step: Callable[[], int]) -> Room:
-    """What a step takes of the current GPU, which is run to see, and gives the bytes of its own keys and values.
+    """Run a step, and return what it takes of the current GPU and what it leaves.
 
-    Counted is what torch's allocator takes from the device, with the gaps between tensors, and, as that is looked up
-    afterwards, what the step made others take: libraries, compiled kernels, other processes.
+    largest_step: returns the bytes of its own keys and values.
+
+    What counts is what torch's allocator takes from the device, including gaps between tensors, and, because free
+    memory is read afterwards, what the step made others allocate: libraries, compiled kernels, other processes.
     """
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
@@ -65,15 +70,15 @@ def room_beside(largest_step: Callable[[], int]) -> Room:
     taken = torch.cuda.max_memory_reserved() - before - own
     torch.cuda.empty_cache()
     free, _ = torch.cuda.mem_get_info()
-    kept = torch.cuda.memory_reserved() - before  # of what the step has taken
+    kept = torch.cuda.memory_reserved() - before  # of what the step took
     return Room(taken, free + kept - taken)
 
 
 def largest_batch(config: EngineConfig, context: int, blocks: int | None = None) -> Batch:
-    """A step that takes as much memory as any: all tokens that may run, whose own log probabilities are asked for, and
-    all sequences drawing by all rules. blocks: of the cache, where there are too few for that.
+    """Return a step that takes as much memory as any: all tokens that may run, with their own log probabilities, and
+    all sequences drawing by all rules.
 
-    It writes to blocks 0, 1, ...
+    blocks: of the cache, if there are too few for that. The step writes to blocks 0, 1, ...
     """
     size = config.block_size
     count = config.max_sequences if blocks is None else min(config.max_sequences, blocks)

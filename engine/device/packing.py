@@ -1,4 +1,4 @@
-"""A Batch as small arrays: what every token of the step is, where it stands, and where its keys and values go."""
+"""A Batch as small arrays: every token of the step, its position, and where its keys and values go."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from engine.batch import Batch, Chunk
 from engine.device.frame import Arrays
 
 NO_SLOT = -1
-"""Where a row's keys and values go that only fills a recorded step up."""
+"""The slot of a row that only pads a recorded step: its keys and values are not stored."""
 
 
 def pack_tokens(batch: Batch, block_size: int, drawn: Mapping[int, int], rows: int) -> Arrays:
-    """The step's tokens, the chunks' in order, then one per row, filled up to so many `rows`.
+    """Pack the step's tokens, the chunks' in order, then one per row, padded to `rows` rows.
 
-    tokens    int64 [T]  their ids, where the host knows them
-    sources   int32 [T]  else which draw of the step before it was (`drawn`, by sequence); -1 where it is known
+    tokens    int64 [T]  their ids, if the host knows them
+    sources   int32 [T]  otherwise the index of its draw in the step before (`drawn`, by sequence); -1 if known
     positions int64 [T]
     slots     int64 [T]  of the cache
     row_positions int32 [R]
@@ -41,9 +41,9 @@ def pack_tokens(batch: Batch, block_size: int, drawn: Mapping[int, int], rows: i
 
 
 def pack_chunks(batch: Batch, drawn_from: Sequence[int]) -> Arrays:
-    """What only steps with chunks have.
+    """Pack what only steps with chunks have.
 
-    drawn_from int64 [N]  tokens whose logits somebody draws from
+    drawn_from int64 [N]  the tokens whose logits are drawn from
     followers  int32 [F]  the chunks' next_tokens
     """
     followers = [token for chunk in batch.chunks for token in chunk.next_tokens]
@@ -51,7 +51,7 @@ def pack_chunks(batch: Batch, drawn_from: Sequence[int]) -> Arrays:
 
 
 def _places(chunk: Chunk, block_size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """A chunk's positions and their slots."""
+    """Return a chunk's positions and their slots."""
     positions = np.arange(chunk.start, chunk.start + len(chunk.tokens), dtype=np.int64)
     blocks = np.array(chunk.blocks, dtype=np.int64)
     return positions, blocks[positions // block_size] * block_size + positions % block_size

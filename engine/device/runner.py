@@ -1,8 +1,8 @@
-"""A loaded model on a device: takes a Batch without waiting, and gives its tokens when they are asked for.
+"""A loaded model on a device: takes a Batch without waiting, and returns its tokens when they are asked for.
 
-A step is planned on the host as small arrays, which go over in one copy; then its kernels are queued, and the host is
-free for the next step while they run. Drawn tokens stay on the device: a row whose token is None begins with what
-the step before drew for its sequence. The host waits for one thing only: the end of the step whose result is asked for.
+A step is planned on the host as small arrays, which go over in one copy. Then its kernels are queued, and the host is
+free for the next step while they run. Drawn tokens stay on the device: a row whose token is None takes what the step
+before drew for its sequence. The host waits for one thing only: the end of the step whose result is asked for.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ from engine.passes import Pass, fixed_rows, passes
 from engine.resources import ram
 from engine.token_layout import adapted, chunks_at, drawn_from
 
-_ROWS = 128  # deterministic mode's passes: what a GPU computes in little more time than one
-_BESIDE = 1 << 20  # bytes behind a recorded step's arrays, beside masks: draws, copies
+_ROWS = 128  # rows of a pass in deterministic mode: a GPU computes so many in little more time than one
+_BESIDE = 1 << 20  # bytes behind a recorded step's arrays and masks: for draws, copies
 
 
 @dataclass(frozen=True, slots=True)
 class DevicePending:
-    """A step under way."""
+    """A step in flight."""
 
     drawn: Drawn | None
     scored: Mapping[int, Scores]
     pooled: Mapping[int, Fetched]
 
     def result(self) -> StepOutput:
-        """Wait for the step."""
+        """Wait for the step and return its output."""
         output = self.drawn.collect() if self.drawn else StepOutput()
         scored = {sequence: scores.collect() for sequence, scores in self.scored.items()}
         pooled = {sequence: tuple(sums.tensor().tolist()) for sequence, sums in self.pooled.items()}
@@ -63,21 +63,22 @@ class DevicePending:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What runs in one pass through the model.
-
-    rows: its batch's own, and those that fill up. recorded: None where every launch is made anew. sources: tokens
-    that somebody draws from. which: per draw, the row of the pass's logits, of which there are `logits`.
-    """
+    """What runs in one pass through the model."""
 
     batch: Batch
     rows: int
+    """The number of rows, the batch's own and the padding."""
     recorded: Recorded | None
+    """None if every launch is made anew."""
     sources: Sequence[int]
+    """The tokens that are drawn from."""
     which: Sequence[int]
+    """Per draw, its row of the pass's logits."""
     logits: int
+    """How many rows of logits the pass has."""
 
     def adapted(self) -> dict[str, list[int]]:
-        """As engine.token_layout.adapted; rows that fill up run as the last one."""
+        """Like engine.token_layout.adapted; padding rows run like the last row."""
         rows = self.batch.rows
         return adapted(replace(self.batch, rows=rows + rows[-1:] * (self.rows - len(rows))))
 
@@ -88,7 +89,7 @@ class DeviceRunner:
     def __init__(
         self, config: EngineConfig, model: Model, cache: KvCache, *, overlaps: bool, record: Record | None = None
     ) -> None:
-        """record: records decoding steps; None runs every launch of every step anew."""
+        """record: records decoding steps; if it is None, every launch of every step is made anew."""
         self.overlaps = overlaps
         self.ready = Ready(
             vocab_size=model.vocab,
@@ -106,21 +107,21 @@ class DeviceRunner:
         )
         self._model = model
         self._cache = cache
-        # Threads may take turns, each with a device and a stream of its own; steps are in order on one stream only.
+        # Several threads may call, each with its own current device and stream; steps are ordered on one stream only.
         self._stream = torch.cuda.current_stream(cache.device) if cache.device.type == "cuda" else None
         self._turns: Turns | None = None
         if model.frequencies is not None:
             self._turns = Turns(*(table.to(cache.device) for table in turns(model.frequencies, model.context)))
         self._rows: int | None = None  # decoding rows of one pass, in deterministic mode
         if config.deterministic:
-            # What transformers' classes do to a row may depend on where it stands, so there each row runs alone.
+            # In transformers' classes a row's numbers may depend on its index in the batch, so each row runs alone.
             self._rows = fixed_rows(config.max_sequences, _ROWS) if model.steady else 1
         sizes = (self._rows,) if self._rows else buckets(config.max_sequences)
         places = {rows: capacity(rows, model.context, ITEM) for rows in sizes}
         self._attention = DeviceAttention(model.attention, cache, max(places), max(places.values()))
         self._sampler = DeviceSampler(cache.device, model.vocab)
         self._last = torch.zeros(config.max_sequences, dtype=torch.int64, device=cache.device)
-        self._drawn: dict[int, int] = {}  # by sequence, which of `_last`
+        self._drawn: dict[int, int] = {}  # by sequence, the index in `_last`
         frames = {rows: self._frame(rows, most) for rows, most in places.items()} if record else {}
         masks = config.max_sequences * (model.vocab // 8 + 1)
         longest = max([frame.size for frame in frames.values()], default=0)
@@ -132,7 +133,7 @@ class DeviceRunner:
 
     @classmethod
     def load(cls, config: EngineConfig, backend: Backend) -> DeviceRunner:
-        """Load the model, find room for its cache, record its steps, and compile what draws from them.
+        """Load the model, find memory for its cache, record its steps, and compile what draws from them.
 
         Raises ModelError for files that cannot be run, ConfigError for settings that do not fit the model.
         """
@@ -174,8 +175,9 @@ class DeviceRunner:
     def warm_up(self, config: EngineConfig) -> None:
         """Run the largest step that the cache holds, and draws of every kind.
 
-        What steps launch is compiled then, whatever they hold, and the memory that they need is at hand: nobody waits
-        for either later. Writes to the cache, whose blocks must be free. `config`: as the runner was made with.
+        This compiles everything that steps launch, whatever they contain, and allocates the memory that they need, so
+        no later step waits for either. Writes to the cache, whose blocks must be free. `config`: the one that the
+        runner was made with.
         """
         blocks = self._cache.blocks
         batch = largest_batch(config, self._model.context, blocks)
@@ -184,7 +186,10 @@ class DeviceRunner:
             self._sampler.warm_up(self._cache.dtype)
 
     def submit(self, batch: Batch) -> DevicePending:
-        """Queue copies, then chunks and rows in one pass, and draws. Raises where nothing of it runs."""
+        """Queue copies, then chunks and rows in one pass (in deterministic mode several), and draws.
+
+        Raises if nothing of it runs.
+        """
         with torch.inference_mode(), torch.cuda.stream(self._stream):
             return self._submit(batch)
 
@@ -222,11 +227,11 @@ class DeviceRunner:
         if self._graphs and not any(row.adapter is not None for row in batch.rows):
             recorded = self._graphs.find(rows)
             rows = recorded.rows if recorded else rows
-        # The scores of all rows are computed, drawn from or not.
+        # The logits of all rows are computed, whether they are drawn from or not.
         return _Part(batch, rows, recorded, sources, sources, rows if sources else 0)
 
     def _arrays(self, part: _Part) -> Arrays:
-        """What the device is told of a part."""
+        """Return the arrays of a part for the device."""
         batch = part.batch
         arrays = pack_tokens(batch, self._cache.block_size, self._drawn, part.rows) | self._attention.arrays(batch)
         if batch.chunks:
@@ -236,7 +241,9 @@ class DeviceRunner:
         return arrays
 
     def _run(self, part: _Part, arrays: Arrays) -> tuple[Views, torch.Tensor]:
-        """Send the arrays, then queue copies and layers: the arrays there, and what Model.run gives."""
+        """Send the arrays, then queue copies and layers; return the arrays' views on the device, and the result of
+        Model.run.
+        """
         batch, recorded = part.batch, part.recorded
         frame = Frame.of(arrays, recorded.frame if recorded else None)
         if recorded and not (recorded.frame.takes(arrays) and self._buffers.fits(frame)):
@@ -252,7 +259,7 @@ class DeviceRunner:
         return there, self._forward(there, sum([len(chunk.tokens) for chunk in batch.chunks]), adapters)
 
     def _forward(self, there: Views, prompt_tokens: int, adapters: Sequence[TokensOf] = ()) -> torch.Tensor:
-        """What Model.run gives of the step whose arrays are there."""
+        """Return the result of Model.run for the step whose arrays are on the device."""
         sources, positions = there["sources"], there["positions"]
         drawn = self._last.index_select(0, sources.clamp(min=0))
         tokens = torch.where(sources >= 0, drawn, there["tokens"])
@@ -261,17 +268,17 @@ class DeviceRunner:
         return self._model.run(tokens, positions, ops, adapters)
 
     def _frame(self, rows: int, places: int) -> Frame:
-        """The places of a recorded step's arrays."""
+        """Return the places of a recorded step's arrays."""
         tokens = pack_tokens(Batch(), self._cache.block_size, {}, rows)
         return Frame.of(tokens | self._attention.longest(rows, places))
 
     def _idle(self, frame: Frame) -> Step:
-        """A step over the arrays that lie in a frame's place, where there is nothing to do at first."""
+        """Return a step over the arrays at a frame's place, which at first contain nothing to do."""
         there = self._buffers.send(frame, frame.zeros())
         return partial(self._forward, there, 0)
 
     def _scores(self, batch: Batch, x: torch.Tensor, there: Views) -> dict[int, Scores]:
-        """Of the chunks with next_tokens, by sequence."""
+        """Return the prompt log probabilities of the chunks with next_tokens, by sequence."""
         told: dict[int, Scores] = {}
         at = 0
         for chunk, begin in chunks_at(batch):
@@ -282,7 +289,7 @@ class DeviceRunner:
         return told
 
     def _pooled(self, batch: Batch, x: torch.Tensor) -> dict[int, Fetched]:
-        """Of the chunks whose hidden states are asked for, by sequence: their sum, or the prompt's last one."""
+        """Return the pooled hidden states that chunks ask for, by sequence: their sum, or the prompt's last one."""
         told: dict[int, Fetched] = {}
         for chunk, begin in chunks_at(batch):
             end = begin + len(chunk.tokens)
@@ -294,7 +301,7 @@ class DeviceRunner:
 
 
 def _logit_rows(parts: Sequence[_Part], draws: Sequence[Draw]) -> list[int]:
-    """Per draw, its row of the parts' logits, which lie one below the other."""
+    """Return, per draw, its row of the parts' logits, which are concatenated."""
     rows: dict[int, int] = {}
     before = 0
     for part in parts:

@@ -1,9 +1,10 @@
-"""A step's draws on a device: same results as engine.sampling's Sampler, but the tokens stay there for the next step.
+"""A step's draws on a device: the same results as engine.sampling's Sampler, but the tokens stay there for the next
+step.
 
-Nothing here waits for the device but `Drawn.collect`. A step without edits and cuts is two launches, of grids that
-depend on the number of draws and the vocabulary only. On an H200 at V = 151,936 in float32 these should take, on paper,
-4 + 4 us for one draw, 5 + 4 for 32, 20 + 4 for 128 and 35 + 5 for 256 (the logits are read once). top-k and top-p add
-30 to 60 us where a step has any, edits the copy of their rows, log probabilities 20 us.
+Only `Drawn.collect` waits for the device. A step without edits and cuts is two launches, whose grids depend only on the
+number of draws and the vocabulary. On an H200 at V = 151,936 in float32 these should take, on paper, 4 + 4 us for one
+draw, 5 + 4 for 32, 20 + 4 for 128 and 35 + 5 for 256 (the logits are read once). top-k and top-p add 30 to 60 us if any
+draw of the step has them, edits add the copy of their rows, log probabilities 20 us.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from engine.kernels.topk_topp import topk_topp
 from engine.messages import Logprobs, Sampling
 from engine.sampling.highest import highest
 
-# Steps that between them launch every kernel in each of its forms: with and without edited rows, masks and cuts.
+# Steps that together launch every kernel in each of its forms: with and without edited rows, masks and cuts.
 _EVERY_LAUNCH: tuple[dict[str, Any], ...] = (
     {},
     {"top_k": 2, "top_p": 0.5},
@@ -39,10 +40,10 @@ _STUCK: dict[int, Stuck] = {-1: "rules", -2: "scores"}
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A step's draws, perhaps still being made.
+    """A step's draws, perhaps still being computed.
 
-    tokens int64 [M], in the order of the draws, on the device: 0 for who could not draw, so that the next step may
-    begin from them before anybody has looked.
+    tokens int64 [M], in the order of the draws, on the device: 0 for a sequence that could not draw, so that the next
+    step can begin from them before the host has looked at them.
     """
 
     tokens: torch.Tensor
@@ -50,7 +51,7 @@ class Drawn:
     _told: Fetched  # int32: drawn [M], own [A], rank [A], likeliest [U, K], theirs [U, K]
 
     def collect(self) -> StepOutput:
-        """Wait for the draws; the output as Sampler.sample gives it."""
+        """Wait for the draws; return the output like Sampler.sample."""
         plan = self._plan
         told = np.split(self._told.tensor().numpy(), np.cumsum(_sizes(plan))[:-1])
         drawn, own, ranks = told[0].tolist(), told[1].view(np.float32).tolist(), told[2].tolist()
@@ -73,7 +74,7 @@ class Drawn:
 
 
 class DeviceSampler:
-    """Draws on a device, one step at a time; "cpu" serves too, under Triton's interpreter."""
+    """Draws on a device, one step at a time; "cpu" works too, under Triton's interpreter."""
 
     def __init__(self, device: torch.device, vocabulary: int) -> None:
         self._device = device
@@ -91,18 +92,21 @@ class DeviceSampler:
         return self.launch(logits, plan, _upload(plan.arrays, self._device))
 
     def warm_up(self, dtype: torch.dtype) -> None:
-        """Compile all that steps can ask for of logits of `dtype`; the first step that asked would wait for it."""
+        """Compile everything that steps can need for logits of `dtype`, so that no step has to wait for it."""
         logits = torch.zeros(1, self._vocabulary, dtype=dtype, device=self._device)
         for settings in _EVERY_LAUNCH:
             draw = Draw(0, 0, 0, Sampling(**settings), Past((0,), [0]), logprobs=1)
             self.sample(logits, [0], [draw], {}).collect()
 
     def plan(self, rows: Sequence[int], draws: Sequence[Draw], masks: Mapping[int, bytes]) -> Plan:
-        """The host's part, which needs no logits; as Packer.plan. One for each step, in their order."""
+        """Do the host's part, which needs no logits; like Packer.plan. Call it once for each step, in their order."""
         return self._packer.plan(rows, draws, masks)
 
     def launch(self, logits: torch.Tensor, plan: Plan, arrays: Mapping[str, torch.Tensor]) -> Drawn:
-        """The device's part: plan.arrays, on the device under their names, and the logits that the plan is about."""
+        """Do the device's part.
+
+        arrays: plan.arrays on the device, under their names. logits: those that the plan is for.
+        """
         arrays = {name: arrays[name][: len(array)] for name, array in plan.arrays.items()}
         draws = arrays["draws"]
         edited = logits_edit(logits, arrays) if "changes" in arrays else None
@@ -130,7 +134,7 @@ class DeviceSampler:
 
 
 def _upload(arrays: Mapping[str, Array], device: torch.device) -> Mapping[str, torch.Tensor]:
-    """Arrays on the device under their names, in a copy of their own."""
+    """Copy arrays to the device in a copy of their own; return them under their names."""
     frame = Frame.of(arrays)
     memory = pinned((frame.size,), torch.uint8, device)
     frame.write(arrays, memory.numpy())
@@ -138,6 +142,6 @@ def _upload(arrays: Mapping[str, Array], device: torch.device) -> Mapping[str, t
 
 
 def _sizes(plan: Plan) -> list[int]:
-    """How many of `Drawn._told` are of each kind."""
+    """Return how many entries of `Drawn._told` are of each kind."""
     asked, likeliest = len(plan.asked), len(plan.likeliest) * plan.most
     return [len(plan.draws), asked, asked, likeliest, likeliest]

@@ -1,4 +1,6 @@
-"""Log probabilities of a prompt's own tokens: a slice of its positions at a time, told when the step is."""
+"""Log probabilities of a prompt's own tokens: computed a slice of positions at a time, collected with the
+step's result.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,14 @@ from engine.messages import Logprobs
 from engine.models.model import Model
 from engine.sampling.highest import highest
 
-_SLICE = 1 << 25  # logits at once: 128 MB in float32
+_SLICE = 1 << 25  # logits computed at once: 128 MB in float32
 
 
 @dataclass(frozen=True, slots=True)
 class _Slice:
-    """Of n positions: own log probability, rank, the likeliest K tokens' ids and theirs: int32 [n, 2 + 2 * K]."""
+    """For n positions: own log probability, rank, the ids of the K likeliest tokens and theirs, as int32
+    [n, 2 + 2 * K].
+    """
 
     told: Fetched
     count: int
@@ -33,7 +37,7 @@ class _Slice:
 
 
 class Scores:
-    """Of a chunk's following tokens, perhaps still being made."""
+    """Log probabilities of a chunk's following tokens, perhaps still being computed."""
 
     def __init__(
         self,
@@ -42,7 +46,9 @@ class Scores:
         count: int,
         model: Model,
     ) -> None:
-        """followers [n] int32 stand behind the positions x [n, H] of Model.run; `count` of the likeliest are told."""
+        """followers [n] int32 are the tokens after the positions x [n, H] of Model.run; `count` of the likeliest are
+        returned.
+        """
         size = max(_SLICE // model.vocab, 1)
         self._slices = [
             _slice(model.logits(some), after, min(count, model.vocab))
@@ -50,7 +56,7 @@ class Scores:
         ]
 
     def collect(self) -> tuple[Logprobs, ...]:
-        """Wait for them."""
+        """Wait for them and return them."""
         return tuple([one for each in self._slices for one in each.collect()])
 
 

@@ -20,7 +20,9 @@ def _silu_mul(gate_up, out, in_stride, out_stride, SIZE: tl.constexpr, WIDTH: tl
 
 
 def silu_mul(gate_up: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-    """out [T, I] = silu(gate) * up of gate_up [T, 2 * I] as reference.silu_mul, in float32 inside; gives out."""
+    """Write silu(gate) * up of gate_up [T, 2 * I] to out [T, I] like reference.silu_mul, computed in
+    float32; return out.
+    """
     size = out.shape[1]
     width = min(triton.next_power_of_2(size), launch.GATE_ELEMENTS)
     _silu_mul[len(out), triton.cdiv(size, width)](

@@ -1,9 +1,9 @@
 """Decode attention over a work list: the rows of an item read one span of the KV cache, once for all of them.
 
 An item's tile holds the query heads of all its rows that read one key head, side by side (lane l is head l % G of the
-item's row l // G). It goes over the span's keys in order with a running maximum and sum (the softmax of FlashAttention,
-in base 2). One kernel computes the list's wide items and its narrow ones, and takes the list's length from the device:
-a recorded launch serves any list up to the tensors' sizes.
+item's row l // G). It iterates over the span's keys in order with a running maximum and sum (the softmax of
+FlashAttention, in base 2). One kernel computes the list's wide items and its narrow ones, and takes the list's length
+from the device: a recorded launch serves any list up to the tensors' sizes.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def _attn_items(
 class Work(NamedTuple):
     """A work list (engine/attention/worklist.py) on the device, int32; tensors may be longer than the list.
 
-    counts [2]: how many items, and how many rows of the step, are meant.
+    counts [2]: how many items, and how many rows of the step, are valid.
     """
 
     items: torch.Tensor
@@ -196,12 +196,12 @@ def attn_items(
     window: int | None = None,
     softcap: float | None = None,
 ) -> None:
-    """Partial attention of each item's rows over the item's span; the meaning is reference.attn_items.
+    """Compute partial attention of each item's rows over the item's span; defined by reference.attn_items.
 
     q [R, Q, D], contiguous; kv [2K, S, D], one layer of the cache, keys' heads first; positions int32 [R], used with a
-    window.
-    Written: partial fp32 [slots, Q, D], normalized over each span, and lse fp32 [slots, Q], natural; a row that sees
-    nothing of its span through the window gets zeros and -inf. The list must be made for this launch's tiles.
+    window. Written: partial fp32 [slots, Q, D], normalized over each span, and lse fp32 [slots, Q], natural logarithms;
+    a row that sees nothing of its span through the window gets zeros and -inf. The list must be made for this launch's
+    tiles.
     """
     heads, dim = q.shape[1:]
     kv_heads = len(kv) // 2

@@ -21,10 +21,10 @@ def _copy_blocks(pool, pairs, stride, RUN: tl.constexpr, WIDTH: tl.constexpr):
 
 
 def copy_blocks(pool: torch.Tensor, pairs: torch.Tensor, block_size: int) -> None:
-    """Copy blocks of a contiguous pool [L, 2K, S, D] as reference.copy_blocks.
+    """Copy blocks of a contiguous pool [L, 2K, S, D] like reference.copy_blocks.
 
-    pairs int32 [P, 2]: (source, target), block numbers. Targets are distinct and no source is a target, so that the
-    copies may run in any order.
+    pairs int32 [P, 2]: (source, target) block numbers. Targets are distinct and no source is a target, so the copies
+    may run in any order.
     """
     layers, heads, slots, head_dim = pool.shape
     run = block_size * head_dim

@@ -1,7 +1,7 @@
 """A step's draws as a table on the device, one line of eight 64-bit words per draw; and how kernels read it.
 
-The host packs it in numpy (engine/device/draws.py). Whatever changes from step to step is in it, so that a kernel's
-launch stays the same.
+The host packs it in numpy (engine/device/draws.py). Everything that changes from step to step is in it, so that a
+kernel's launch stays the same.
 """
 
 from __future__ import annotations

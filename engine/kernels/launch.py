@@ -1,6 +1,6 @@
 """Launch tables: which tiles, warps and stages a kernel runs with, by the model's shapes; nothing is tuned at run time.
 
-Plain numbers, chosen for an H200 (sm_90: 65,536 registers and 227 KB of shared memory a multiprocessor) from what the
+Plain numbers, chosen for an H200 (sm_90: 65,536 registers and 227 KB of shared memory per multiprocessor) from what the
 compiler reports; bench/gpu measures them.
 """
 
@@ -25,15 +25,15 @@ class Prefill:
     stages: int
 
     def queries(self, group: int) -> int:
-        """Consecutive positions in a tile, where `group` query heads read one key head."""
+        """Return how many consecutive positions a tile has if `group` query heads read one key head."""
         return max(self.rows // group, 1)
 
 
-# By (largest head_dim, bytes of a number). 128 rows, because keys come from L2 once for every row of a tile: with 64 it
+# By (largest head_dim, bytes of a number). 128 rows, because keys are loaded from L2 once per tile: with 64 rows L2
 # could not feed the tensor cores. Two warpgroups hold accumulator and scores in registers without spilling.
 _PREFILL = {
     (64, 2): Prefill(128, 64, 8, 3),  # up to 128 registers, 64 KB: two to a multiprocessor, hiding each other's softmax
-    (128, 2): Prefill(128, 64, 8, 3),  # up to 202 registers, 128 KB: keys come two steps ahead
+    (128, 2): Prefill(128, 64, 8, 3),  # up to 202 registers, 128 KB: keys are loaded two steps ahead
     (256, 2): Prefill(128, 32, 8, 3),  # up to 254 registers, 160 KB; 64 keys would spill
     (64, 4): Prefill(64, 32, 4, 2),  # float32 has no tensor cores: small tiles that fit the registers
     (128, 4): Prefill(64, 32, 8, 2),
@@ -42,7 +42,7 @@ _PREFILL = {
 
 
 def prefill(head_dim: int, itemsize: int) -> Prefill:
-    """The tile for heads of head_dim numbers of `itemsize` bytes."""
+    """Return the tile for heads of head_dim numbers of `itemsize` bytes."""
     return _of(_PREFILL, head_dim, itemsize)
 
 
@@ -57,23 +57,23 @@ def _of(table: Mapping[tuple[int, int], _Shape], head_dim: int, itemsize: int) -
 
 
 # Numbers that a program of a memory-bound kernel moves: enough programs for all multiprocessors in decoding, enough
-# bytes under way in each to fill the memory's latency.
+# bytes in flight in each to cover the memory's latency.
 ROPE_ELEMENTS = 2048  # of the product of queries, keys and values: 16 heads of 128
 GATE_ELEMENTS = 1024  # of a feed-forward layer's output, two inputs each
 COPY_ELEMENTS = 2048  # of a block: one of 16 tokens x 128 numbers
 
 
 def warps(elements: int) -> int:
-    """Warps of a memory-bound program over so many numbers: 8 to a thread, one load of 16 bytes in bfloat16."""
+    """Return the warps of a memory-bound program over so many numbers: 8 per thread, one load of 16 bytes
+    in bfloat16.
+    """
     return min(max(elements // 256, 1), 16)
 
 
 @dataclass(frozen=True, slots=True)
 class Attn:
-    """Tiles of decode attention: `wide` or `narrow` lanes (rows x query heads of one key head), `keys` keys at a time.
-
-    per_core: programs that share a multiprocessor; one's first keys are fetched while another computes. registers: the
-    most that a thread may take, where the compiler would else take too many for that.
+    """Tiles of decode attention: `wide` or `narrow` lanes (rows x query heads of one key head), `keys` keys
+    at a time.
     """
 
     wide: int
@@ -82,13 +82,15 @@ class Attn:
     stages: int
     warps: int
     per_core: int
+    """Programs that share a multiprocessor; the first keys of one are fetched while another computes."""
     registers: int | None = None
+    """The most that a thread may take, if the compiler would otherwise take too many for that."""
 
 
-# By (largest head_dim, bytes of a number). To be fed at 4.8 TB/s a multiprocessor needs some 40 KB under way (bandwidth
-# times latency, over 132); a pair of key and value tiles holds 16 to 32 KB. 16 lanes are the tensor cores' least, 64
-# that of one warpgroup's products. 128 lanes and 8 warps would leave a program alone on its multiprocessor, with
-# nothing to hide the begin of each narrow item behind.
+# By (largest head_dim, bytes of a number). To be fed at 4.8 TB/s a multiprocessor needs some 40 KB in flight (bandwidth
+# times latency, over 132); a pair of key and value tiles holds 16 to 32 KB. 16 lanes are the tensor cores' minimum, 64
+# that of one warpgroup's products. With 128 lanes and 8 warps a program would be alone on its multiprocessor, and
+# nothing would hide the start of each narrow item.
 _ATTN = {
     (64, 2): Attn(64, 16, 64, 4, 4, 3, 168),  # 72 KB; 3 programs x 3 pairs x 16 KB. 128 keys would take 255 registers
     (128, 2): Attn(64, 16, 64, 3, 4, 2),  # up to 255 registers, 112 KB; 2 programs x 2 pairs x 32 KB
@@ -100,20 +102,22 @@ _ATTN = {
 
 
 def attn(head_dim: int, group: int, itemsize: int) -> Attn:
-    """The tiles for heads of head_dim numbers of `itemsize` bytes, `group` query heads to a key head."""
+    """Return the tiles for heads of head_dim numbers of `itemsize` bytes, with `group` query heads per key head."""
     shape = _of(_ATTN, head_dim, itemsize)
-    least = 1 << (group - 1).bit_length()  # a tile holds a row at least
+    least = 1 << (group - 1).bit_length()  # a tile holds at least one row
     if least > shape.wide:  # more warps hold it, and no other program fits beside them
         shape = replace(shape, wide=least, warps=8, per_core=1, registers=None)
     return replace(shape, narrow=max(shape.narrow, least))
 
 
-# Partial results read at once: 16 KB under way in a program for a head of 128, four turns for a past of 32,768 tokens.
+# Partial results read at once: 16 KB in flight in a program for a head of 128, four rounds for a past of 32,768 tokens.
 MERGE_PARTS, MERGE_WARPS = 32, 4
 
 
 def programs(device: torch.device, per_core: int) -> int:
-    """How many programs of a persistent kernel a device runs at once; the interpreter a few, one after the other."""
+    """Return how many programs of a persistent kernel a device runs at once; 3 for the interpreter, one
+    after the other.
+    """
     if device.type != "cuda":
         return 3
     return torch.cuda.get_device_properties(device).multi_processor_count * per_core

@@ -1,8 +1,8 @@
-"""Edits of logits on the device, what engine/sampling/edits.py does on a CPU; rows that nobody edits are not copied.
+"""Edits of logits on the device, like engine/sampling/edits.py on a CPU; rows without edits are not copied.
 
 The host finds the changes (engine/sampling/rules.py). Masks and allowed tokens come as bits and are applied while a row
-is copied; the rest as flat lists of (row, token) pairs, one launch for each kind that a step has, in the order of the
-rules. Within a list the pairs are distinct, or say the same.
+is copied; the rest come as flat lists of (row, token) pairs, with one launch for each kind that a step has, in the
+order of the rules. Within a list the pairs are distinct, or repeat the same change.
 
 Shapes: E edited rows, V vocabulary.
 """
@@ -83,11 +83,11 @@ def _penalize(edited, changes, pairs, times, count, vocabulary, WIDTH: tl.conste
 
 
 def logits_edit(logits: torch.Tensor, arrays: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """The edited rows of logits [N, V], of any float dtype, as arrays say; float32 [E, V].
+    """Return the edited rows of logits [N, V], of any float dtype, as the arrays say; float32 [E, V].
 
-    changes int64 [E, 5] as CHANGE has them. The others only where a step has any: masks uint8 [masks, V / 8], bit t % 8
-    of byte t // 8 lets token t through; then lists of line x V + token, int64: excluded; biased, with bias float32 to
-    add; tallied, with times float32, how often the output holds the token (0: in the prompt only).
+    changes int64 [E, 5] as in CHANGE. The others exist only if a step needs them: masks uint8 [masks, V / 8], bit t % 8
+    of byte t // 8 allows token t; then lists of line x V + token, int64: excluded; biased, with bias float32 to add;
+    tallied, with times float32, how often the output holds the token (0: only in the prompt).
     """
     changes, vocabulary = arrays["changes"], logits.shape[1]
     edited = torch.empty(len(changes), vocabulary, dtype=torch.float32, device=logits.device)

@@ -1,4 +1,6 @@
-"""Log probabilities of drawn tokens under the raw logits, and their ranks: a program each, two passes over its row."""
+"""Log probabilities of drawn tokens under the raw logits, and their ranks: one program each, two passes
+over its row.
+"""
 
 from __future__ import annotations
 
@@ -44,11 +46,11 @@ def logprob_rank(
     own: torch.Tensor,
     rank: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of each of asked [A, 2], (draw, row of logits [N, V]), the drawn token's log probability and rank.
+    """Compute, for each of asked [A, 2], (draw, row of logits [N, V]), the drawn token's log probability and rank.
 
-    logits of any float dtype; drawn int32 [M] as sample_row left it; own float32 [A] and rank int32 [A], 1 + the number
-    of tokens that score higher, are written (reference.token_logprob). Gives what turns scores of these rows into log
-    probabilities, (score - highest) - log: two tensors float32 [A].
+    logits of any float dtype; drawn int32 [M] as written by sample_row. own float32 [A] and rank int32 [A], which is 1
+    + the number of tokens that score higher, are written (reference.token_logprob). Returns what turns scores of these
+    rows into log probabilities, (score - highest) - log: two tensors float32 [A].
     """
     highest = torch.empty(len(asked), dtype=torch.float32, device=logits.device)
     log = torch.empty_like(highest)

@@ -61,8 +61,8 @@ def merge_parts(
 ) -> None:
     """Merge what attn_items wrote, partial fp32 [slots, Q, D] and lse fp32 [slots, Q], into out [R, Q * D].
 
-    Rows from the list's count on are left alone. sinks [Q]: a score per head that takes its share of the softmax and
-    brings no value. The meaning is reference.merge_parts.
+    Rows from the list's count on are left unchanged. sinks [Q]: a score per head that takes its share of the softmax
+    and contributes no value. Defined by reference.merge_parts.
     """
     heads, dim = partial.shape[1:]
     _merge_parts[(len(out), heads)](

@@ -1,7 +1,6 @@
-"""Random numbers of draws on the device, those of engine/sampling/philox.py: its uniforms to the bit.
+"""Random numbers of draws on the device, the same as in engine/sampling/philox.py: its uniforms are equal to the bit.
 
-Triton brings Philox 4x32-10. The logarithm is the device's own in float64, so an exponential may differ in its last
-bit.
+Triton has Philox 4x32-10. The logarithm is the device's own in float64, so an exponential may differ in its last bit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""RMS norm of the residual stream, with what a layer adds to it, in one pass: a program holds a whole row."""
+"""RMS norm of the residual stream, including the addition of a layer's output, in one pass: a program holds
+a whole row.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +39,12 @@ def _rms_norm(
 def rms_norm(
     x: torch.Tensor, added: torch.Tensor | None, weight: torch.Tensor, eps: float, out: torch.Tensor
 ) -> torch.Tensor:
-    """x [T, H] float32 += added [T, H]; then out [T, H] is its reference.rms_norm with weight [H]. Gives out.
+    """Add added [T, H] to x [T, H] float32, then write x's reference.rms_norm with weight [H] to out [T, H].
 
-    added, weight and out are of any float dtype each; computed in float32. Rows lie anywhere, a row's numbers together.
+    Return out.
+
+    added, weight and out may each be of any float dtype; computed in float32. Rows may have any stride, but a row's
+    numbers are contiguous.
     """
     size = x.shape[1]
     width = triton.next_power_of_2(size)

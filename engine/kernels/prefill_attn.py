@@ -1,11 +1,11 @@
 """Attention of prompts' chunks over the paged cache: causal, any number of chunks of any lengths in one launch.
 
-A program takes one tile: the queries of some consecutive positions of a sequence, for the query heads that read
-one key head, all packed as rows of one matrix (row r is head r % P of query r // P). It goes over the keys that
-any of them sees, in order, and keeps a running maximum and sum (the softmax of FlashAttention, in base 2).
+A program computes one tile: the queries of some consecutive positions of a sequence, for the query heads that read one
+key head, all packed as rows of one matrix (row r is head r % P of query r // P). It iterates in order over the keys
+that any of them sees, and keeps a running maximum and sum (the softmax of FlashAttention, in base 2).
 
 Tiles begin at multiples of their width and blocks of keys at multiples of theirs, counted from the sequence's first
-token, so a query's result is the same to the bit wherever its chunk was cut and whoever else is in the batch.
+token, so a query's result is bit for bit the same wherever its chunk was cut and whatever else is in the batch.
 """
 
 from __future__ import annotations
@@ -136,11 +136,13 @@ def prefill_attn(
     sinks: torch.Tensor | None = None,
     shape: launch.Prefill | None = None,
 ) -> None:
-    """Attention of chunks' queries q [T, Q, D] over all their keys so far in kv [2K, S, D], into out [T, Q * D].
+    """Compute attention of chunks' queries q [T, Q, D] over all their keys so far in kv [2K, S, D], into out [T, Q *
+    D].
 
-    tiles int32 [N, 5] and blocks int32 [B]: attention.tiles.plan_tiles, whose `queries` must be those of `shape`; the
-    first count[0] of the tiles are computed, so that N may be a capacity. What no tile covers stays as it was.
-    scale, window, softcap, sinks [Q]: as reference.prefill_attn. shape: the launch table's unless a test says smaller.
+    tiles int32 [N, 5] and blocks int32 [B]: from attention.tiles.plan_tiles, whose `queries` must be those of `shape`.
+    The first count[0] of the tiles are computed, so N may be a capacity. What no tile covers stays unchanged. scale,
+    window, softcap, sinks [Q]: as in reference.prefill_attn. shape: the launch table's, except for smaller ones in
+    tests.
     """
     heads, head_dim = q.shape[1:]
     kv_heads = kv.shape[0] // 2

@@ -1,7 +1,7 @@
-"""From the product of queries, keys and values to attention: norm per head, rotation, and the way into the cache.
+"""From the product of queries, keys and values to attention: norm per head, rotation, and storing in the cache.
 
-One read of the product, one write of each number. A program takes some heads of one token; queries, keys and values
-may lie in one program, so that any numbers of heads fill it.
+The product is read once, and each number is written once. A program computes some heads of one token; queries, keys and
+values may be in one program, so any numbers of heads fill it.
 """
 
 from __future__ import annotations
@@ -79,11 +79,12 @@ def qkv_rope_store(
     k_norm: torch.Tensor | None = None,
     eps: float = 0.0,
 ) -> None:
-    """Norm, rotate and hand on qkv [T, (Q + 2K) * D] as reference.qkv_rope_store: queries go to q_out [T, Q, D], keys
-    and values to slots [T] (int64) of kv [2K, S, D]; a token whose slot is below 0 stores none.
+    """Norm and rotate qkv [T, (Q + 2K) * D] like reference.qkv_rope_store.
 
-    cos, sin [positions, D / 2] float32, taken at positions [T]; None: no rotation. q_norm, k_norm [D], interleaved like
-    the heads; None: no norm. Computed in float32 and rounded once. q_out may lie in qkv itself, as its first columns.
+    Queries are written to q_out [T, Q, D], keys and values to slots [T] (int64) of kv [2K, S, D]; a token whose slot is
+    below 0 stores none. cos, sin [positions, D / 2] float32, taken at positions [T]; None: no rotation. q_norm, k_norm
+    [D], interleaved like the heads; None: no norm. Computed in float32 and rounded once. q_out may be part of qkv, as
+    its first columns.
     """
     _launch(qkv, qkv.stride(0), q_out.shape[2], cos, sin, positions, slots, kv, q_out, q_norm, k_norm, eps)
 

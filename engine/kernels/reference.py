@@ -1,10 +1,10 @@
-"""Every kernel's meaning, in plain torch: slow, without a plan, one loop per thing that is looped over.
+"""The definition of every kernel in plain torch: slow, without a plan, with one loop per dimension.
 
-The faster backends (engine/attention/ on a CPU, Triton on a GPU) are tested against these. They compute in
-the dtype of what they are given; tests give them float64.
+The faster backends (engine/attention/ on a CPU, Triton on a GPU) are tested against these. They compute in the dtype of
+their arguments; tests give them float64.
 
-Shapes: R rows, Q query heads, K key heads, D head_dim, S slots of the KV cache (blocks x block size);
-query head h reads key head h // (Q / K).
+Shapes: R rows, Q query heads, K key heads, D head_dim, S slots of the KV cache (blocks x block size); query head h
+reads key head h // (Q / K).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from engine.batch import Item
 
 
 def span_slots(blocks: Sequence[int], lo: int, hi: int, block_size: int) -> torch.Tensor:
-    """Cache slots of key positions lo .. hi - 1, where `blocks` begin at position lo; int64 [hi - lo]."""
+    """Return the cache slots of key positions lo .. hi - 1, where `blocks` begin at position lo; int64 [hi - lo]."""
     return torch.tensor([blocks[i // block_size] * block_size + i % block_size for i in range(hi - lo)])
 
 
@@ -33,11 +33,11 @@ def attn_items(
     window: int | None = None,
     softcap: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Partial attention of each item's rows over the item's span.
+    """Compute partial attention of each item's rows over the item's span.
 
     q [R, Q, D]; keys, values [K, S, D]. window: a row at a position sees that many keys, its own included; positions
-    [R] are needed then. softcap as in prefill_attn. Gives partials [slots, Q, D], each normalized over what its row
-    sees of the span, and the log-sum-exp of the scores [slots, Q]; zeros and -inf where that is nothing.
+    [R] are needed then. softcap as in prefill_attn. Returns partial results [slots, Q, D], each normalized over what
+    its row sees of the span, and the log-sum-exp of the scores [slots, Q]; zeros and -inf if a row sees nothing of it.
     """
     slots = max((item.slot + len(item.rows) for item in items), default=0)
     partial = q.new_zeros(slots, *q.shape[1:])
@@ -55,14 +55,14 @@ def attn_items(
 
 
 def capped(scores: torch.Tensor, softcap: float | None) -> torch.Tensor:
-    """Scores s as softcap * tanh(s / softcap), where there is one."""
+    """Return scores s as softcap * tanh(s / softcap), or unchanged if there is no softcap."""
     return scores if softcap is None else softcap * torch.tanh(scores / softcap)
 
 
 def merge_parts(
     partial: torch.Tensor, lse: torch.Tensor, items: Sequence[Item], rows: int, *, sinks: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Attention of whole rows from their parts, taken in the order of `lo`; gives [rows, Q, D].
+    """Compute attention of whole rows from their partial results, in the order of `lo`; return [rows, Q, D].
 
     sinks as in prefill_attn.
     """
@@ -90,9 +90,9 @@ def prefill_attn(
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Causal attention of a chunk at positions start .. start + T - 1; slots [start + T] of all its positions.
+    """Compute causal attention of a chunk at positions start .. start + T - 1; slots [start + T] of all its positions.
 
-    q [T, Q, D]; keys, values [K, S, D]; gives [T, Q, D]. window: a query sees that many keys, its own included.
+    q [T, Q, D]; keys, values [K, S, D]; returns [T, Q, D]. window: a query sees that many keys, its own included.
     softcap: scores s become softcap * tanh(s / softcap). sinks [Q]: one more score per head, without a value.
     """
     out = torch.empty_like(q)
@@ -109,12 +109,12 @@ def prefill_attn(
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """x / sqrt(mean(x^2) + eps) * weight over the last dimension."""
+    """Return x / sqrt(mean(x^2) + eps) * weight over the last dimension."""
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
 
 
 def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
-    """silu(gate) * up, where gate is the first half of the last dimension and up the second."""
+    """Return silu(gate) * up, where gate is the first half of the last dimension and up the second."""
     gate, up = gate_up.chunk(2, dim=-1)
     return gate * torch.sigmoid(gate) * up
 
@@ -144,8 +144,10 @@ def qkv_rope_store(
     k_norm: torch.Tensor | None = None,
     eps: float = 0.0,
 ) -> None:
-    """Split qkv [T, (Q + 2K) * D] into heads, norm and rotate queries and keys, and hand all on: queries to
-    q_out [T, Q, D], keys and values to slots [T] of kv [2K, S, D]. cos, sin [positions, D / 2] as of models.rope.
+    """Split qkv [T, (Q + 2K) * D] into heads, and norm and rotate queries and keys.
+
+    Queries are written to q_out [T, Q, D], keys and values to slots [T] of kv [2K, S, D]. cos, sin [positions, D / 2]
+    as in models.rope.
     """
     queries, keys = q_out.shape[1], kv.shape[0] // 2
     q, k, v = qkv.view(len(qkv), -1, kv.shape[2]).split((queries, keys, keys), dim=1)
@@ -167,23 +169,23 @@ def copy_blocks(cache: torch.Tensor, pairs: Sequence[tuple[int, int]], block_siz
 
 
 def let_through(logits: torch.Tensor, mask: bytes) -> torch.Tensor:
-    """Logits [V] under a grammar's mask: token t stays if bit t % 8 of byte t // 8 is there and set."""
+    """Return logits [V] under a grammar's mask: token t stays if bit t % 8 of byte t // 8 exists and is set."""
     passes = [t // 8 < len(mask) and bool(mask[t // 8] & 1 << t % 8) for t in range(len(logits))]
     return torch.where(torch.tensor(passes), logits, -torch.inf)
 
 
 def exclude(logits: torch.Tensor, tokens: Collection[int]) -> torch.Tensor:
-    """Logits [V] without some tokens."""
+    """Return logits [V] without some tokens."""
     return torch.where(torch.tensor([t in tokens for t in range(len(logits))]), -torch.inf, logits)
 
 
 def bad_ends(past: Sequence[int], words: Sequence[Sequence[int]]) -> list[int]:
-    """Tokens that would now end one of the words, given all that stands before, prompt and output."""
+    """Return the tokens that would now complete one of the words, given all tokens before, prompt and output."""
     return [word[-1] for word in words if list(past[len(past) - len(word) + 1 :]) == list(word[:-1])]
 
 
 def add_bias(logits: torch.Tensor, bias: Sequence[tuple[int, float]]) -> torch.Tensor:
-    """Logits [V] with the sum of each token's biases."""
+    """Return logits [V] with the sum of each token's biases added."""
     out = logits.clone()
     for token, value in bias:
         out[token] += value
@@ -198,7 +200,7 @@ def penalize(
     frequency: float,
     presence: float,
 ) -> torch.Tensor:
-    """Logits [V] after the penalties: CTRL's over prompt and output, then OpenAI's two over the output."""
+    """Return logits [V] after the penalties: CTRL's over prompt and output, then OpenAI's two over the output."""
     out = logits.clone()
     for token in {*prompt, *output}:
         out[token] = out[token] / repetition if out[token] > 0 else out[token] * repetition
@@ -208,11 +210,11 @@ def penalize(
 
 
 def kept_tokens(logits: torch.Tensor, temperature: float, min_p: float, top_k: int, top_p: float) -> torch.Tensor:
-    """Which tokens min-p, top-k and then top-p leave, from one row of logits [V]; bool [V].
+    """Return which tokens min-p, top-k and then top-p keep, from one row of logits [V]; bool [V].
 
-    min-p keeps what is at least min_p times as likely as the likeliest, top-k every token that scores at least the
-    k-th highest; top-p then keeps the shortest list of the likeliest that holds at least top_p of what is left.
-    Equals at the edge are all kept.
+    min-p keeps tokens that are at least min_p times as likely as the likeliest, top-k every token that scores at least
+    the k-th highest; top-p then keeps the shortest list of the likeliest that holds at least top_p of what is left. All
+    tokens equal to the edge are kept.
     """
     weights = torch.softmax(logits.double() / temperature, -1)
     kept = weights >= min_p * weights.max()
@@ -227,14 +229,17 @@ def kept_tokens(logits: torch.Tensor, temperature: float, min_p: float, top_k: i
 
 
 def token_logprob(logits: torch.Tensor, token: int, count: int) -> tuple[float, int, list[int]]:
-    """A token's log probability and rank under logits [V], and the likeliest `count`, of equals the lowest id first."""
+    """Return a token's log probability and rank under logits [V], and the likeliest `count`, the lowest id
+    first if equal.
+    """
     logs = logits.double() - logits.double().logsumexp(0)
     likeliest = sorted(range(len(logits)), key=lambda t: (-float(logits[t]), t))[:count]
     return float(logs[token]), 1 + int((logits > logits[token]).sum()), likeliest
 
 
 def race(weights: torch.Tensor, block: int, among_blocks: torch.Tensor, inside: torch.Tensor) -> int:
-    """The token of weights [V] that wins: first among blocks of `block` tokens by their sums, then inside that block.
+    """Return the token of weights [V] that wins: first among blocks of `block` tokens by their sums, then inside that
+    block.
 
     among_blocks [>= V / block] and inside [block]: standard exponential variates.
     """

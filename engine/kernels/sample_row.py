@@ -1,7 +1,7 @@
 """Draws tokens: the two races of docs/adr/0008, first among blocks of 256 tokens, then inside the block that won.
 
 Two launches, whatever is drawn: `block_sums` passes over the logits once, with programs for every piece of every row,
-and `sample_row` has one program per draw, which looks at the blocks' sums and at one block.
+and `sample_row` has one program per draw, which reads the blocks' sums and one block.
 """
 
 from __future__ import annotations
@@ -98,12 +98,13 @@ def block_sums(
     sums: torch.Tensor,
     lowest: torch.Tensor | None = None,
 ) -> None:
-    """Of each distribution and block of 256 tokens, its highest score and the sum of its weights against that one.
+    """Compute, for each distribution and block of 256 tokens, its highest score and the sum of its weights relative to
+    that.
 
-    logits [N, V] of any float dtype, a row's numbers together; edited float32 [E, V] or None; draws int64 [M, 8] as
-    DRAW has them. best and sums, float32 [M, blocks], are written in the lines of draws whose `same` is their own
-    number. lowest float32 [M]: with it, only what scores at least as high counts, and lines where it is -inf are left
-    as they are.
+    logits [N, V] of any float dtype, a row's numbers contiguous; edited float32 [E, V] or None; draws int64 [M, 8] as
+    in DRAW. best and sums, float32 [M, blocks], are written in the lines of draws whose `same` is their own number.
+    lowest float32 [M]: if given, only scores that are at least as high count, and lines for which it is -inf are left
+    unchanged.
     """
     vocabulary, blocks = logits.shape[1], best.shape[1]
     grid = triton.cdiv(blocks, launch.SUM_BLOCKS), len(draws)
@@ -133,11 +134,11 @@ def sample_row(
     tokens: torch.Tensor,
     lowest: torch.Tensor | None = None,
 ) -> None:
-    """Draw a token for each of draws [M, 8] (reference.race, or the highest score, of equals the lowest id).
+    """Draw a token for each of draws [M, 8] (reference.race, or the highest score, the lowest id if equal).
 
-    best, sums [M, blocks] and lowest are what block_sums left. drawn int32 [M]: the token; -1 where none is left, -2
-    where the highest score is no finite number. tokens int64 [M]: the same with 0 for these, so that a step may begin
-    from it unseen.
+    best, sums [M, blocks] and lowest are those of block_sums. drawn int32 [M]: the token; -1 if none is left, -2 if the
+    highest score is not finite. tokens int64 [M]: the same with 0 in these cases, so that a step can begin from it
+    before the host has looked at it.
     """
     _sample_row[(triton.cdiv(len(draws), launch.RACE_DRAWS),)](
         logits,

@@ -1,4 +1,4 @@
-"""Soft-capped attention scores (Gemma 2), for both kernels of attention."""
+"""Soft-capped attention scores (Gemma 2), for both attention kernels."""
 
 from __future__ import annotations
 

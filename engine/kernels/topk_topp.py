@@ -1,9 +1,9 @@
-"""What min-p, top-k and top-p leave of a distribution, as the lowest score that is kept: exact, without a sort.
+"""What min-p, top-k and top-p keep of a distribution, as the lowest score that is kept: exact, without a sort.
 
 A first program passes over a row and writes down the candidates, the scores that may still be the edge. A second one
-halves the interval in which the edge lies, twice per pass over them, until one float is left: floats are in the order
-of their bits (those of negative ones turned over). Sums and counts are in float64 in a fixed order, so the edge is a
-function of the row and its settings. Where nothing cuts, both end at once.
+halves the interval that contains the edge, twice per pass over the candidates, until one float is left: floats sort
+like their bits (with those of negative ones inverted). Sums and counts are in float64 in a fixed order, so the edge is
+a function of the row and its settings. If nothing is cut, both end at once.
 """
 
 from __future__ import annotations
@@ -192,11 +192,13 @@ def _lowest_kept(
 def topk_topp(
     logits: torch.Tensor, edited: torch.Tensor | None, draws: torch.Tensor, best: torch.Tensor
 ) -> torch.Tensor:
-    """The lowest score that each of draws [M, 8] keeps (reference.kept_tokens); float32 [M], -inf where nothing is cut.
+    """Return the lowest score that each of draws [M, 8] keeps (reference.kept_tokens); float32 [M], -inf if nothing is
+    cut.
 
-    logits, edited and draws as in block_sums, best [M, blocks] as it leaves them. min-p keeps what is at least min_p
-    times as likely as the likeliest, top-k the k highest, top-p the shortest list of the likeliest that holds top_p of
-    what the others leave; equals at the edge are all kept. Lines of draws that share another's distribution hold -inf.
+    logits, edited and draws as in block_sums, best [M, blocks] as written by it. min-p keeps tokens that are at least
+    min_p times as likely as the likeliest, top-k the k highest, top-p the shortest list of the likeliest that holds
+    top_p of what the others leave; all tokens equal to the edge are kept. Lines of draws that share another's
+    distribution hold -inf.
     """
     draws_, vocabulary, blocks = len(draws), logits.shape[1], best.shape[1]
     candidates = torch.empty(draws_, vocabulary, dtype=torch.float32, device=logits.device)

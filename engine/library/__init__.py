@@ -1,4 +1,4 @@
-"""The engine inside a program: a model, loaded in this process, asked with the words of the wire.
+"""The engine inside a program: a model that is loaded in this process, asked with the fields of the API.
 
     with Engine("path/to/model") as engine:
         for choice in engine.chat([{"role": "user", "content": "Name a color."}], n=4, seed=1).choices:

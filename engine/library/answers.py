@@ -1,4 +1,4 @@
-"""What the engine gives in a program: whole answers, and a stream's pieces."""
+"""What the engine returns to a program: whole answers, and the deltas of a stream."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from nproxy.openai.jsonvalue import JSON
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One answer. tokens: those that were drawn, a stop token included, and none of an echo. logprobs: one for each of
-    them, where they were asked for.
-
-    finish_reason: "stop", "length" or "tool_calls". message: of a chat, as the wire has it, with reasoning and calls.
-    """
+    """One answer."""
 
     index: int
     text: str
     tokens: tuple[int, ...]
+    """The drawn tokens, including a stop token, without those of an echo."""
     finish_reason: str
+    """"stop", "length" or "tool_calls"."""
     logprobs: tuple[Logprobs, ...] | None
+    """One for each token, if they were asked for."""
     message: Mapping[str, JSON]
+    """For a chat, the message as in the API, with reasoning and calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of a prompt, those of them that were computed before, and tokens of all its choices."""
+    """The number of tokens of a prompt, how many of them were found computed, and of tokens of all its choices."""
 
     prompt: int
     cached: int
@@ -42,8 +42,8 @@ class Usage:
 class Answer:
     """All choices for one prompt, in order.
 
-    prompt: its tokens. prompt_logprobs: one for each of them, where those were asked for by name, or by `logprobs`
-    beside `echo`; None for the first, which follows nothing.
+    prompt: its tokens. prompt_logprobs: one for each of them, if `prompt_logprobs` was given, or `logprobs` together
+    with `echo`; None for the first token, which follows nothing.
     """
 
     choices: tuple[Choice, ...]
@@ -54,33 +54,33 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """More of one choice. parts: what it says, taken apart: content, reasoning, calls; text: the content among it.
-
-    finish_reason: None before the last.
-    """
+    """More of one choice."""
 
     index: int
     text: str
+    """The content among the parts."""
     parts: tuple[Part, ...]
+    """What the choice says, taken apart: content, reasoning, calls."""
     tokens: tuple[int, ...]
     finish_reason: str | None
+    """None before the last delta."""
     logprobs: tuple[Logprobs, ...] | None
 
 
 def choice_of(index: int, said: ChoiceText, order: Order) -> Choice:
-    """A choice that is whole."""
+    """Return a choice that is complete."""
     tokens, logprobs = _told(said.told, order)
     return Choice(index, text_of(said.parts), tokens, said.finish or "", logprobs, message(said.parts))
 
 
 def delta_of(piece: Piece, order: Order) -> Delta:
-    """What a piece says."""
+    """Return a piece as a delta."""
     tokens, logprobs = _told(piece.told, order)
     return Delta(piece.index, text_of(piece.parts), piece.parts, tokens, piece.finish, logprobs)
 
 
 def _told(told: Sequence[Told], order: Order) -> tuple[tuple[int, ...], tuple[Logprobs, ...] | None]:
-    """The tokens of a choice, and their log probabilities where those were asked for."""
+    """Return the tokens of a choice, and their log probabilities if they were asked for."""
     own = [one for one in told if not one.echoed]
     tokens = tuple([one.token for one in own])
     if order.telling.logprobs is None:

@@ -1,4 +1,4 @@
-"""The model in this process, and the ways to ask it."""
+"""The model in this process, and the methods to ask it."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from nproxy.openai.errors import ApiError
 from nproxy.openai.requests import Limits, parse_chat, parse_completion, read_prompts
 
 _UNBOUNDED = 1 << 30
-_MODEL = "\0"  # no adapter's name; the wire wants a name; in a program there is one model, and its adapters
+_MODEL = "\0"  # stands for the model itself, as the API requires a name; no adapter has this name
 
 Texts = str | Sequence[str] | Sequence[Sequence[int]]
-"""One text, several, or several in token ids."""
+"""One text, several, or several as token ids."""
 
 
 class Engine:
-    """A loaded model. Threads may share one: whoever waits for an answer runs the steps, of all of them together."""
+    """A loaded model. Threads may share one: a thread that waits for an answer runs the steps for all of them."""
 
     def __init__(self, model: str | Path, **options: Any) -> None:
         """Load a Hugging Face folder or a .gguf file; `options` are the fields of EngineConfig.
@@ -65,21 +65,24 @@ class Engine:
         self.close()
 
     def close(self) -> None:
-        """Let go of the model and its memory. Whoever still waits, or asks again, gets an EngineError."""
+        """Release the model and its memory. Calls that still wait, and later calls, get an EngineError."""
         self._core.close()
 
     def generate(self, prompts: Texts, **wishes: Unpack[TextOptions]) -> list[Answer]:
-        """Continue texts, all at once: one answer for each, in order; raises RequestError for what cannot be asked."""
+        """Continue texts, all at once; return one answer for each, in order.
+
+        Raises RequestError for an invalid request.
+        """
         return self._answers({"prompt": prompts}, wishes)
 
     def chat(self, messages: Messages, **wishes: Unpack[ChatOptions]) -> Answer:
-        """Answer a conversation, written by the model's own template; raises RequestError for what cannot be asked."""
+        """Answer a conversation, written by the model's own template. Raises RequestError for an invalid request."""
         return self._answers({"messages": messages}, wishes)[0]
 
     def stream(self, prompt: str | Messages, **wishes: Unpack[StreamingOptions]) -> Iterator[Delta]:
-        """Continue a text, or answer a conversation, and give every choice's pieces as they come.
+        """Continue a text, or answer a conversation, and yield every choice's deltas as they come.
 
-        What still runs when the iterator is closed or dropped ends then. Raises RequestError for what cannot be asked.
+        What still runs when the iterator is closed or dropped is ended. Raises RequestError for an invalid request.
         """
         asked = {"prompt" if isinstance(prompt, str) else "messages": prompt, "stream": True}
         runs = self._start(asked, wishes)
@@ -90,7 +93,10 @@ class Engine:
         return (delta_of(piece, runs[0].order) for pieces in self._pieces(runs) for piece in pieces)
 
     def embed(self, inputs: Texts) -> list[tuple[float, ...]]:
-        """One vector for each text, in order; raises RequestError where the model says no pooling, nor the options."""
+        """Return one vector for each text, in order.
+
+        Raises RequestError if neither the model nor the options define a pooling.
+        """
         pooling, core = self._pooling, self._core
         if pooling is None:
             raise RequestError("this model says no pooling, and the option pooling='mean' or 'last' was not given")
@@ -115,7 +121,10 @@ class Engine:
         return [run.answer() for run in runs]
 
     def _start(self, asked: Mapping[str, Any], wishes: Mapping[str, Any]) -> list[_Run]:
-        """Validate a request as the server does; one run for each prompt. asked: what is not up to the wishes."""
+        """Validate a request like the server; return one run for each prompt.
+
+        asked: the fields that do not come from `wishes`.
+        """
         chat = "messages" in asked
         check_options(wishes, chat=chat)
         fields = {"model": _MODEL, "return_token_ids": True, **asked, **wishes}
@@ -141,7 +150,7 @@ class Engine:
         return model
 
     def _pieces(self, runs: Sequence[_Run]) -> Iterator[Sequence[Piece]]:
-        """Run steps until all choices are done, and give what each step says; on leaving, what still runs is ended."""
+        """Run steps until all choices are done, and yield what each step gives; on exit, end what still runs."""
         waiting = deque[Add | Embed]([run.add for run in runs])
         by_group = {run.add.group: run for run in runs}
         try:
@@ -156,7 +165,7 @@ class Engine:
 
 
 class _Run:
-    """One prompt's choices on their way."""
+    """One prompt's choices while they are computed."""
 
     def __init__(self, order: Order, add: Add, output: Output) -> None:
         self.order = order
@@ -165,14 +174,14 @@ class _Run:
         self._said = [ChoiceText() for _ in add.choices]
 
     def take(self, told: Sequence[News]) -> tuple[Sequence[Piece], tuple[int, ...]]:
-        """News as pieces, and the choices that a stop string ended."""
+        """Return news as pieces, and the choices that a stop string ended."""
         taken = self.output.take([one for one in told if not isinstance(one, Embedded)])
         for piece in taken.pieces:
             self._said[piece.index].add(piece)
         return taken.pieces, tuple([choice for _, choice in taken.cut])
 
     def answer(self) -> Answer:
-        """The n best choices, or all that were drawn."""
+        """Return the n best choices, or all that were drawn."""
         n, drawn = self.order.request.n, len(self._said)
         said = self._said if n == drawn else the_best(self._said, drawn, n)
         choices = tuple([choice_of(index, one, self.order) for index, one in enumerate(said)])
@@ -182,7 +191,7 @@ class _Run:
 
 
 def _chats_logprobs(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A chat's `logprobs` as the wire has them: a number there is another field's."""
+    """Return a chat's fields with `logprobs` as in the API, in which the number has a field of its own."""
     logprobs = fields.get("logprobs")
     if logprobs is None or isinstance(logprobs, bool):
         return fields
@@ -193,7 +202,7 @@ def _chats_logprobs(fields: Mapping[str, Any]) -> Mapping[str, Any]:
 
 @contextmanager
 def _asking() -> Iterator[None]:
-    """Say in a program's terms what the wire refuses."""
+    """Raise the API's errors as RequestError."""
     try:
         yield
     except ApiError as error:

@@ -1,4 +1,4 @@
-"""What may be asked of the engine in a program: the fields of the wire, and nothing that would be passed over."""
+"""What a program may ask of the engine: the API's fields, and nothing that would be ignored."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from engine.errors import RequestError
 from nproxy.openai.body import Body
 
 Messages = Sequence[Mapping[str, Any]]
-"""A conversation as the wire has it: objects with `role` and `content`."""
+"""A conversation as in the API: objects with `role` and `content`."""
 
 
 class RequestOptions(TypedDict, total=False):
-    """What may be asked for, by the names, meanings and bounds of the wire; what is left out is as there.
+    """What may be asked for, with the API's names, meanings, bounds and defaults.
 
-    model: the name of a LoRA adapter. logprobs: how many of the likeliest tokens are told with each drawn one, for
-    chats, too. prompt_logprobs: the same for the prompt's tokens; not of streams. cache_salt: computed prompts are
-    shared with requests of the same salt only.
+    model: the name of a LoRA adapter. logprobs: how many of the likeliest tokens are returned with each drawn one, also
+    for chats. prompt_logprobs: the same for the prompt's tokens; not for streams. cache_salt: computed prompts are
+    shared only with requests of the same salt.
     """
 
     model: str
@@ -51,13 +51,13 @@ class RequestOptions(TypedDict, total=False):
 
 
 class TextOptions(RequestOptions, total=False):
-    """What a text has beyond that. echo: each choice's text begins with the prompt's."""
+    """Further options of texts. echo: each choice's text begins with the prompt's."""
 
     echo: bool
 
 
 class ChatOptions(RequestOptions, total=False):
-    """What a chat has beyond that. top_logprobs: with `logprobs=True`, the wire's way to ask for `logprobs`."""
+    """Further options of chats. top_logprobs: with `logprobs=True`, the API's way to ask for `logprobs`."""
 
     max_completion_tokens: int
     top_logprobs: int
@@ -72,11 +72,11 @@ class ChatOptions(RequestOptions, total=False):
 
 
 class StreamingOptions(TextOptions, ChatOptions, total=False):
-    """What a stream may be asked for: of a text the wishes of texts, of a conversation those of chats."""
+    """The options of a stream: for a text those of texts, for a conversation those of chats."""
 
 
 def check_options(wishes: Mapping[str, Any], *, chat: bool) -> None:
-    """Raise RequestError naming what is no wish of a chat, or of a text."""
+    """Raise RequestError with the names that are no options of a chat, or of a text."""
     unknown = [name for name in wishes if name not in (ChatOptions if chat else TextOptions).__optional_keys__]
     if unknown:
         names = ", ".join([f"'{name}'" for name in unknown])
@@ -84,7 +84,7 @@ def check_options(wishes: Mapping[str, Any], *, chat: bool) -> None:
 
 
 def body_of(fields: Mapping[str, Any]) -> Body:
-    """Fields as the wire's request; raises RequestError naming one that JSON cannot hold, such as a NaN."""
+    """Return fields as the API's request; raise RequestError naming a field that JSON cannot hold, such as a NaN."""
     return Body.parse("{{{}}}".format(",".join([_member(name, value) for name, value in fields.items()])).encode())
 
 

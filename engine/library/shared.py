@@ -1,4 +1,4 @@
-"""The core among threads: whoever waits for news runs the steps, of all of them together."""
+"""The core shared by threads: a thread that waits for news runs the steps for all of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ News = Started | TokenDrawn | Embedded
 
 
 class SharedCore:
-    """A core and what it has told of each group that nobody has taken yet. room: sequences that it takes at once."""
+    """A core, and what it has reported about each group that has not been taken yet.
+
+    room: sequences that it takes at once.
+    """
 
     def __init__(self, core: Core, room: int) -> None:
         self.ready: Ready = core.ready
@@ -28,14 +31,14 @@ class SharedCore:
         self._left: deque[Abort] = deque()
 
     def number(self) -> int:
-        """A number for a new group."""
+        """Return a number for a new group."""
         return next(self._numbers)
 
     def news(self, groups: Collection[int], waiting: deque[Add | Embed]) -> dict[int, list[News]]:
-        """What has been told of some groups, of those that have news; a step is run where there is none.
+        """Return what was reported about these groups, for those that have news; run a step if none has.
 
-        waiting: those of them that are not in the core yet; they go in as it has room. Raises EngineError when it
-        failed on one of them, or is closed, RequestError when one can never run.
+        waiting: those of the groups that are not in the core yet; they are added when it has room. Raises EngineError
+        if the core failed on one of them, or is closed, RequestError if one can never run.
         """
         with self._lock:
             self._end_what_was_left()
@@ -55,7 +58,8 @@ class SharedCore:
             self._loaded.abort(Abort(group, choices))
 
     def leave(self, groups: Collection[int]) -> None:
-        """Nobody waits for these any more: what still runs of them is ended, now or before the next step.
+        """Note that these groups are not waited for any more: what still runs of them is ended, now or before the next
+        step.
 
         The garbage collector may call this in the middle of a step, on the thread that runs it.
         """
@@ -67,13 +71,13 @@ class SharedCore:
                 self._lock.release()
 
     def _end_what_was_left(self) -> None:
-        while self._left:  # taken under the lock alone
+        while self._left:  # entries are removed only under the lock
             abort = self._left.popleft()
             if self._told.pop(abort.group, None) is not None and self._core is not None:
                 self._core.abort(abort)
 
     def close(self) -> None:
-        """Let go of the core; who waits, or comes again, gets an EngineError."""
+        """Release the core; calls that wait, and later calls, get an EngineError."""
         with self._lock:
             self._core = None
 
@@ -88,7 +92,7 @@ class SharedCore:
         try:
             done = self._loaded.step()
         except CoreFailed:
-            self._core = None  # what it knows of its sequences is no longer true
+            self._core = None  # its state of the sequences is no longer valid
             self._why_none = "this engine has failed, as its log says"
             raise
         told: list[News | GroupFailed] = [*done.started, *done.tokens, *done.embedded, *done.failed]

@@ -1,12 +1,12 @@
-"""Every decoder-only model that transformers knows, on the engine's cache.
+"""Runs the decoder-only models that transformers knows, on the engine's cache.
 
-transformers lets a model's attention be any registered function and hands it whatever else the caller gave
-to the model's forward. So a step runs as one row of tokens at their own positions; everything but attention
-is per token and does not care whose they are, and attention is the engine's. No code of a checkpoint is run.
+transformers lets a model's attention be any registered function and passes it whatever else the caller gave to the
+model's forward. So a step runs as one row of tokens at their own positions: everything but attention works per token
+and does not depend on which sequence a token belongs to, and attention is the engine's. No code of a checkpoint is run.
 
-What a layer's attention is (heads, scale, window, cap) is not read from the config, where every family
-writes it differently: `survey.py` runs the loaded model on two tokens and sees what its layers ask
-for. A model that asks for something else is refused there.
+The properties of a layer's attention (heads, scale, window, cap) are not read from the config, where every family
+writes them differently: `survey.py` runs the loaded model on two tokens and observes what its layers ask for. A model
+that asks for something else is refused there.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ _log = logging.getLogger(__name__)
 
 
 class Bridge:
-    """A loaded model of transformers' as the runner wants it (engine.models.model.Model)."""
+    """A loaded transformers model with the runner's interface (engine.models.model.Model)."""
 
     frequencies = None
-    steady = False  # experts are chosen, and whatever else a class of transformers' does
+    steady = False  # a transformers class may choose experts, or do other data-dependent work
 
     def __init__(self, folder: Path, dtype: torch.dtype, max_model_len: int | None, device: torch.device = CPU) -> None:
         """Load the folder's weights into transformers' class for it.
 
-        Raises ModelError, with the reason, for a model that the interface cannot carry, and for files that are
-        damaged or are not those of the config; ConfigError where max_model_len exceeds the model's own limit.
+        Raises ModelError, with the reason, for a model that the interface does not support, and for files that are
+        damaged or do not match the config; ConfigError if max_model_len exceeds the model's own limit.
         """
-        check_tensors(folder)  # transformers' own words for a missing or damaged file are long
+        check_tensors(folder)  # transformers' own messages for a missing or damaged file are long
         config = _config(folder)
         text = config.get_text_config()
         self.context = sequence_limit(max_model_len, _made_for(text))
@@ -64,14 +64,14 @@ class Bridge:
                 self.attention = seen.attention
                 self._head = _head_alone(self._model, seen.output_type)
                 self.vocab = self.logits(seen.hidden).shape[-1]
-        except (AttributeError, RuntimeError, TypeError, ValueError) as error:  # a forward that wants something else
+        except (AttributeError, RuntimeError, TypeError, ValueError) as error:  # a forward with other arguments
             raise ModelError(f"{_name(config)} does not run on tokens and positions: {_first_line(error)}") from error
         serve_attention(self._model)
-        self._model.to(device)  # only now: what is surveyed makes tensors of its own
+        self._model.to(device)  # only now, because the survey makes tensors on the CPU
         _log.info("%s runs through transformers' class %s", folder.name, type(self._model).__name__)
 
     def adapt(self, name: str, pairs: Mapping[str, Pair]) -> None:
-        """As Model.adapt; the layers' linear products can be adapted (experts are none: they are one tensor)."""
+        """Like Model.adapt. The layers' linear products can be adapted; experts cannot, because they are one tensor."""
         for module_name, pair in pairs.items():
             module = self._adaptable(module_name, pair)
             if module not in self._adapters:
@@ -100,7 +100,7 @@ class Bridge:
     def run(
         self, tokens: torch.Tensor, positions: torch.Tensor, ops: Ops, adapted: Sequence[TokensOf] = ()
     ) -> torch.Tensor:
-        """As Model.run; what comes back is after the final norm, as transformers has it."""
+        """Like Model.run; the result is after the final norm, as in transformers."""
         self._adapted = adapted
         step = _Pass(ops.attend, self.attention, self._dtype)
         output = self._base(
@@ -110,17 +110,17 @@ class Bridge:
         return x
 
     def hidden(self, x: torch.Tensor) -> torch.Tensor:
-        """As Model.hidden."""
+        """Like Model.hidden."""
         return x
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
-        """As Model.logits: the head with all that the model's class does to its scores (scales, caps)."""
+        """Like Model.logits: the head with everything that the model's class does to its scores (scales, caps)."""
         logits: torch.Tensor = self._head(inputs_embeds=x.unsqueeze(0), use_cache=False).logits[0]
         return logits
 
 
 class _Pass:
-    """One step's way through the model: the layers come one after the other."""
+    """One step's pass through the model: the layers call it one after the other."""
 
     def __init__(self, attend: Attend, attention: tuple[AttentionSpec, ...], dtype: torch.dtype) -> None:
         self._attend = attend
@@ -130,7 +130,7 @@ class _Pass:
     def __call__(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: torch.Tensor | None, _: dict[str, Any]
     ) -> torch.Tensor:
-        """q [1, Q, T, D], k [1, K, T, D], v [1, K, T, Dv], as transformers has them -> [1, T, Q, Dv]."""
+        """q [1, Q, T, D], k [1, K, T, D], v [1, K, T, Dv], in transformers' layout -> [1, T, Q, Dv]."""
         layer, spec = next(self._specs)
         width = v.shape[-1]
         q, k, v = (F.pad(x[0], (0, spec.head_dim - x.shape[-1])).to(self._dtype) for x in (q, k, v))
@@ -139,7 +139,7 @@ class _Pass:
 
 
 class _Given(torch.nn.Module):
-    """In place of a model's layers: hidden states that are computed already."""
+    """Takes the place of a model's layers and returns hidden states that are already computed."""
 
     def __init__(self, output_type: Any) -> None:
         super().__init__()
@@ -150,28 +150,30 @@ class _Given(torch.nn.Module):
 
     @property
     def decoder(self) -> torch.nn.Module:
-        """OPT's class reaches through to it."""
+        """OPT's class accesses it."""
         return self
 
 
 def _layers_name(model: PreTrainedModel) -> str:
-    """Under which name the class of the whole model keeps its layers."""
+    """Return the name under which the class of the whole model keeps its layers."""
     named: str = model.base_model_prefix
     return named if named in model._modules else "model"
 
 
 def _head_alone(model: PreTrainedModel, output_type: Any) -> torch.nn.Module:
-    """The model without its layers, sharing its weights: what its class does to hidden states that are given."""
+    """Return the model without its layers, sharing its weights: it computes what its class does to given
+    hidden states.
+    """
     head: torch.nn.Module = copy.copy(model)
     head._modules = {**model._modules, _layers_name(model): _Given(output_type)}
     return head
 
 
 def _config(folder: Path) -> PretrainedConfig:
-    """The folder's config; refuses whole kinds of models before their weights are read."""
+    """Return the folder's config; refuse whole kinds of models before their weights are read."""
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-    except Exception as error:  # transformers raises almost anything for a config that it does not like
+    except Exception as error:  # transformers raises almost anything for a config that it does not accept
         raise ModelError(f"config.json: transformers cannot read it: {_first_line(error)}") from error
     name = _name(config)
     if config.is_encoder_decoder:
@@ -187,7 +189,9 @@ def _config(folder: Path) -> PretrainedConfig:
 
 
 def _unpacking(config: PretrainedConfig) -> dict[str, Any]:
-    """What makes transformers turn gpt-oss's packed experts into plain floats; nothing for unquantized models."""
+    """Return what makes transformers turn gpt-oss's packed experts into plain floats; nothing for
+    unquantized models.
+    """
     whole, text = (getattr(each, "quantization_config", None) for each in (config, config.get_text_config()))
     packed = whole or text
     if not packed:
@@ -218,19 +222,19 @@ def _load(folder: Path, config: PretrainedConfig, dtype: torch.dtype) -> PreTrai
         if names := report[key]:
             raise ModelError(f"the checkpoint {what} {len(names)} tensors: {min(names)}")
     loaded: PreTrainedModel = model.eval()
-    # transformers 5.17 leaves what it unpacks in bfloat16, which holds it exactly, but would compute in it too.
+    # transformers 5.17 leaves unpacked weights in bfloat16, which holds them exactly, but would also compute in it.
     return loaded.float() if dtype == torch.float32 else loaded
 
 
 def _made_for(config: PretrainedConfig) -> int:
-    """The longest sequence whose positions do not depend on what else is in the batch, in tokens."""
+    """Return the longest sequence, in tokens, whose positions do not depend on what else is in the batch."""
     limit = getattr(config, "max_position_embeddings", None)
     if not isinstance(limit, int) or limit < 1:
         raise ModelError(f"config.json: max_position_embeddings must be a whole number, not {limit!r}")
     rope = getattr(config, "rope_parameters", None) or {}
     for each in (rope, *rope.values()):
         if isinstance(each, dict) and each.get("rope_type") == "longrope":
-            # Beyond it transformers rotates all positions, the cached ones too, by other frequencies.
+            # Beyond it transformers rotates all positions, including the cached ones, by other frequencies.
             limit = min(limit, each.get("original_max_position_embeddings") or limit)
     return limit
 

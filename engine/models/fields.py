@@ -1,4 +1,4 @@
-"""Typed access to a model's settings, wherever they were read."""
+"""Typed access to a model's settings, wherever they were read from."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from engine.errors import ModelError
 
 
 class Fields:
-    """A config as read, with typed access: a missing or wrong field is a ModelError that names it."""
+    """A config with typed access: a missing or wrong field raises a ModelError that names it."""
 
     def __init__(self, values: Mapping[str, Any], where: str) -> None:
         self._values = values
@@ -43,7 +43,7 @@ class Fields:
         return ModelError(f"{self._where}: {what}")
 
     def ids(self, key: str, value: Any) -> frozenset[int]:
-        """A token id or a list of them, as the value of `key`."""
+        """Return the token id, or list of token ids, that is the value of `key`."""
         values = [] if value is None else value if isinstance(value, list) else [value]
         if not all(isinstance(v, int) and not isinstance(v, bool) for v in values):
             raise self.refuse(f"{key} must be a number or a list of numbers, not {value!r}")

@@ -1,9 +1,9 @@
-"""Quantized blocks of a GGUF file as values with scales and offsets, where that is what they are.
+"""Quantized blocks of a GGUF file as values with scales and offsets, for formats that have this structure.
 
-The layouts are ggml's (ggml-common.h, and dequantize_row_* of ggml-quants.c). A test compares each with the gguf
-package's dequantizing, to the bit.
+The layouts are ggml's (ggml-common.h, and dequantize_row_* of ggml-quants.c). A test compares each bit for bit with the
+gguf package's dequantizing.
 
-Shapes: B blocks; numbers of a block in the order in which they stand in their row.
+Shapes: B blocks; the numbers of a block are in the order in which they are in their row.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ Whole = npt.NDArray[np.integer]
 
 @dataclass(frozen=True, slots=True)
 class _Blocks:
-    """values [B, numbers], whole numbers; scales, offsets [B, groups] float32, no offsets for none."""
+    """values [B, numbers], whole numbers; scales, offsets [B, groups] float32; offsets is None if the
+    format has none.
+    """
 
     values: Whole
     scales: Floats
@@ -33,7 +35,9 @@ class _Blocks:
 
 
 def stored_matrix(data: Bytes, kind: GGMLQuantizationType, shape: tuple[int, int]) -> Weights | None:
-    """A tensor's bytes as a matrix of this shape, a tensor of its own where it is bfloat16; None for another format."""
+    """Return a tensor's bytes as a matrix of this shape: a torch tensor if it is bfloat16, None if the format is not
+    known.
+    """
     if kind == GGMLQuantizationType.BF16:
         return torch.from_numpy(data.copy()).view(torch.bfloat16).view(shape)
     if kind not in _FORMATS:
@@ -47,18 +51,18 @@ def stored_matrix(data: Bytes, kind: GGMLQuantizationType, shape: tuple[int, int
 
 
 def _halves(blocks: Bytes, at: int, count: int = 1) -> Floats:
-    """Numbers of 16 bits that begin at a byte of each block: [B, count]."""
+    """Return the 16-bit floats that begin at byte `at` of each block: [B, count]."""
     return np.ascontiguousarray(blocks[:, at : at + 2 * count]).view(np.float16).astype(np.float32)
 
 
 def _nibbles(blocks: Bytes, at: int, each: int) -> Whole:
-    """The low halves of so many bytes, then their high halves, and so on to the block's end: [B, numbers]."""
+    """Return the low halves of `each` bytes, then their high halves, and so on to the block's end: [B, numbers]."""
     parts = blocks[:, at:].reshape(len(blocks), -1, 1, each)
     return (parts >> np.array([0, 4], np.uint8).reshape(2, 1) & 15).reshape(len(blocks), -1)
 
 
 def _fifth_bits(blocks: Bytes, at: int) -> Whole:
-    """What 32 bits add to values of four: [B, 32]."""
+    """Return what the 32 fifth bits add to values of four bits: [B, 32]."""
     return np.unpackbits(blocks[:, at : at + 4], axis=1, bitorder="little") << 4
 
 
@@ -85,7 +89,7 @@ def _q8_0(blocks: Bytes) -> _Blocks:
 
 
 def _k_scales(blocks: Bytes) -> tuple[Floats, Floats]:
-    """Scales and offsets of eight groups, six bits each of a block's own two: [B, 8]."""
+    """Return scales and offsets of eight groups: six bits each, times the block's own scale and offset: [B, 8]."""
     low, least, high = (blocks[:, at : at + 4] for at in (4, 8, 12))
     scales = np.concatenate([low & 63, (high & 15) | (low >> 2 & 48)], axis=1)
     offsets = np.concatenate([least & 63, (high >> 4) | (least >> 2 & 48)], axis=1)
@@ -121,4 +125,4 @@ _FORMATS: dict[GGMLQuantizationType, tuple[int, Callable[[Bytes], _Blocks]]] = {
     _Q.Q5_K: (8, _q5_k),
     _Q.Q6_K: (8, _q6_k),
 }
-"""By format: bits of a value as they are kept, and how blocks are read."""
+"""By format: the bits of a value as it is kept, and the function that reads the blocks."""

@@ -1,8 +1,8 @@
-"""A GGUF file as a checkpoint: quantized tensors become floats again, a few megabytes at a time, or stay as they are.
+"""A GGUF file as a checkpoint: quantized tensors are dequantized a few megabytes at a time, or kept as they are.
 
-The layout of the file is read by engine.ggufmeta; the quantization formats are the gguf package's.
-llama.cpp stores the query and key rows of its `llama` and `smollm3` architectures in another order (the two halves of
-a head interleaved, for its kind of rotation); reading undoes that.
+engine.ggufmeta reads the layout of the file; the gguf package knows the quantization formats. llama.cpp stores the
+query and key rows of its `llama` and `smollm3` architectures in another order (the two halves of a head interleaved,
+for its kind of rotation); reading undoes that.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from engine.models.spec_gguf import spec_from_gguf
 from engine.models.stored import Weights, ordered
 
 _PIECE = 1 << 22  # numbers that are read at once: 16 MiB as float32
-_LINE = 1 << 12  # sixteen such are dequantized in one go, which a core's own cache holds
+_LINE = 1 << 12  # numbers of a line; sixteen lines are dequantized at once, which a core's own cache holds
 
 _WHOLE = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -53,7 +53,7 @@ _BLOCK = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """One tensor in the file: where its bytes lie, and its shape in torch's order (rows of quantized numbers)."""
+    """One tensor in the file: where its bytes are, and its shape in torch's order (rows of quantized numbers)."""
 
     shape: tuple[int, ...]
     kind: GGMLQuantizationType
@@ -103,7 +103,7 @@ class _File:
         return self._data[stored.start : stored.start + stored.size]
 
     def _order(self, name: str) -> torch.Tensor | None:
-        """Which of the stored rows stands where; None where all stand where they are stored."""
+        """Return which stored row goes where; None if all rows stay where they are stored."""
         if self.spec.architecture not in _INTERLEAVED or not (role := re.search(r"\.([qk])_proj\.", name)):
             return None
         heads = self.spec.heads if role[1] == "q" else self.spec.kv_heads
@@ -112,8 +112,9 @@ class _File:
 
 
 def _lines(data: npt.NDArray[np.uint8], kind: GGMLQuantizationType) -> Iterator[npt.NDArray[np.uint8]]:
-    """A tensor's bytes in pieces: lines of so many numbers that `dequantize` takes neither few at a time nor too many,
-    then what is left."""
+    """Yield a tensor's bytes in pieces of equally long lines, so that `dequantize` works on neither too few nor too
+    many numbers at a time; then the remainder.
+    """
     per_block, block_bytes = GGML_QUANT_SIZES[kind]
     line = _LINE // per_block * block_bytes
     whole, step = len(data) // line * line, _PIECE // _LINE * line
@@ -125,7 +126,7 @@ def _lines(data: npt.NDArray[np.uint8], kind: GGMLQuantizationType) -> Iterator[
 
 @contextmanager
 def open_gguf(path: Path) -> Iterator[_File]:
-    """Map the file and check its directory against its size; raises ModelError where one does not fit the other."""
+    """Map the file and check its directory against its size; raise ModelError if they do not match."""
     header = read_header(path)
     stored = _directory(header, path.stat().st_size)
     spec = spec_from_gguf(header.metadata, {info.name: tuple(reversed(info.shape)) for info in header.tensors})
@@ -163,7 +164,7 @@ def _place(info: TensorInfo, data_start: int, file_size: int) -> _Stored:
 
 
 def _hf_name(name: str) -> str:
-    """Hugging Face's name of a tensor; what is not known keeps its own, and the decoder refuses it."""
+    """Return Hugging Face's name of a tensor; an unknown one keeps its own name, and the decoder refuses it."""
     if name in _WHOLE:
         return _WHOLE[name]
     match = _BLOCK.fullmatch(name)

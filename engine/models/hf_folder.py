@@ -20,7 +20,7 @@ _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
 class _Folder:
-    """Open shards; `where` names the shard of each tensor."""
+    """Open shards; `where` maps each tensor's name to its shard."""
 
     def __init__(self, spec: ModelSpec, where: Mapping[str, Any]) -> None:
         self.spec = spec
@@ -51,7 +51,7 @@ class _Folder:
 
 @contextmanager
 def open_folder(folder: Path) -> Iterator[_Folder]:
-    """Open all shards; raises ModelError where the folder holds no model that can be run."""
+    """Open all shards; raise ModelError if the folder holds no model that can be run."""
     config = read_config(folder)
     spec = spec_from_hf(config, read_eos(folder, config.get("eos_token_id")))
     with ExitStack() as stack:
@@ -59,29 +59,29 @@ def open_folder(folder: Path) -> Iterator[_Folder]:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """config.json as it stands; raises ModelError where it is missing or not an object."""
+    """Return config.json as it is; raise ModelError if it is missing or not an object."""
     return read_json(folder / "config.json")
 
 
 def read_eos(folder: Path, otherwise: Any) -> Any:
-    """eos_token_id of generation_config.json, which goes first; `otherwise` where it has none."""
+    """Return eos_token_id of generation_config.json, which takes precedence; `otherwise` if it has none."""
     file = folder / "generation_config.json"
     named = read_json(file).get("eos_token_id") if file.exists() else None
     return otherwise if named is None else named
 
 
 def check_tensors(folder: Path) -> None:
-    """Open all files before others read them; ModelError where one is missing, damaged, a pickle or quantized."""
+    """Open all files before others read them; raise ModelError if one is missing, damaged, a pickle or quantized."""
     with ExitStack() as stack:
         for name, shard in _open_shards(folder, stack).items():
-            # Buffers may be whole numbers (GPT-2's old masks); what is multiplied may not.
+            # Buffers may be whole numbers (GPT-2's old masks); weights may not.
             kind = shard.get_slice(name).get_dtype()
             if name.endswith("weight") and kind not in _FLOAT_NAMES:
                 raise ModelError(f"tensor {name} is of type {kind}; only unquantized floats are supported")
 
 
 def _open_shards(folder: Path, stack: ExitStack) -> dict[str, Any]:
-    """Each tensor's open file; a tensor that two files hold, or that is not where the index has it, is refused."""
+    """Return each tensor's open file. A tensor that is in two files, or not where the index says, is refused."""
     files = _shard_files(folder)
     where: dict[str, Any] = {}
     holder: dict[str, str] = {}
@@ -101,7 +101,7 @@ def _open_shards(folder: Path, stack: ExitStack) -> dict[str, Any]:
 
 
 def _shard_files(folder: Path) -> dict[str, Path]:
-    """The file of each tensor as the index has it; a single file stands alone, under no name."""
+    """Return the file of each tensor according to the index; a single file is returned alone, under no name."""
     index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
     if index.exists():
         named = read_json(index).get("weight_map")
@@ -127,7 +127,7 @@ def _shard_files(folder: Path) -> dict[str, Path]:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """A JSON object; raises ModelError where it is missing, damaged or something else."""
+    """Return a JSON object; raise ModelError if it is missing, damaged or something else."""
     try:
         value = json.loads(file.read_bytes())
     except OSError as error:

@@ -1,8 +1,8 @@
 """Products with a fixed weight matrix, y = x W^T + b, in the form that is fastest on this CPU.
 
-oneDNN packs a weight once into the order in which its kernels read it: measured on two Zen 5 cores this
-halves the time of small batches and of all fp32 products, and prefill does not lose by it. The plain copy
-is dropped. Where torch is built without oneDNN the plain product serves.
+oneDNN packs a weight once into the order in which its kernels read it: measured on two Zen 5 cores this halves the time
+of small batches and of all fp32 products, and prefill does not become slower. The plain copy is dropped. If torch is
+built without oneDNN, the plain product is used.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import torch.nn.functional as F
 
 Linear = Callable[[torch.Tensor], torch.Tensor]
 
-_PACKED_FOR_ROWS = 32  # a hint to oneDNN; one packing serves every batch size equally well
+_PACKED_FOR_ROWS = 32  # a hint to oneDNN; one packing works equally well for every batch size
 
 
 def linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
-    """Make the product of x [rows, in] with `weight` [out, in], both of one dtype; gives [rows, out].
+    """Make the product of x [rows, in] with `weight` [out, in], both of one dtype; it returns [rows, out].
 
-    In float32 a row's numbers do not depend on how many rows run beside it, as far as oneDNN's kernels
-    keep to that (a test says so): one row alone is run as two, because it would take another kernel.
-    Call outside of inference mode, which cannot pack.
+    In float32 a row's numbers do not depend on how many rows run beside it, as far as oneDNN's kernels guarantee that
+    (a test checks it): a single row is run as two, because it would use another kernel. Call outside of inference mode,
+    in which packing is not possible.
     """
     if not _can_pack(weight):
         return lambda x: F.linear(x, weight, bias)

@@ -1,8 +1,8 @@
 """One decoder for the Llama family: Llama, SmolLM, SmolLM3, Mistral, Qwen2, Qwen3.
 
-Tensors of a step are flat over tokens, whatever sequences they belong to: T tokens run through every
-product together, and attention alone knows who sees whom. Products and keys and values are in the
-model's dtype; the residual stream and the norms are in float32.
+A step's tensors are flat over tokens, whatever sequences these belong to: T tokens run through every product together,
+and only attention knows which tokens see each other. Products, keys and values are in the model's dtype; the residual
+stream and the norms are in float32.
 
 Shapes: T tokens, H hidden, Q query heads, K key (and value) heads, D head_dim, I intermediate, V vocabulary.
 """
@@ -37,7 +37,7 @@ class Layer:
 
     attention_norm: torch.Tensor  # [H]
     qkv: Linear  # [T, H] -> [T, (Q + 2K) * D]: queries, keys, values
-    heads: Heads  # interleaved, and so are their norms
+    heads: Heads  # interleaved, like their norms
     output: Linear  # [T, Q * D] -> [T, H]
     mlp_norm: torch.Tensor  # [H]
     gate_up: Linear  # [T, H] -> [T, 2 * I]
@@ -45,7 +45,7 @@ class Layer:
 
 
 class Decoder:
-    """A loaded model; holds weights only, so any number of steps may run through it one after the other."""
+    """A loaded model. It holds weights only, so any number of steps may run through it one after the other."""
 
     steady = True
 
@@ -61,8 +61,8 @@ class Decoder:
     ) -> None:
         """Read and pack all weights. `max_positions`: the longest sequence that will run, in tokens.
 
-        int8: of all products, and of the embedding. Raises ModelError where a tensor is missing, has another shape, or
-        is there and unknown.
+        int8: quantize all products and the embedding. Raises ModelError if a tensor is missing, has another shape, or
+        exists but is unknown.
         """
         self.spec = checkpoint.spec
         self.dtype = dtype
@@ -84,18 +84,18 @@ class Decoder:
         reader.refuse_unread()
 
     def adapt(self, name: str, pairs: Mapping[str, Pair]) -> None:
-        """As Model.adapt; the linear products of the layers can be adapted."""
+        """Like Model.adapt; the linear products of the layers can be adapted."""
         self._adapters[name] = fused_pairs(pairs, self.spec)
 
     def run(
         self, tokens: torch.Tensor, positions: torch.Tensor, ops: Ops, adapted: Sequence[TokensOf] = ()
     ) -> torch.Tensor:
-        """Run tokens [T] through all layers; gives the residual stream, [T, H] float32. `ops` knows the positions."""
+        """Run tokens [T] through all layers; return the residual stream, [T, H] float32. `ops` knows the positions."""
         eps = self.spec.eps
         x = self._embedding(tokens)  # [T, H]
         if not adapted and ops.layers(x):
             return x
-        added: torch.Tensor | None = None  # what the last product gives to x
+        added: torch.Tensor | None = None  # what the last product adds to x
         for index, layer in enumerate(self.layers):
             pairs = [(self._adapters[a.adapter][index], a.tokens) for a in adapted]
             h = ops.norm(x, added, layer.attention_norm, eps)
@@ -107,18 +107,18 @@ class Decoder:
         return x if added is None else x.add_(added)
 
     def hidden(self, x: torch.Tensor) -> torch.Tensor:
-        """The residual stream behind the last norm: x [N, H] of `run` -> [N, H] float32."""
+        """Return the residual stream after the last norm: x [N, H] of `run` -> [N, H] float32."""
         return TORCH.normed(x, self._norm, self.spec.eps, torch.float32)
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
-        """Scores of the vocabulary after some tokens: x [N, H] of `run` -> [N, V] in the model's dtype."""
+        """Return the logits after some tokens: x [N, H] of `run` -> [N, V] in the model's dtype."""
         return self._head(self._products.normed(x, self._norm, self.spec.eps, self.dtype))
 
 
 def _with(
     added: Sequence[tuple[Mapping[str, Pair], torch.Tensor]], product: str, x: torch.Tensor, y: torch.Tensor
 ) -> torch.Tensor:
-    """y, a layer's product of x, with what adapters add to it for their tokens."""
+    """Return y, a layer's product of x, with what adapters add to it for their tokens."""
     for pairs, tokens in added:
         if product in pairs:
             add_pair(y, x, pairs[product], tokens)
@@ -158,7 +158,7 @@ def _layer(reader: _Reader, spec: ModelSpec, number: int) -> Layer:
 
 
 class _Reader:
-    """Reads tensors in the shapes that the decoder wants, and remembers which; lives while a model loads."""
+    """Reads tensors in the shapes that the decoder wants, and remembers which; exists while a model loads."""
 
     def __init__(
         self, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, products: Products, *, int8: bool
@@ -167,7 +167,7 @@ class _Reader:
         self._products = products
         self._int8 = int8
         self._dtype = dtype
-        self._weights = torch.float32 if int8 else dtype  # of matrices: rounded once
+        self._weights = torch.float32 if int8 else dtype  # dtype of matrices, which are rounded once
         self._device = device
         self._read: set[str] = set()
 
@@ -183,11 +183,13 @@ class _Reader:
         return self.into(name, torch.empty(size, dtype=torch.float32, device=self._device))
 
     def optional(self, name: str, size: int) -> torch.Tensor | None:
-        """For what is computed with while loading, wherever the model will run."""
+        """Read a tensor that is used in computations while loading, wherever the model will run; None if it does not
+        exist.
+        """
         return self.into(name, torch.empty(size)) if name in self._checkpoint.names else None
 
     def stack(self, parts: list[tuple[str, int]], columns: int) -> Weights:
-        """Weights of several products one above the other, each given as (name, rows)."""
+        """Return the weights of several products stacked vertically, each given as (name, rows)."""
         if self._products.keep and not self._int8 and (kept := self._stored(parts, columns)) is not None:
             return kept
         fused = torch.empty(sum(rows for _, rows in parts), columns, dtype=self._weights, device=self._device)
@@ -196,7 +198,7 @@ class _Reader:
         return fused
 
     def _stored(self, parts: list[tuple[str, int]], columns: int) -> Weights | None:
-        """The same as they are stored; None where they are not stored alike."""
+        """Return the same as it is stored; None if the parts are not stored alike."""
         whole = stacked([self._checkpoint.stored(f"{name}.weight", (rows, columns)) for name, rows in parts])
         if whole is not None:
             self._read.update(f"{name}.weight" for name, _ in parts)
@@ -212,7 +214,7 @@ class _Reader:
         return self.linear(self.matrix(name, rows, columns), self.stack_bias([(name, rows)]) if bias else None)
 
     def linear(self, weight: Weights, bias: torch.Tensor | None = None) -> Linear:
-        """The product with a matrix that was read, which is used up."""
+        """Return the product with a matrix that was read; the matrix is consumed."""
         if isinstance(weight, StoredMatrix):
             if (kept := self._products.stored(weight, bias)) is not None:
                 return kept
@@ -222,7 +224,9 @@ class _Reader:
         return self._products.linear(weight, bias)
 
     def embedding(self, weight: Weights, *, tied: bool) -> tuple[Embedding, Linear | None]:
-        """The rows of a matrix that was read, which is used up, and the head that is tied to it."""
+        """Return the embedding that looks up rows of a matrix that was read, and the head that is tied to it; the
+        matrix is consumed.
+        """
         if isinstance(weight, StoredMatrix):
             return weight.rows, (self.linear(weight) if tied else None)
         if self._int8:
@@ -231,7 +235,7 @@ class _Reader:
         return (lambda tokens: F.embedding(tokens, weight).float()), (self._products.linear(weight) if tied else None)
 
     def refuse_unread(self) -> None:
-        """A tensor that nobody asked for means a model that is more than what runs: refuse it."""
+        """Refuse a checkpoint with tensors that were not read: such a model is more than what would run."""
         known = {"lm_head.weight"} if self._checkpoint.spec.tied else set()
         left = {name for name in self._checkpoint.names - self._read - known if "rotary_emb" not in name}
         if left:

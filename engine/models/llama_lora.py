@@ -1,4 +1,4 @@
-"""An adapter in the decoder's own form: one pair for each of a layer's products, which hold several modules."""
+"""An adapter in the decoder's own form: one pair for each of a layer's products, which combine several modules."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from engine.models.spec import ModelSpec
 
 
 def fused_pairs(pairs: Mapping[str, Pair], spec: ModelSpec) -> list[dict[str, Pair]]:
-    """Per layer, the pairs of its products "qkv", "output", "gate_up" and "down"; those without one are missing.
+    """Return, per layer, the pairs of its products "qkv", "output", "gate_up" and "down"; products without one are left
+    out.
 
     Raises ModelError for a module that the decoder does not have, or a pair of another shape.
     """
     q, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
-    products = {  # by name: the width of what goes in, and the modules, one beside the other, with theirs
+    products = {  # by name: the input width, and the modules side by side, with their output widths
         "qkv": (spec.hidden, [("self_attn.q_proj", q), ("self_attn.k_proj", kv), ("self_attn.v_proj", kv)]),
         "output": (q, [("self_attn.o_proj", spec.hidden)]),
         "gate_up": (spec.hidden, [("mlp.gate_proj", spec.intermediate), ("mlp.up_proj", spec.intermediate)]),
@@ -58,7 +59,7 @@ def _check(pair: Pair, width: int, columns: int, name: str) -> None:
 
 
 def _beside(parts: list[tuple[Pair, int]], columns: int) -> Pair:
-    """One pair that does the work of several, each for its own columns."""
+    """Return one pair that does the work of several, each for its own columns."""
     a = torch.cat([pair.a for pair, _ in parts], 1)
     b = a.new_zeros(a.shape[1], columns)
     rank = 0

@@ -1,4 +1,6 @@
-"""From a path to a loaded model: the engine's own decoder where it can, transformers' class of the model otherwise."""
+"""Loads a model from a path: with the engine's own decoder if it supports the model, otherwise with
+transformers' class.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,11 @@ def load_model(
     int8: bool = False,
     products: Products = TORCH,
 ) -> Model:
-    """Load a Hugging Face folder or a .gguf file, and adapters for it by (name, folder), to a device.
+    """Load a Hugging Face folder or a .gguf file, and adapters for it as (name, folder), to a device.
 
-    int8: the weights of the decoder's products. products: how these are computed. Raises ModelError for files that
-    cannot be run, ConfigError where max_model_len exceeds the model's own limit, and where int8 is not for this CPU or
-    not for this model.
+    int8: quantize the weights of the decoder's products. products: how these are computed. Raises ModelError for files
+    that cannot be run, ConfigError if max_model_len exceeds the model's own limit, or if int8 is not supported by this
+    CPU or for this model.
     """
     model = _load(path, dtype, max_model_len, device, products, int8=int8)
     for name, folder in adapters:
@@ -56,7 +58,7 @@ def _load(
             raise ConfigError(
                 f"quantization is for models that the engine's own decoder runs, and not for this one: {unsupported}"
             ) from unsupported
-        # Imported here: it brings in transformers, seconds that the other models need not wait for.
+        # Imported here because it imports transformers, which takes seconds and which other models do not need.
         from engine.models.bridge import Bridge
 
         return Bridge(path, dtype, max_model_len, device)

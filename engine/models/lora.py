@@ -1,8 +1,8 @@
 """LoRA adapters in PEFT's folder format: adapter_config.json beside adapter_model.safetensors.
 
 An adapter adds (x A^T) B^T * scale to some of a model's products (Hu et al., "LoRA: Low-Rank Adaptation of Large
-Language Models", 2021). Nothing is merged into the weights: adapters and the bare model run in one batch, each
-for its own tokens. A setting that changes the numbers and is not carried out here is refused.
+Language Models", 2021). Nothing is merged into the weights: adapters and the base model run in one batch, each for its
+own tokens. A setting that changes the numbers and is not supported here is refused.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from engine.models.fields import Fields
 from engine.models.hf_folder import read_json
 
 _TENSOR = re.compile(r"base_model\.model\.(.+)\.lora_(A|B)\.weight")
-_NO_MATTER = {  # of training, or told by the tensors themselves
+_NO_MATTER = {  # settings of training, or evident from the tensors themselves
     *("auto_mapping", "base_model_name_or_path", "exclude_modules", "fan_in_fan_out", "inference_mode", "lora_alpha"),
     *("layers_pattern", "layers_to_transform", "lora_dropout", "megatron_core", "peft_type", "peft_version", "r"),
     *("ensure_weight_tying", "qalora_group_size", "revision", "target_modules", "task_type", "use_rslora"),
 }
-_BASE_CHANGING = ("pissa", "olora", "corda", "loftq")  # ways to begin that take something out of the base's weights
+_BASE_CHANGING = ("pissa", "olora", "corda", "loftq")  # initializations that take something out of the base's weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Pair:
     b: torch.Tensor  # [r, out]
 
     def to(self, device: torch.device) -> Pair:
-        """The pair on a device."""
+        """Return the pair on a device."""
         return Pair(self.a.to(device), self.b.to(device))
 
 
@@ -52,14 +52,14 @@ class TokensOf:
 
 
 def add_pair(y: torch.Tensor, x: torch.Tensor, pair: Pair, tokens: torch.Tensor) -> None:
-    """Add to y [T, out], a product of x [T, in], what the pair has for some tokens [N]; in place."""
+    """Add the pair's part to y [T, out], a product of x [T, in], for some tokens [N]; in place."""
     y.index_add_(0, tokens, x.index_select(0, tokens) @ pair.a @ pair.b)
 
 
 def read_adapter(folder: Path, dtype: torch.dtype) -> dict[str, Pair]:
-    """The adapter's pairs by the names of the products, as transformers names a model's modules.
+    """Return the adapter's pairs by the names of the products, which are transformers' names of a model's modules.
 
-    Raises ModelError, with the reason, for what is damaged, is no LoRA, or is more than that.
+    Raises ModelError, with the reason, if the adapter is damaged, is no LoRA, or has more than a LoRA has.
     """
     scale_of = _scale(read_json(folder / "adapter_config.json"), folder)
     file = folder / "adapter_model.safetensors"
@@ -88,14 +88,14 @@ def _pair(name: str, half: Mapping[str, torch.Tensor], scale: tuple[int, float],
     if half.keys() != {"A", "B"} or half["A"].shape[0] != rank or half["B"].shape[1] != rank:
         shapes = {key: tuple(tensor.shape) for key, tensor in half.items()}
         raise ModelError(f"the adapter's halves for {name} are {shapes}, and its rank is {rank}")
-    # Contiguous, as the products read them.
+    # Contiguous, because the products read them so.
     a = half["A"].T.to(dtype, memory_format=torch.contiguous_format)
     b = (half["B"].float().T * factor).to(dtype, memory_format=torch.contiguous_format)
     return Pair(a, b)
 
 
 def _scale(config: Mapping[str, Any], folder: Path) -> tuple[int, float]:
-    """The rank, and what the product is multiplied by."""
+    """Return the rank, and what the product is multiplied by."""
     f = Fields(config, str(folder / "adapter_config.json"))
     if (kind := f.get("peft_type")) != "LORA":
         raise f.refuse(f"peft_type {kind!r} is not supported (LORA is)")

@@ -1,4 +1,4 @@
-"""What a loaded model is to the runner, whoever computes it."""
+"""The interface of a loaded model to the runner, whichever class computes it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ CPU = torch.device("cpu")
 
 
 class Model(Protocol):
-    """Weights that T tokens of any sequences run through together; attention alone knows who sees whom."""
+    """Weights that T tokens of any sequences run through together; only attention knows which tokens see each other."""
 
     @property
     def vocab(self) -> int:
-        """Size of the vocabulary, in tokens."""
+        """The size of the vocabulary, in tokens."""
         ...
 
     @property
@@ -30,47 +30,49 @@ class Model(Protocol):
 
     @property
     def eos(self) -> frozenset[int]:
-        """Ids that end an answer."""
+        """The ids that end an answer."""
         ...
 
     @property
     def attention(self) -> tuple[AttentionSpec, ...]:
-        """What each layer's attention is; they attend in this order."""
+        """Each layer's attention, in the order in which the layers run."""
         ...
 
     @property
     def frequencies(self) -> torch.Tensor | None:
-        """The angle per position of each pair of a head, [D / 2] float32; None where the model rotates for itself."""
+        """The angle per position of each pair of a head, [D / 2] float32; None if the model rotates by itself."""
         ...
 
     @property
     def steady(self) -> bool:
-        """Whether so many tokens launch the same work whatever they are, so that it can be recorded and replayed."""
+        """Whether the launched work depends only on the number of tokens, so that it can be recorded and replayed."""
         ...
 
     def adapt(self, name: str, pairs: Mapping[str, Pair]) -> None:
-        """Take in an adapter: pairs by names of modules; raises ModelError where one does not fit the model."""
+        """Add an adapter: pairs by names of modules. Raises ModelError if one does not fit the model."""
         ...
 
     def run(
         self, tokens: torch.Tensor, positions: torch.Tensor, ops: Ops, adapted: Sequence[TokensOf] = ()
     ) -> torch.Tensor:
-        """Run tokens [T] at positions [T] (int64), those of `ops`, through all layers; gives [T, H], for the others."""
+        """Run tokens [T] at positions [T] (int64), those of `ops`, through all layers; return [T, H] for `hidden` and
+        `logits`.
+        """
         ...
 
     def hidden(self, x: torch.Tensor) -> torch.Tensor:
-        """The last hidden states, after the final norm, of some tokens: x [N, H] of `run` -> [N, H]."""
+        """Return the last hidden states, after the final norm, of some tokens: x [N, H] of `run` -> [N, H]."""
         ...
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
-        """Scores of the vocabulary after some tokens: x [N, H] of `run` -> [N, V]."""
+        """Return the logits after some tokens: x [N, H] of `run` -> [N, V]."""
         ...
 
 
 def sequence_limit(asked: int | None, made_for: int) -> int:
-    """The longest sequence that will run: what the settings ask for, or what the model was made for.
+    """Return the longest sequence that will run: what the settings ask for, or what the model was made for.
 
-    Raises ConfigError where more is asked for.
+    Raises ConfigError if the settings ask for more than the latter.
     """
     if asked is not None and asked > made_for:
         raise ConfigError(f"max_model_len is {asked}; the model was made for {made_for} tokens")

@@ -1,7 +1,8 @@
-"""What a model asks of its backend, between its own products: the backend of a CPU here, a device's in engine/device/.
+"""What a model asks of its backend between its matrix products: a CPU's backend here, a device's in engine/device/.
 
-A backend is made anew for every step; it knows the step's positions, whose keys and values each token sees, and where
-its own go. So a decoder says what is to be computed, and each backend how, in as many kernels as suit it.
+A backend is made anew for every step; it knows the step's positions, which keys and values each token sees, and where
+the token's own go. So a decoder says what is to be computed, and each backend decides how, in as many kernels as suit
+it.
 
 Shapes: T tokens, H hidden, Q query heads, K key (and value) heads, D head_dim, I intermediate.
 """
@@ -22,37 +23,39 @@ from engine.models.spec import AttentionSpec
 Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
 """attend(layer, q [T, Q, D], kv [T, 2K, D]: keys' heads, then values', sinks [Q] or None) -> [T, Q * D].
 
-It stores kv as well. sinks: a score per head that takes its share of the softmax and brings no value.
+It also stores kv. sinks: a score per head that takes its share of the softmax and contributes no value.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """What a layer of the decoder does to its heads before they attend.
-
-    q_norm, k_norm [D], float32: an RMS norm of each head; both or none. rotated: by the tokens' positions.
-    """
+    """What a layer of the decoder does to its heads before attention."""
 
     spec: AttentionSpec
     q_norm: torch.Tensor | None
+    """[D] float32: the weight of an RMS norm of each query head; set together with k_norm or not at all."""
     k_norm: torch.Tensor | None
+    """[D] float32: the same for key heads."""
     eps: float
     rotated: bool
+    """Whether heads are rotated by the tokens' positions."""
 
 
 class Ops(Protocol):
     """One step's backend."""
 
     def attend(self, layer: int, q: torch.Tensor, kv: torch.Tensor, sinks: torch.Tensor | None = None) -> torch.Tensor:
-        """As Attend: all that models with heads of their own making ask for."""
+        """Like Attend; the only method that models which make their heads themselves ask for."""
         ...
 
     def layers(self, x: torch.Tensor) -> bool:
-        """Run the residual stream x [T, H] through all layers, in place, if this backend has such a call."""
+        """Run the residual stream x [T, H] through all layers, in place; return False if this backend has
+        no such call.
+        """
         ...
 
     def norm(self, x: torch.Tensor, added: torch.Tensor | None, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        """x [T, H] float32 gets `added` [T, H], in place; gives its RMS norm in the model's dtype."""
+        """Add `added` [T, H] to x [T, H] float32, in place; return x's RMS norm in the model's dtype."""
         ...
 
     def heads(self, layer: int, qkv: torch.Tensor, heads: Heads) -> torch.Tensor:
@@ -60,15 +63,15 @@ class Ops(Protocol):
         ...
 
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
-        """silu(gate) * up of gate_up [T, 2 * I], which may be changed, -> [T, I]."""
+        """Return silu(gate) * up of gate_up [T, 2 * I], which may be changed, -> [T, I]."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class TorchOps:
-    """The backend of a CPU: torch's own operations.
+    """A CPU's backend: torch's own operations.
 
-    turn: the tokens' rotations, as rotate_ takes them; None for models that rotate for themselves.
+    turn: the tokens' rotations, as rotate_ takes them; None for models that rotate by themselves.
     """
 
     attention: Attend
@@ -76,21 +79,21 @@ class TorchOps:
     dtype: torch.dtype
 
     def attend(self, layer: int, q: torch.Tensor, kv: torch.Tensor, sinks: torch.Tensor | None = None) -> torch.Tensor:
-        """As Ops.attend."""
+        """Like Ops.attend."""
         return self.attention(layer, q, kv, sinks)
 
     def layers(self, x: torch.Tensor) -> bool:
-        """As Ops.layers: it goes step by step."""
+        """Like Ops.layers: this backend has no such call, so the layers run operation by operation."""
         return False
 
     def norm(self, x: torch.Tensor, added: torch.Tensor | None, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        """As Ops.norm."""
+        """Like Ops.norm."""
         if added is not None:
             x += added
         return rms_norm(x, weight, eps).to(self.dtype)
 
     def heads(self, layer: int, qkv: torch.Tensor, heads: Heads) -> torch.Tensor:
-        """As Ops.heads."""
+        """Like Ops.heads."""
         spec = heads.spec
         by_head = qkv.view(len(qkv), -1, spec.head_dim)  # [T, Q + 2K, D]
         if heads.q_norm is not None and heads.k_norm is not None:
@@ -101,28 +104,28 @@ class TorchOps:
         return self.attention(layer, by_head[:, : spec.heads], by_head[:, spec.heads :], None)
 
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
-        """As Ops.silu_mul."""
+        """Like Ops.silu_mul."""
         gate, up = gate_up.chunk(2, dim=-1)
         return F.silu(gate).mul_(up)
 
 
 @dataclass(frozen=True, slots=True)
 class SteadyOps(TorchOps):
-    """The backend of a CPU in deterministic mode: a number does not depend on where in a tensor it stands.
+    """A CPU's backend in deterministic mode: a number does not depend on its place in a tensor.
 
-    torch's own silu computes the elements that are left over at the end of a thread's share by another exponential
-    than the rest; its `exp` does not, and the other operations here are exact or go by rows.
+    torch's own silu computes the elements left over at the end of a thread's share with another exponential than the
+    rest; its `exp` does not, and the other operations here are exact or work row by row.
     """
 
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
-        """As Ops.silu_mul."""
+        """Like Ops.silu_mul."""
         gate, up = gate_up.chunk(2, dim=-1)
         x = gate.float()
         return x.div(x.neg().exp_().add_(1)).to(gate.dtype).mul_(up)
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """x [N, H] by the root of its rows' mean square and eps, times weight [H]; all float32.
+    """Return x [N, H] divided by the root of its rows' mean square plus eps, times weight [H]; all float32.
 
     In fewer operations than torch's own: sqrt(mean(x^2) + eps) is hypot(|x| / sqrt(H), sqrt(eps)).
     """

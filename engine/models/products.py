@@ -1,4 +1,4 @@
-"""How a decoder's products with its weights are computed: by torch here, and by others who say so."""
+"""How a decoder's products with its weights are computed: by torch here; other backends override it."""
 
 from __future__ import annotations
 
@@ -13,29 +13,38 @@ from engine.models.stored import StoredMatrix
 
 
 class Products:
-    """torch's ways; a backend that knows faster ones overrides them."""
+    """torch's products; a backend that has faster ones overrides them."""
 
     @property
     def keep(self) -> bool:
-        """Whether matrices are worth having as they are stored, in fewer bits than the model's dtype has."""
+        """Whether it is worth keeping matrices as they are stored, in fewer bits than the model's dtype has."""
         return False
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
-        """The product with weight [O, I], which is used up. Where `keep` says so, a float32 model's may be bfloat16."""
+        """Return the product with weight [O, I], which is consumed.
+
+        If `keep` is true, a float32 model's may be bfloat16.
+        """
         return linear(weight, bias)
 
     def stored(self, matrix: StoredMatrix, bias: torch.Tensor | None = None) -> Linear | None:
-        """The product with a matrix as it is stored, to the bit that with its floats; None where there is none."""
+        """Return the product with a matrix as it is stored, bit for bit the one with its floats; None if
+        there is none.
+        """
         return None
 
     def int8(self, matrix: Int8Matrix, bias: torch.Tensor | None = None) -> Linear:
-        """The product with a matrix, to the bit what its own is before the bias. Raises ConfigError where torch has
-        none that are exact on this CPU."""
+        """Return the product with an int8 matrix; before the bias it is bit for bit the matrix's own `product`.
+
+        Raises ConfigError if torch's int8 products are not exact on this CPU.
+        """
         check_int8()
         return partial(matrix.product, bias=bias)
 
     def normed(self, x: torch.Tensor, weight: torch.Tensor, eps: float, dtype: torch.dtype) -> torch.Tensor:
-        """What the last product takes: x [N, H] float32 by its root mean square, times weight [H], in this dtype."""
+        """Return the input of the last product: x [N, H] float32 by its root mean square, times weight [H],
+        in this dtype.
+        """
         return F.rms_norm(x, weight.shape, weight, eps).to(dtype)
 
 

@@ -1,8 +1,8 @@
 """Rotary position embedding: the angles of a model, and the rotation as one complex product.
 
-Queries and keys are held with the two halves of a head interleaved (element 2i is Hugging Face's i,
-2i+1 its i + head_dim/2), so that a pair is one complex number. Scores do not change by an order that
-queries and keys share.
+Queries and keys are kept with the two halves of a head interleaved (element 2i is Hugging Face's i, 2i+1 its i +
+head_dim/2), so that a pair is one complex number. Scores do not depend on the order of a head's elements if queries and
+keys share it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from engine.models.spec import LinearScaling, Llama3Scaling, ModelSpec
 
 
 def frequencies(spec: ModelSpec, factors: torch.Tensor | None = None) -> torch.Tensor:
-    """Angle per position of each pair, [head_dim / 2], float32, computed in the order that transformers computes it.
+    """Return the angle per position of each pair, [head_dim / 2], float32, computed in the same order as in
+    transformers.
 
-    factors: divisors that a GGUF brings along (rope_freqs), already the whole of a llama3 scaling.
+    factors: divisors from a GGUF file (rope_freqs), which already are the whole of a llama3 scaling.
     """
     exponents = torch.arange(0, spec.head_dim, 2, dtype=torch.int64).float() / spec.head_dim
     inverse = 1.0 / (spec.rope_theta**exponents)
@@ -33,7 +34,7 @@ def frequencies(spec: ModelSpec, factors: torch.Tensor | None = None) -> torch.T
 
 
 def _llama3(inverse: torch.Tensor, scaling: Llama3Scaling) -> torch.Tensor:
-    """Llama 3.1's scaling as its reference code has it (llama-models, `apply_scaling`)."""
+    """Apply Llama 3.1's scaling like its reference code (llama-models, `apply_scaling`)."""
     wavelength = 2 * math.pi / inverse
     longest = scaling.original_context / scaling.low_freq_factor
     shortest = scaling.original_context / scaling.high_freq_factor
@@ -46,18 +47,18 @@ def _llama3(inverse: torch.Tensor, scaling: Llama3Scaling) -> torch.Tensor:
 
 
 def turns(inverse: torch.Tensor, positions: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosines and sines for positions 0 .. positions - 1, [positions, head_dim / 2] float32 each."""
+    """Return cosines and sines for positions 0 .. positions - 1, [positions, head_dim / 2] float32 each."""
     angles = torch.outer(torch.arange(positions, dtype=torch.float32), inverse)
     return angles.cos(), angles.sin()
 
 
 def rotations(inverse: torch.Tensor, positions: int) -> torch.Tensor:
-    """Unit complex numbers for positions 0 .. positions - 1, [positions, head_dim / 2], complex64."""
+    """Return unit complex numbers for positions 0 .. positions - 1, [positions, head_dim / 2], complex64."""
     return torch.complex(*turns(inverse, positions))
 
 
 def interleave(rows: torch.Tensor, heads: int) -> torch.Tensor:
-    """Bring rows (dimension 0: heads x head_dim) from Hugging Face's order of a head into the interleaved one."""
+    """Reorder rows (dimension 0: heads x head_dim) from Hugging Face's order of a head to the interleaved one."""
     shaped = rows.view(heads, 2, rows.shape[0] // heads // 2, -1)  # [heads, half, pair, ...]
     return shaped.transpose(1, 2).reshape(rows.shape)
 
@@ -67,7 +68,7 @@ def rotate_(heads: torch.Tensor, turn: torch.Tensor) -> None:
 
     Computed in float32 whatever the dtype of `heads`, and rounded once.
     """
-    pairs = heads.float().view(*heads.shape[:-1], -1, 2)  # float() gives the tensor itself in float32
+    pairs = heads.float().view(*heads.shape[:-1], -1, 2)  # float() returns the tensor itself if it is float32
     torch.view_as_complex(pairs).mul_(turn)
     if heads.dtype != torch.float32:
         heads.copy_(pairs.flatten(-2))

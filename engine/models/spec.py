@@ -1,4 +1,4 @@
-"""What a model is made of, as plain values: what every model's attention and cache need, and the Llama family's sizes.
+"""The properties of a model as plain values: what every model's attention and cache need, and the Llama family's sizes.
 
 spec_hf.py and spec_gguf.py read the latter from a config.json and from GGUF metadata.
 """
@@ -13,22 +13,21 @@ from engine.errors import ModelError
 
 @dataclass(frozen=True, slots=True)
 class AttentionSpec:
-    """One layer's attention: `heads` query heads in groups over `kv_heads` key (and value) heads of `head_dim`.
-
-    Scores are multiplied by `scale`. window: a query sees that many keys, the last of them its own; None for
-    all. softcap: a score s becomes softcap * tanh(s / softcap).
-    """
+    """One layer's attention: `heads` query heads in groups over `kv_heads` key (and value) heads of `head_dim`."""
 
     heads: int
     kv_heads: int
     head_dim: int
     scale: float
+    """Scores are multiplied by it."""
     window: int | None = None
+    """A query sees that many keys, of which its own is the last; None for all."""
     softcap: float | None = None
+    """A score s becomes softcap * tanh(s / softcap)."""
 
 
 def kv_values_per_token(layers: tuple[AttentionSpec, ...]) -> int:
-    """Numbers of the KV cache that one token takes, over all layers."""
+    """Return how many numbers of the KV cache one token takes, over all layers."""
     return sum(2 * layer.kv_heads * layer.head_dim for layer in layers)
 
 
@@ -44,7 +43,7 @@ class LinearScaling:
 
 @dataclass(frozen=True, slots=True)
 class Llama3Scaling:
-    """Llama 3.1's scaling: low frequencies divided by `factor`, high ones kept, a ramp between the two."""
+    """Llama 3.1's scaling: low frequencies are divided by `factor`, high ones are kept, with a ramp between the two."""
 
     factor: float
     low_freq_factor: float
@@ -65,13 +64,7 @@ Scaling = LinearScaling | Llama3Scaling
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """The sizes and switches of one model; `context` is the longest sequence it was made for, in tokens.
-
-    qkv_bias, output_bias, mlp_bias: these products add a bias. qk_norm: queries and keys pass an RMS norm
-    per head before the rotation (Qwen3). tied: the head is the embedding. eos: ids that end an answer.
-    windows: each layer's sliding window; empty where no layer has one. unrotated: layers whose queries and
-    keys are not rotated (SmolLM3).
-    """
+    """The sizes and switches of one model."""
 
     architecture: str
     vocab: int
@@ -85,14 +78,23 @@ class ModelSpec:
     rope_theta: float
     scaling: Scaling | None
     context: int
+    """The longest sequence that the model was made for, in tokens."""
     tied: bool
+    """Whether the head is the embedding."""
     qkv_bias: bool
+    """Whether the products for queries, keys and values add a bias."""
     output_bias: bool
+    """Whether attention's output product adds a bias."""
     mlp_bias: bool
+    """Whether the feed-forward products add a bias."""
     qk_norm: bool
+    """Whether queries and keys pass an RMS norm per head before the rotation (Qwen3)."""
     eos: frozenset[int]
+    """The ids that end an answer."""
     windows: tuple[int | None, ...] = ()
+    """Each layer's sliding window; empty if no layer has one."""
     unrotated: frozenset[int] = frozenset()
+    """The layers whose queries and keys are not rotated (SmolLM3)."""
 
     def __post_init__(self) -> None:
         sizes = (self.vocab, self.hidden, self.layers, self.heads, self.kv_heads, self.intermediate, self.context)
@@ -105,7 +107,7 @@ class ModelSpec:
 
     @property
     def attention(self) -> tuple[AttentionSpec, ...]:
-        """What each layer's attention is."""
+        """Each layer's attention."""
         windows = self.windows or (None,) * self.layers
         scale = self.head_dim**-0.5
         return tuple([AttentionSpec(self.heads, self.kv_heads, self.head_dim, scale, window) for window in windows])

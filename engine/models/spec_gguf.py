@@ -1,4 +1,4 @@
-"""The Llama family's sizes from GGUF metadata; what the decoder does not carry out is refused."""
+"""The Llama family's sizes from GGUF metadata; what the decoder does not support is refused."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from engine.models.fields import Fields
 from engine.models.spec import LinearScaling, ModelSpec, Scaling
 
 _GGUF_FAMILY = {"llama", "qwen2", "qwen3", "smollm3"}
-_SMOLLM3_UNROTATED = 4  # of so many layers the last; llama.cpp knows it by the architecture's name, not from the file
+_SMOLLM3_UNROTATED = 4  # every 4th layer is not rotated; llama.cpp knows it by the architecture's name, not the file
 
 
 def spec_from_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, tuple[int, ...]]) -> ModelSpec:
     """Read GGUF metadata; `tensors` are the file's tensors with their shapes in torch's order.
 
-    What GGUF leaves unsaid (vocabulary, biases, a tied head) is taken from the tensors that are there.
-    Raises ModelError for another architecture and for whatever the decoder cannot carry out.
+    What GGUF does not state (vocabulary, biases, a tied head) is derived from the tensors that exist. Raises ModelError
+    for another architecture and for whatever the decoder does not support.
     """
     arch = metadata.get("general.architecture")
     if arch not in _GGUF_FAMILY:
@@ -29,7 +29,7 @@ def spec_from_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, tuple[int,
     windows: tuple[int | None, ...] = ()
     layers = f.whole("block_count")
     if window := f.whole("attention.sliding_window", default=0):
-        # Mistral's, which the converter calls llama. Where other architectures slide, their files do not say.
+        # Mistral's, which the converter calls llama. Files of other architectures do not say which layers have windows.
         if arch != "llama" or f.get("attention.sliding_window_pattern") is not None:
             raise f.refuse("this architecture's sliding windows are not supported")
         windows = (window,) * layers

@@ -1,7 +1,7 @@
 """The Llama family's sizes from a Hugging Face config.json.
 
-What the decoder does not carry out (a rope scaling, an activation, a quantization) is refused: a field
-that changes the numbers is honoured or refused, never ignored.
+What the decoder does not support (a rope scaling, an activation, a quantization) is refused: a field that changes the
+numbers is honoured or refused, never ignored.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _FAMILY = {
     "SmolLM3ForCausalLM": "smollm3",
 }
 _FULL, _SLIDING = "full_attention", "sliding_attention"
-_DEFAULT_WINDOW = {"mistral": 4096, "qwen2": 4096, "qwen3": 4096}  # where the config has no such key
+_DEFAULT_WINDOW = {"mistral": 4096, "qwen2": 4096, "qwen3": 4096}  # if the config has no such key
 
 
 class Unsupported(ModelError):
-    """A model that may be whole and good, but that the engine's own decoder does not carry out."""
+    """A model that may be complete and valid, but that the engine's own decoder does not support."""
 
 
 def spec_from_hf(config: Mapping[str, Any], eos: Any = None) -> ModelSpec:
-    """Read a Hugging Face config.json; `eos` is eos_token_id of generation_config.json, which goes first.
+    """Read a Hugging Face config.json; `eos` is eos_token_id of generation_config.json, which takes precedence.
 
-    Understands both ways of writing rope settings (rope_parameters, and rope_theta with rope_scaling).
-    Raises Unsupported for another architecture and for whatever the decoder cannot carry out, ModelError for
-    what cannot be right.
+    Understands both ways of writing rope settings (rope_parameters, and rope_theta with rope_scaling). Raises
+    Unsupported for another architecture and for whatever the decoder does not support, ModelError for what cannot be
+    valid.
     """
     f = Fields(config, "config.json")
     named = f.get("architectures")
@@ -74,7 +74,7 @@ def spec_from_hf(config: Mapping[str, Any], eos: Any = None) -> ModelSpec:
 
 
 def _unrotated(f: Fields, layers: int) -> frozenset[int]:
-    """SmolLM3's layers without rotation: named one by one (0 means without), or every so many-th."""
+    """Return SmolLM3's layers without rotation: given one by one (0 means without rotation), or as every n-th layer."""
     named = f.get("no_rope_layers")
     if named is None:
         every = f.whole("no_rope_layer_interval", default=4)
@@ -87,10 +87,10 @@ def _unrotated(f: Fields, layers: int) -> frozenset[int]:
 def _windows(
     config: Mapping[str, Any], f: Fields, family: str, layers: int, unrotated: frozenset[int]
 ) -> tuple[int | None, ...]:
-    """Each layer's sliding window as transformers' classes of the families place it; empty where none has one.
+    """Return each layer's sliding window as transformers' classes of the families place it; empty if none has one.
 
-    Mistral's window holds for all layers. Qwen's and SmolLM3's has to be switched on, and holds for the layers
-    that layer_types names: where it is silent, those from max_window_layers on, and SmolLM3's unrotated ones.
+    Mistral's window applies to all layers. Qwen's and SmolLM3's must be switched on, and applies to the layers that
+    layer_types names; without layer_types, to those from max_window_layers on, and to SmolLM3's unrotated ones.
     """
     window = f.get("sliding_window") if "sliding_window" in config else _DEFAULT_WINDOW.get(family)
     if window is not None:
@@ -116,7 +116,7 @@ def _windows(
 
 
 def _hf_rope(config: Mapping[str, Any], f: Fields) -> tuple[float, Scaling | None]:
-    """Base frequency and scaling; both layouts of the settings say the same."""
+    """Return base frequency and scaling; both layouts of the settings mean the same."""
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(rope, Mapping):
         raise f.refuse(f"rope settings must be an object, not {rope!r}")

@@ -1,7 +1,7 @@
-"""Matrices in the few bits in which their file keeps them: a weight is its value times a scale plus an offset.
+"""Matrices kept in the few bits that their file uses: a weight is its value times a scale plus an offset.
 
-Scale and offset are shared by some neighbours of a row. The numbers are those that dequantizing makes, to the bit: the
-product of value and scale is exact in float32 (formats of 4, 5 and 8 bits with scales of 17 at most), or is not
+Scale and offset are shared by some neighbours of a row. The weights are bit for bit those that dequantizing gives: the
+product of value and scale either is exact in float32 (formats of 4, 5 and 8 bits with scales of at most 17), or is not
 followed by an offset, so that it does not matter whether it is rounded before the offset is added.
 
 Shapes: O outputs, I inputs, G inputs that share a scale.
@@ -19,7 +19,7 @@ import torch
 class StoredMatrix:
     """A matrix [O, I].
 
-    values [O, I]: int8. scales, offsets [O, I / G]: float32. bits: 4 where all values lie between 0 and 15, else 8.
+    values [O, I]: int8. scales, offsets [O, I / G]: float32. bits: 4 if all values are between 0 and 15, otherwise 8.
     """
 
     values: torch.Tensor
@@ -29,33 +29,33 @@ class StoredMatrix:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(O, I)"""
+        """(O, I)."""
         outputs, inputs = self.values.shape
         return outputs, inputs
 
     @property
     def group(self) -> int:
-        """G"""
+        """G."""
         return self.values.shape[1] // self.scales.shape[1]
 
     def ordered(self, order: torch.Tensor) -> StoredMatrix:
-        """The rows [N] in this order, be it some of them, or some more than once."""
+        """Return the rows [N] in this order; it may leave rows out or repeat them."""
         return StoredMatrix(self.values[order], self.scales[order], self.offsets[order], self.bits)
 
     def spread(self, group: int) -> StoredMatrix:
-        """The same weights, so many inputs to a scale: a divisor of G."""
+        """Return the same weights with `group` inputs to a scale, a divisor of G."""
         times = self.group // group
         scales, offsets = (shared.repeat_interleave(times, 1) for shared in (self.scales, self.offsets))
         return StoredMatrix(self.values, scales, offsets, self.bits)
 
     def floats(self) -> torch.Tensor:
-        """The weights [O, I] float32."""
+        """Return the weights [O, I] float32."""
         outputs, inputs = self.shape
         grouped = self.values.float().view(outputs, -1, self.group)
         return grouped.mul_(self.scales.unsqueeze(2)).add_(self.offsets.unsqueeze(2)).view(outputs, inputs)
 
     def rows(self, numbers: torch.Tensor) -> torch.Tensor:
-        """Some rows, numbers [N] -> [N, I] float32."""
+        """Return some rows, numbers [N] -> [N, I] float32."""
         return self.ordered(numbers).floats()
 
 
@@ -64,12 +64,15 @@ Weights = torch.Tensor | StoredMatrix
 
 
 def ordered(weight: Weights, order: torch.Tensor) -> Weights:
-    """The rows [N] in this order, be it some of them, or some more than once."""
+    """Return the rows [N] in this order; it may leave rows out or repeat them."""
     return weight.ordered(order) if isinstance(weight, StoredMatrix) else weight[order]
 
 
 def stacked(parts: Sequence[Weights | None]) -> Weights | None:
-    """Matrices one above the other; None where one is missing, and where tensors are of another type than the rest."""
+    """Stack matrices vertically.
+
+    None if one is missing, if tensors and stored matrices are mixed, or if tensors differ in dtype.
+    """
     tensors = [part for part in parts if isinstance(part, torch.Tensor)]
     if len(tensors) == len(parts):
         return torch.cat(tensors) if len({tensor.dtype for tensor in tensors}) == 1 else None

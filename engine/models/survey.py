@@ -1,8 +1,8 @@
-"""What a model of transformers asks of its layers' attention, found out by running it on two tokens.
+"""Finds out what a transformers model asks of its layers' attention, by running it on two tokens.
 
-Both kinds of functions that transformers takes are registered here: one for attention, which hands a layer's
-queries, keys and values to whatever object the caller gave to the model's forward, and one for masks, which
-looks at what a mask lets through instead of making it.
+Both kinds of functions that transformers accepts are registered here: one for attention, which passes a layer's
+queries, keys and values to whatever object the caller gave to the model's forward, and one for masks, which examines
+what a mask lets through instead of making it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from engine.errors import ModelError
 from engine.models.spec import AttentionSpec
 
-KEYWORD = "engine_pass"  # the keyword that takes the object through the model's forward
+KEYWORD = "engine_pass"  # the keyword that carries the object through the model's forward
 SURVEYED, _SERVED = "engine_survey", "engine"  # the attention function's names, with and without masks
 _TOLERANCE = 0.05  # of the largest number: far beyond rounding in bfloat16, far below another token's influence
 _FAR = (1 << 17) + 3  # a position beyond every known window and chunk
-_HARMLESS = {  # what matters to training, to other kernels, or to what is returned
+_HARMLESS = {  # these matter only to training, to other kernels, or to what is returned
     *("dropout", "deterministic", "use_cache", "past_key_values", "output_attentions", "output_hidden_states"),
     *("position_ids", "cache_position", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"),
     *("output_router_logits", "return_dict"),
@@ -45,9 +45,9 @@ def _attention(
 
 
 def _mask(*_: Any, mask_function: Any, **__: Any) -> torch.Tensor:
-    """How many keys a mask lets two queries far from the beginning see, if just those before them: [1, 1, 1, 2].
+    """Return how many keys a mask lets two queries far from the beginning see, if just those before them: [1, 1, 1, 2].
 
-    Zero where it lets through anything else.
+    Zero if it lets through any other keys.
     """
     queries, keys = torch.tensor([[_FAR], [_FAR + 1]]), torch.arange(_FAR + 3)
     seen = torch.as_tensor(mask_function(torch.tensor(0), torch.tensor(0), queries, keys)).expand(2, _FAR + 3)
@@ -63,7 +63,9 @@ AttentionMaskInterface.register(SURVEYED, _mask)
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What was found: each attention call of a pass; what the model's layers return, and their hidden states [T, H]."""
+    """What was found: each attention call of a pass, the type that the model's layers return, and their hidden states
+    [T, H].
+    """
 
     attention: tuple[AttentionSpec, ...]
     output_type: Any
@@ -71,17 +73,17 @@ class Survey:
 
 
 def serve_attention(model: PreTrainedModel) -> None:
-    """Let a surveyed model run for good: no masks are made any more."""
+    """Switch a surveyed model to serving: masks are no longer made."""
     model.set_attn_implementation(_SERVED)
 
 
 def survey(base: torch.nn.Module, name: str, context: int) -> Survey:
-    """Run the layers `base` of the model `name` on two tokens, and again with the second in front.
+    """Run the layers `base` of the model `name` on two tokens, and again with the second one moved to the front.
 
-    It keeps its position, so nothing may differ for it. (Alone it would run in products of another shape, and
-    rounding could send it to other experts.) Raises ModelError for what the engine cannot carry: an
-    attention with more than AttentionSpec says, a mask that is neither causal nor a sliding window, layers that mix
-    tokens outside of attention or count their positions themselves.
+    The second token keeps its position, so nothing may change for it. (Run alone, it would be in products of another
+    shape, and rounding could route it to other experts.) Raises ModelError for what the engine does not support: an
+    attention with more than AttentionSpec describes, a mask that is neither causal nor a sliding window, layers that
+    mix tokens outside of attention or count their positions themselves.
     """
     position = max(min(context, 9) - 2, 1)
     behind, ahead = _Recorder(name, context, 1), _Recorder(name, context, 0)
@@ -143,7 +145,7 @@ class _Recorder:
         return v.repeat_interleave(heads // kv_heads, 1).transpose(1, 2)
 
     def _window(self, mask: torch.Tensor | None, named: int | None) -> int | None:
-        """The window that `_mask` has found; a layer that names one must mean the same."""
+        """Return the window that `_mask` found; if a layer names one itself, it must be the same."""
         counts = mask.flatten().tolist() if mask is not None and mask.numel() == 2 else [0, 0]
         if counts == [_FAR + 1, _FAR + 2]:
             window = None

@@ -1,8 +1,8 @@
-"""A model's tensors, wherever they lie: a Hugging Face folder of safetensors, or a GGUF file.
+"""A model's tensors, from a Hugging Face folder of safetensors or from a GGUF file.
 
-Both are a Checkpoint: tensors under Hugging Face's names and in its layout, read one at a time into
-memory that the caller owns, converted on the way. The files stay mapped, so that loading holds one
-tensor more than the model. Formats that run code when they are opened (pickles) are refused.
+Both are a Checkpoint: tensors under Hugging Face's names and in its layout, read one at a time into memory that the
+caller owns, and converted on the way. The files stay mapped, so loading holds only one tensor more than the model.
+Formats that run code when they are opened (pickles) are refused.
 """
 
 from __future__ import annotations
@@ -22,36 +22,38 @@ _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 
 
 class Checkpoint(Protocol):
-    """An open model. Valid inside the `with` block of open_checkpoint only."""
+    """An open model. Valid only inside the `with` block of open_checkpoint."""
 
     @property
     def spec(self) -> ModelSpec:
-        """What the model is made of."""
+        """The model's sizes and switches."""
         ...
 
     @property
     def names(self) -> frozenset[str]:
-        """Hugging Face names of all tensors that are there."""
+        """The Hugging Face names of all tensors that exist."""
         ...
 
     def read(self, name: str, out: torch.Tensor) -> None:
-        """Fill `out` with a tensor, converted to its dtype; raises ModelError if missing or of another shape."""
+        """Fill `out` with a tensor, converted to its dtype; raise ModelError if it is missing or has another shape."""
         ...
 
     def stored(self, name: str, shape: tuple[int, int]) -> Weights | None:
-        """A matrix in the few bits in which it is kept; None where these are no fewer than float32's, or mean what is
-        not known. Raises ModelError as `read`."""
+        """Return a matrix in the few bits in which it is kept.
+
+        None if they are no fewer than float32's, or if the format is not known. Raises ModelError like `read`.
+        """
         ...
 
 
 def open_checkpoint(path: Path) -> AbstractContextManager[Checkpoint]:
-    """Open a folder or a .gguf file; raises ModelError, with the reason, for whatever else lies there."""
+    """Open a folder or a .gguf file; raise ModelError, with the reason, for anything else."""
     if not path.exists():
         raise ModelError(f"{path} does not exist")
     if path.is_dir():
         return open_folder(path)
     if path.suffix == ".gguf":
-        # Imported here: nobody else needs the library of its formats.
+        # Imported here because nothing else needs the library of its formats.
         from engine.models.gguf_file import open_gguf
 
         return open_gguf(path)

@@ -1,1 +1,3 @@
-"""What lies between a model's products on a CPU, in C: one call for each thing, compiled for the machine at hand."""
+"""What runs between a model's matrix products on a CPU, and many of the products, in C: one call for each operation,
+compiled for this machine.
+"""

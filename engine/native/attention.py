@@ -1,7 +1,7 @@
-"""Attention in C: by block tables as they are, nothing gathered, filled up or masked.
+"""Attention in C: it reads block tables as they are; nothing is gathered, padded or masked.
 
-A step is laid out once, for all layers of one window: a work list as arrays. A chunk of a prompt is cut into as many
-tokens as read their keys together, each of which sees those up to its own.
+A step is planned once for all layers of one window: a work list as arrays. A prompt's chunk is cut into groups of as
+many tokens as read their keys together; each token sees the keys up to its own.
 
 Shapes: T tokens, Q query heads, K key (and value) heads, G = Q / K, D head_dim.
 """
@@ -22,11 +22,13 @@ from engine.batch import Batch, Chunk, Item, Row, cut_items
 from engine.models.spec import AttentionSpec
 from engine.native.build import LANES, MOST_DIM, MOST_GROUP, Kernels, Layer, Work
 
-_SPAN = 256  # keys of decoding rows' items: short enough that few rows' items are enough work for several threads
+_SPAN = 256  # keys of decoding rows' items: short enough that a few rows give items for several threads
 
 
 def fits(layers: Sequence[AttentionSpec]) -> bool:
-    """Whether the kernels know these layers: no soft cap, heads of whole vectors, no more queries to a key than fit."""
+    """Whether the kernels support these layers: no soft cap, heads of whole vectors, at most MOST_GROUP queries per key
+    head.
+    """
     return all(
         layer.softcap is None
         and layer.head_dim % LANES == 0
@@ -38,8 +40,10 @@ def fits(layers: Sequence[AttentionSpec]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A work list and the room for its results, for the layers of one shape and window. `tensors` hold what `work`
-    points into."""
+    """A work list and the buffers for its results, for the layers of one shape and window.
+
+    `tensors` hold what `work` points into.
+    """
 
     work: Work
     tensors: tuple[torch.Tensor, ...]
@@ -54,7 +58,7 @@ class NativePlan:
 
 
 class _List:
-    """A work list while it is made, as the kernel reads it."""
+    """A work list while it is made, in the kernel's format."""
 
     def __init__(self, tokens: int) -> None:
         self.items: list[int] = []
@@ -64,8 +68,10 @@ class _List:
         self.places: list[list[int]] = [[] for _ in range(tokens)]  # by token
 
     def add(self, first_block: int, tokens: Sequence[int], seen: Sequence[int]) -> None:
-        """An item. seen: of each token the first key that it sees and the one behind its last, one token after the
-        other, counted from the first of the block at `first_block`. A token's items come in the order of their keys.
+        """Add an item.
+
+        seen: for each token, the first key that it sees and the one behind its last, one pair after the other, counted
+        from the first key of the block at `first_block`. A token's items must be added in the order of their keys.
         """
         at = len(self.members)
         self.items += (at, len(tokens), first_block, max(seen[1::2]), at)
@@ -76,9 +82,9 @@ class _List:
 
 
 class NativeAttention:
-    """One model's attention over one cache. `plan` once a step, then `run` once a layer.
+    """One model's attention over one cache: `plan` once per step, then `run` once per layer.
 
-    layers: as the kernels see them.
+    layers: the layers in the kernels' format.
     """
 
     def __init__(self, layers: Sequence[AttentionSpec], cache: KvCache, kernels: Kernels, span: int = _SPAN) -> None:
@@ -101,7 +107,7 @@ class NativeAttention:
         ]
 
     def plan(self, batch: Batch) -> NativePlan:
-        """Lay out a step whose tokens are the chunks' in order, then one per row; there is at least one."""
+        """Plan a step of at least one token; its tokens are the chunks' in order, then one per row."""
         longest = max(
             [chunk.start + len(chunk.tokens) for chunk in batch.chunks] + [row.position + 1 for row in batch.rows]
         )
@@ -128,14 +134,14 @@ class NativeAttention:
         )
 
     def _add_chunks(self, made: _List, chunks: Sequence[Chunk], most: int, window: int | None) -> None:
-        """Tokens that follow each other, the last ones first: theirs are the longest items."""
+        """Add groups of consecutive tokens, the last ones first, because their items are the longest."""
         size = self._cache.block_size
         begin = 0  # the chunk's first token
         for chunk in chunks:
             table = len(made.blocks)
             made.blocks += chunk.blocks
             end = chunk.start + len(chunk.tokens)
-            reach = end if window is None else window  # how many keys a token sees
+            reach = end if window is None else window  # the most keys that a token sees
             for start in reversed(range(chunk.start, end, most)):
                 positions = range(start, min(start + most, end))
                 skipped = max(start - reach + 1, 0) // size
@@ -148,7 +154,7 @@ class NativeAttention:
     def _add_rows(
         self, made: _List, rows: Sequence[Row], items: Sequence[Item], most: int, window: int | None, before: int
     ) -> None:
-        """before: the chunks' tokens."""
+        """Add the rows' items. before: the number of the chunks' tokens."""
         if window is not None:
             items = within_window(rows, items, self._cache.block_size, window)
         for item in items:
@@ -165,7 +171,7 @@ class NativeAttention:
                 made.add(table, [before + row for row in together], seen)
 
     def run(self, plan: NativePlan, number: int, qkv: torch.Tensor) -> torch.Tensor:
-        """One layer, whose keys and values are stored: qkv [T, Q + 2K, D], dense -> [T, Q * D]."""
+        """Run one layer, whose keys and values are stored: qkv [T, Q + 2K, D], dense -> [T, Q * D]."""
         layer, work = self.layers[number], plan.lists[number].work
         out = torch.empty(len(qkv), layer.kv_heads * layer.group * layer.dim, dtype=qkv.dtype)
         self._attention(byref(layer), byref(work), qkv.data_ptr(), qkv.stride(0), out.data_ptr(), len(qkv))

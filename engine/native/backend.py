@@ -1,4 +1,4 @@
-"""Whether a model can take the native backend here, and what it takes there."""
+"""Whether a model can use the native backend here, and that backend."""
 
 from __future__ import annotations
 
@@ -22,8 +22,11 @@ _log = logging.getLogger(__name__)
 
 
 def compiled(config: EngineConfig, dtype: torch.dtype) -> Kernels | None:
-    """The kernels for these settings, which chose the native backend; None, and a warning, if the compiler cannot make
-    them and the settings leave it open. Raises ConfigError where they do not."""
+    """Return the kernels for settings for which the native backend was chosen.
+
+    None, with a warning, if the compiler cannot build them and the settings leave the kernels open. Raises ConfigError
+    if the settings ask for the native ones.
+    """
     try:
         return kernels(dtype)
     except ConfigError as error:
@@ -34,7 +37,7 @@ def compiled(config: EngineConfig, dtype: torch.dtype) -> Kernels | None:
 
 
 def takes(model: Model) -> TypeGuard[Decoder]:
-    """Whether the kernels know all that this model asks for: the engine's own decoder, in whole vectors."""
+    """Whether the kernels support this model: it must be the engine's own decoder, with sizes of whole vectors."""
     if not isinstance(model, Decoder):
         return False
     spec = model.spec
@@ -55,6 +58,6 @@ class NativeBackend:
         self._turns = turns
 
     def ops(self, part: Pass, positions: torch.Tensor) -> NativeOps:
-        """For one pass, whose tokens stand at these positions [T]."""
+        """Return the operations for one pass, whose tokens are at these positions [T]."""
         plan = self._attention.plan(part.batch)
         return NativeOps(self._kernels, self._stack, self._attention, self._cache, plan, self._turns[positions])

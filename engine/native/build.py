@@ -23,20 +23,22 @@ import torch
 from engine.errors import ConfigError
 
 _log = logging.getLogger(__name__)
-_SOURCE = Path(__file__).parent / "c" / "kernels.c"  # which includes what lies beside it
+_SOURCE = Path(__file__).parent / "c" / "kernels.c"  # includes the other files of the folder
 _FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fPIC", "-shared")
-_THREADS = "-fopenmp"  # by the library of torch's own threads, which has the same name; not every compiler brings it
+_THREADS = "-fopenmp"  # runs on torch's own thread library, which has the same name; not every compiler has it
 _ELEMENTS = {torch.float32: (), torch.bfloat16: ("-DBFLOAT16",)}
 _COMPILERS = ("gcc", "clang")
-_TELLING = ("model name", "flags", "Features", "CPU part")  # lines of /proc/cpuinfo
-_SECONDS = 120  # that a compiler may take; it takes two or three
+_TELLING = ("model name", "flags", "Features", "CPU part")  # lines of /proc/cpuinfo that identify the processor
+_SECONDS = 120  # the most that a compiler may take; it takes two or three
 
 LANES = 16
 MOST_DIM, MOST_GROUP = 256, 48
 ELEMENTS, HALVES, INT8, NIBBLES, BYTES = range(5)
 NIBBLES_GROUP = 32
-"""As in C: widths are multiples of the LANES of the widest processor; how wide heads are at most, and how many of a
-token's queries share a key; what a matrix is of, and inputs that share a scale in every format of four bits."""
+"""These constants are as in C. LANES: widths are multiples of the widest processor's lanes. MOST_DIM, MOST_GROUP: the
+widest heads, and the most of a token's queries that share a key. The next five: what a matrix is made of.
+NIBBLES_GROUP: inputs that share a scale in every format of four bits.
+"""
 
 
 class Layer(Structure):
@@ -136,13 +138,13 @@ SIGNATURES: dict[str, list[Any]] = {
 
 
 class Kernels:
-    """The functions in C for one type of element; they check nothing, so whoever calls them must.
+    """The functions in C for one type of element; they check nothing, so callers must.
 
-    wide: whether `product` is worth its while for matrices of elements. paired: whether it is by the processor's own
-    products of bfloat16, of two inputs that lie together. panel: so many outputs lie together in all.
-    together: so many inputs in those of int8, to whose weights `added` is added; 0 where it knows none. narrow: whether
-    it knows matrices that lie in fewer bits than elements have. queries: so many read a key together, MOST_GROUP or
-    more. spent: what calls of `layers` took so far.
+    wide: whether to use `product` for matrices of elements. paired: whether it then uses the processor's own products
+    of bfloat16, of two inputs that are stored together. panel: how many outputs are stored together in every matrix.
+    together: how many inputs are stored together in int8 matrices, to whose weights `added` is added; 0 if int8 is not
+    supported. narrow: whether matrices with fewer bits than elements have are supported. queries: how many queries read
+    a key together, MOST_GROUP or more. spent: the time that calls of `layers` took so far.
     """
 
     def __init__(self, path: Path, dtype: torch.dtype) -> None:
@@ -174,9 +176,10 @@ def _constant(library: ctypes.CDLL, name: str) -> int:
 
 
 def compiler() -> list[str] | None:
-    """The C compiler's command: what CC says, or the first of the usual ones that is there.
+    """Return the C compiler's command: the value of CC, or the first of the usual ones that exists; None if there is
+    none.
 
-    Raises ValueError for a CC that no shell would take.
+    Raises ValueError for a CC that no shell would accept.
     """
     if named := shlex.split(os.environ.get("CC", "")):
         return named
@@ -185,9 +188,9 @@ def compiler() -> list[str] | None:
 
 @cache
 def kernels(dtype: torch.dtype) -> Kernels:
-    """Compile, if that was not done before for this source, compiler and processor, and load.
+    """Compile the kernels, unless that was done before for this source, compiler and processor, and load them.
 
-    Raises ConfigError, with the compiler's own words, where that fails or the dtype is neither float32 nor bfloat16.
+    Raises ConfigError, with the compiler's own message, if that fails or the dtype is neither float32 nor bfloat16.
     """
     if dtype not in _ELEMENTS:
         raise ConfigError(f"kernels are native, which know float32 and bfloat16 and not {str(dtype)[6:]}")
@@ -206,12 +209,12 @@ def _made(dtype: torch.dtype) -> Kernels:
     command = [*cc, *_FLAGS, *_ELEMENTS[dtype]]
     name = f"{_SOURCE.stem}-{_key(cc, command)}.so"
     if (folder := _cache()) is not None:
-        with suppress(OSError, AttributeError):  # it is not there yet, or was damaged
+        with suppress(OSError, AttributeError):  # it does not exist yet, or is damaged
             return Kernels(folder / name, dtype)
-        with suppress(OSError):  # nothing may be run from there
+        with suppress(OSError):  # files there may not be executed
             if _refused([*command, _THREADS], folder / name) is None:
                 return Kernels(folder / name, dtype)
-    # For this process alone: what is loaded need not lie there any more. The next one tries again.
+    # For this process alone: a loaded library's file may be removed. The next process tries again.
     with tempfile.TemporaryDirectory(prefix="nproxy-kernels-") as alone:
         path = Path(alone) / name
         if said := _refused([*command, _THREADS], path):
@@ -222,20 +225,22 @@ def _made(dtype: torch.dtype) -> Kernels:
 
 
 def _cache() -> Path | None:
-    """Where compiled kernels are kept, with the user's other caches; None where nothing can be written there, or where
-    somebody else can: what lies there is run."""
+    """Return the folder for compiled kernels, among the user's other caches.
+
+    None if it is not writable, or if others can write to it, because its files are executed.
+    """
     try:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nproxy" / "kernels"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         seen = folder.stat()
-    except (OSError, RuntimeError):  # the latter for a user without a home, as in a container
+    except (OSError, RuntimeError):  # RuntimeError if the user has no home, as in a container
         return None
     ours = seen.st_uid == os.geteuid() and not seen.st_mode & 0o022
     return folder if ours and os.access(folder, os.W_OK | os.X_OK) else None
 
 
 def _key(cc: list[str], command: list[str]) -> str:
-    """A name for what a command makes of the source: -march=native says another thing on another processor."""
+    """Return a name for what a command makes of the source: -march=native means something else on another processor."""
     said = subprocess.run([*cc, "--version"], capture_output=True, timeout=_SECONDS, check=False)
     sources = [path.read_bytes() for path in sorted(_SOURCE.parent.glob("*.[ch]"))]
     parts = [*sources, repr(command).encode(), said.stdout, _processor().encode()]
@@ -251,9 +256,9 @@ def _processor() -> str:
 
 
 def _refused(command: list[str], path: Path) -> str | None:
-    """Compile to a path; gives what the compiler said first where it did not, None where it did."""
+    """Compile to a path; return the compiler's first message if it failed, None if it did not."""
     began = time.perf_counter()
-    # Beside it and renamed, so that nobody loads a half: several engines may start at once.
+    # Built beside it and renamed, so that no other engine that starts meanwhile loads an incomplete file.
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = Path(folder) / path.name
         argv = [*command, "-o", str(made), str(_SOURCE), "-lm"]

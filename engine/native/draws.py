@@ -1,5 +1,7 @@
-"""Draws in C: the random numbers of sampling/philox.py, which take over a hundred operations there, and draws from
-whole distributions, as sampling/draw.py makes them by a dozen, whose code has left the caches while the layers ran."""
+"""Draws in C: the random numbers of sampling/philox.py, which take over a hundred torch operations there, and draws
+from distributions that are not cut. For the latter sampling/draw.py needs a dozen operations, whose code is no longer
+in the caches after the layers ran.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,11 @@ from engine.native.build import Kernels
 from engine.sampling.draw import Exponentials, FromWhole
 
 _WHY: dict[int, Stuck] = {-1: "scores", -2: "rules"}
-"""As in C: what is there in place of a token."""
+"""As in C: the values that stand in place of a token."""
 
 
 def exponentials(kernels: Kernels) -> Exponentials:
-    """As sampling/philox.py has them, up to the last bit of the logarithm."""
+    """Return a function like `exponentials` of sampling/philox.py, equal up to the last bit of the logarithm."""
 
     def drawn(seeds: torch.Tensor, positions: torch.Tensor, counts: Sequence[int]) -> list[torch.Tensor]:
         told = [torch.empty(len(seeds), count, dtype=torch.float64) for count in counts]
@@ -28,7 +30,10 @@ def exponentials(kernels: Kernels) -> Exponentials:
 
 
 def from_whole(kernels: Kernels) -> FromWhole:
-    """Draws from scores [N, V] of the kernels' dtype; a transformers class may give float32 in a model of bfloat16."""
+    """Return a function that draws from scores [N, V] of the kernels' dtype.
+
+    It returns None for another dtype: a transformers class may give float32 in a model of bfloat16.
+    """
 
     def drawn(scores: torch.Tensor, rows: Sequence[int], draws: Sequence[Draw]) -> list[int | Stuck] | None:
         if scores.dtype != kernels.dtype:

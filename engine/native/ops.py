@@ -1,4 +1,4 @@
-"""The backend of a CPU with a compiler: what a decoder asks for between its products, in one call each.
+"""The backend of a CPU with a compiler: what a decoder asks for between its matrix products, in one call each.
 
 Shapes: T tokens, H hidden, Q query heads, K key (and value) heads, D head_dim, I intermediate.
 """
@@ -18,9 +18,9 @@ from engine.native.stack import Stack
 
 @dataclass(frozen=True, slots=True)
 class NativeOps:
-    """One step's backend, as models/ops.py has it for torch.
+    """One step's backend, the counterpart of models/ops.py's for torch.
 
-    turns: the tokens' rotations [T, D / 2], complex64. stack: of models whose products are all in C.
+    turns: the tokens' rotations [T, D / 2], complex64. stack: for models whose products are all in C, otherwise None.
     """
 
     kernels: Kernels
@@ -31,25 +31,25 @@ class NativeOps:
     turns: torch.Tensor
 
     def attend(self, layer: int, q: torch.Tensor, kv: torch.Tensor, sinks: torch.Tensor | None = None) -> torch.Tensor:
-        """No decoder that runs on this backend asks for it: they leave their heads to `heads`."""
+        """Not used: the decoders that run on this backend call `heads` instead."""
         raise NotImplementedError
 
     def layers(self, x: torch.Tensor) -> bool:
-        """As Ops.layers."""
+        """Like Ops.layers."""
         if self.stack is None:
             return False
         self.stack.run(self.plan, x, self.turns)
         return True
 
     def norm(self, x: torch.Tensor, added: torch.Tensor | None, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        """As Ops.norm."""
+        """Like Ops.norm."""
         out = torch.empty(x.shape, dtype=self.kernels.dtype)
         more = None if added is None else added.data_ptr()
         self.kernels.norm(x.data_ptr(), more, weight.data_ptr(), eps, out.data_ptr(), *x.shape)
         return out
 
     def heads(self, layer: int, qkv: torch.Tensor, heads: Heads) -> torch.Tensor:
-        """As Ops.heads."""
+        """Like Ops.heads."""
         spec, pool = heads.spec, self.cache.view(layer)
         self.kernels.rotate_store(
             qkv.data_ptr(),
@@ -68,7 +68,7 @@ class NativeOps:
         return self.attention.run(self.plan, layer, qkv.view(len(qkv), -1, spec.head_dim))
 
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
-        """As Ops.silu_mul."""
+        """Like Ops.silu_mul."""
         rows, width = gate_up.shape
         out = torch.empty(rows, width // 2, dtype=gate_up.dtype)
         self.kernels.silu_mul(gate_up.data_ptr(), out.data_ptr(), rows, width // 2)

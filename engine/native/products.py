@@ -1,9 +1,9 @@
-"""Products in C: int8 and float32 where the processor has AVX2 or more; bfloat16 where it has none of its own, or has
-those of AVX-512. Where it has tiles of them, torch's are taken. Where they are floats' products, matrices of a few bits
-stay as they are stored, and become floats in registers, or in a core's cache.
+"""Matrix products in C: int8 and float32 if the processor has AVX2 or better; bfloat16 if it has no products of its own
+for it, or has those of AVX-512. If it has tiles for bfloat16, torch's products are used. If products are computed in
+floats, matrices of few bits stay as they are stored, and become floats in registers, or in a core's cache.
 
-A weight is read once for half a dozen rows or a dozen, out of panels in the order of reading, and a row's sums run in
-one order whatever runs beside it. What is rounded before and behind is part of the call.
+A weight is read once for half a dozen rows or a dozen, from panels in reading order, and a row's sums are computed in
+one order whatever rows run beside it. Rounding before and after is part of the call.
 
 Shapes: N tokens, I in, O out; P outputs of a panel, F inputs that are multiplied together.
 """
@@ -24,13 +24,13 @@ from engine.native.build import BYTES, ELEMENTS, HALVES, INT8, LANES, NIBBLES, N
 
 @dataclass(frozen=True, slots=True)
 class NativeProducts(Products):
-    """Those that the kernels know, and torch's for the others. emulated: torch has none in bfloat16 here."""
+    """The products that the kernels support, and torch's for the others. emulated: torch emulates bfloat16 here."""
 
     kernels: Kernels
     emulated: bool
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
-        """As Products.linear."""
+        """Like Products.linear."""
         kernels = self.kernels
         halves = kernels.narrow and weight.dtype == torch.bfloat16 != kernels.dtype
         knows = kernels.wide and (self._by_floats or kernels.paired)
@@ -42,12 +42,12 @@ class NativeProducts(Products):
         return NativeProduct.of(kernels, panels, None, bias, (outputs, inputs), HALVES if halves else ELEMENTS)
 
     def int8(self, matrix: Int8Matrix, bias: torch.Tensor | None = None) -> Linear:
-        """As Products.int8."""
+        """Like Products.int8."""
         panel, together = self.kernels.panel, self.kernels.together
         if not together or not self._fits(matrix.values):
             return super(NativeProducts, self).int8(matrix, bias)
         values = matrix.values
-        if self.kernels.added:  # 128, without a wider type between
+        if self.kernels.added:  # adds 128 without converting to a wider type
             values = values.view(torch.uint8).bitwise_xor(self.kernels.added)
         outputs, inputs = values.shape
         panels = values.view(-1, panel, inputs // together, together).transpose(1, 2).contiguous()  # [., I / F, P, F]
@@ -55,15 +55,15 @@ class NativeProducts(Products):
 
     @property
     def keep(self) -> bool:
-        """As Products.keep; not where torch multiplies bfloat16 in tiles, whose weights must be of it."""
+        """Like Products.keep. False if torch multiplies bfloat16 in tiles, whose weights must be bfloat16."""
         return self.kernels.narrow and self._by_floats
 
     def stored(self, matrix: StoredMatrix, bias: torch.Tensor | None = None) -> Linear | None:
-        """As Products.stored."""
+        """Like Products.stored."""
         if not self.keep:
             return None
         kind, panel, group = (NIBBLES if matrix.bits == 4 else BYTES), self.kernels.panel, matrix.group
-        together = 32 // matrix.bits  # in a word
+        together = 32 // matrix.bits  # values in a word
         if not self._fits(matrix.values) or group % together or (kind == NIBBLES and group != NIBBLES_GROUP):
             return None
         outputs, inputs = matrix.shape
@@ -74,7 +74,7 @@ class NativeProducts(Products):
         return NativeProduct.of(self.kernels, panels, None, bias, (outputs, inputs), kind, group)
 
     def normed(self, x: torch.Tensor, weight: torch.Tensor, eps: float, dtype: torch.dtype) -> torch.Tensor:
-        """As Products.normed."""
+        """Like Products.normed."""
         if dtype != self.kernels.dtype or x.shape[1] % LANES:
             return super(NativeProducts, self).normed(x, weight, eps, dtype)
         x, out = x.contiguous(), torch.empty(x.shape, dtype=dtype)
@@ -83,7 +83,7 @@ class NativeProducts(Products):
 
     @property
     def _by_floats(self) -> bool:
-        """Whether floats are multiplied, and torch has nothing better for these elements."""
+        """Whether products are computed in floats because torch has nothing better for these elements."""
         return self.kernels.dtype == torch.float32 or self.emulated
 
     def _fits(self, weight: torch.Tensor) -> bool:
@@ -92,7 +92,7 @@ class NativeProducts(Products):
 
 
 def _words(values: torch.Tensor, bits: int) -> torch.Tensor:
-    """Values [..., N] of so many bits as words [...], the first value's lowest."""
+    """Pack values [..., N] of `bits` bits into words [...], the first value in the lowest bits."""
     words = torch.zeros(values.shape[:-1], dtype=torch.int32)
     for at in range(values.shape[-1]):
         words |= (values[..., at].int() & (1 << bits) - 1) << bits * at
@@ -100,13 +100,13 @@ def _words(values: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 def room(rows: int, inputs: int) -> torch.Tensor:
-    """What a product of so many rows needs beside them and its results."""
+    """Return the buffer that a product of so many rows needs beside them and its results."""
     return torch.empty(rows * (4 * inputs + 8), dtype=torch.int8)
 
 
 @dataclass(frozen=True, slots=True)
 class NativeProduct:
-    """x [N, I] -> [N, O], as Linear. `tensors` are what `matrix` points into."""
+    """x [N, I] -> [N, O], like Linear. `tensors` are what `matrix` points into."""
 
     matrix: Matrix
     tensors: tuple[torch.Tensor | None, ...]
@@ -123,7 +123,7 @@ class NativeProduct:
         kind: int,
         group: int = 0,
     ) -> NativeProduct:
-        """As struct matrix of products.h has them, a matrix of this shape [O, I]."""
+        """Make a matrix of this shape [O, I], in the format of struct matrix of products.h."""
         tensors = (panels, scales, bias)
         pointers = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
         return cls(Matrix(*pointers, shape[1], shape[0], kind, group), tensors, kernels)

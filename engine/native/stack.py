@@ -1,4 +1,6 @@
-"""All layers of a decoder in one call: else a small model's step is hundreds, which cost more than what they do."""
+"""All layers of a decoder in one call: otherwise a small model's step is hundreds of calls, which cost more than their
+work.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +19,21 @@ from engine.native.products import NativeProduct, room
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """A decoder's layers as the kernels see them; `model` and `attention` hold what the blocks point into.
-
-    wide, narrow: the larger of the widths in front of attention and activation, and behind them.
-    """
+    """A decoder's layers in the kernels' format."""
 
     model: Decoder
+    """Holds what the blocks point into, like `attention`."""
     attention: NativeAttention
     kernels: Kernels
     blocks: Array[Block]
     wide: int
+    """The larger of the widths before attention and before the activation."""
     narrow: int
+    """The larger of the widths behind attention and behind the activation."""
 
     @classmethod
     def of(cls, model: Decoder, attention: NativeAttention, kernels: Kernels) -> Stack | None:
-        """None where a product is not one of the kernels'."""
+        """Return the decoder's stack; None if one of its products is not the kernels'."""
         blocks = [_block(layer, attention, number) for number, layer in enumerate(model.layers)]
         known = [block for block in blocks if block is not None]
         if len(known) < len(blocks):
@@ -41,7 +43,7 @@ class Stack:
         return cls(model, attention, kernels, (Block * len(known))(*known), wide, narrow)
 
     def run(self, plan: NativePlan, x: torch.Tensor, turns: torch.Tensor) -> None:
-        """The residual stream x [T, H] float32 through all layers, in place. turns [T, D / 2]: complex64."""
+        """Run the residual stream x [T, H] float32 through all layers, in place. turns [T, D / 2]: complex64."""
         tokens, hidden = x.shape
         widths = (hidden, hidden, self.wide, self.narrow)
         results = torch.empty(tokens, sum(widths), dtype=self.kernels.dtype)

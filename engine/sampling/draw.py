@@ -1,15 +1,14 @@
 """From logits to tokens: temperature, min-p, top-k, top-p, then two races of exponential variates.
 
-A drawn token is a function of its row of logits, its settings and random numbers that are a function of
-(seed, position): no generator state, so neither the order of a batch nor who else is in it can change an
-answer.
+A drawn token is a function of its row of logits, its settings and random numbers that are a function of (seed,
+position). There is no generator state, so neither the order of a batch nor its other sequences can change an answer.
 
-Of weights w and standard exponential variates E, the largest w / E falls on each weight with a probability
-proportional to it (the Gumbel-max trick without its logarithms; Maddison, Tarlow and Minka, "A* sampling",
-NeurIPS 2014). It is done twice: among fixed blocks of the vocabulary by their sums, then among the tokens of
-the block that won. So a few hundred random numbers are enough, and rounding in the logits changes the token
-only where two runners finish as good as together. The inverse of the cumulative distribution needs one number,
-but rounding moves the edges of all its tokens, and the many unlikely ones are narrower than that.
+Given weights w and standard exponential variates E, the largest w / E falls on each weight with a probability
+proportional to it (the Gumbel-max trick without its logarithms; Maddison, Tarlow and Minka, "A* sampling", NeurIPS
+2014). This is done twice: among fixed blocks of the vocabulary by their sums, then among the tokens of the block that
+won. So a few hundred random numbers are enough, and rounding in the logits changes the token only if two candidates are
+almost equal. The inverse of the cumulative distribution needs one number only, but rounding moves the edges of all its
+tokens, and the intervals of the many unlikely ones are narrower than that.
 
 Draws that share a row and settings (the n choices that leave prefill together) share the distribution.
 
@@ -36,7 +35,7 @@ _COLDEST = 1e-5  # temperatures below it are greedy: the division would overflow
 
 
 class Kind(NamedTuple):
-    """What makes a distribution: a row of logits and the settings that shape it."""
+    """What determines a distribution: a row of logits and the settings that shape it."""
 
     row: int
     temperature: float = 1.0
@@ -46,7 +45,7 @@ class Kind(NamedTuple):
 
     @property
     def cuts(self) -> bool:
-        """Whether it leaves out any token."""
+        """Whether it excludes any token."""
         return self.min_p > 0 or self.top_k > 0 or self.top_p < 1
 
 
@@ -54,8 +53,9 @@ Exponentials = Callable[[torch.Tensor, torch.Tensor, Sequence[int]], list[torch.
 """Standard exponential variates of seeds and positions, int64 [M]: for each of some counts float64 [M, count]."""
 
 FromWhole = Callable[[torch.Tensor, Sequence[int], Sequence[Draw]], list[int | Stuck] | None]
-"""Draws as `draw` does, from scores whose distributions are whole; for each a token, or why there is none. None where
-it does not know scores of this dtype."""
+"""Draws like `draw`, from scores whose distributions are not cut. Returns for each a token, or why there is none; None
+if it does not support scores of this dtype.
+"""
 
 
 def draw(
@@ -63,9 +63,9 @@ def draw(
 ) -> list[int]:
     """Draw one token for each of `draws`, the i-th from logits[rows[i]]; logits [N, V], any float dtype.
 
-    Temperature below 1e-5 and top_k 1 take the highest score (of equals the lowest id). min-p, top-k and top-p
-    look at the distribution at its temperature; top-k and top-p keep all equals at their edge; top-p is of what
-    the others left.
+    Temperature below 1e-5 and top_k 1 take the highest score (the lowest id if equal). min-p, top-k and top-p look at
+    the distribution at its temperature; top-k and top-p keep all values equal to their edge; top-p is of what the
+    others left.
     """
     tokens = [0] * len(draws)
     sure = [i for i, d in enumerate(draws) if greedy(d.sampling)]
@@ -92,7 +92,7 @@ def whole(sampling: Sampling) -> bool:
 
 
 def _likeliest(logits: torch.Tensor, rows: Sequence[int]) -> dict[int, int]:
-    """The highest of each of some rows."""
+    """Return the id of the highest score of each of some rows."""
     distinct = list(dict.fromkeys(rows))
     best = highest(_rows(logits, distinct), 1)
     return dict(zip(distinct, best.flatten().tolist(), strict=True))
@@ -114,28 +114,30 @@ def _kind(row: int, sampling: Sampling) -> Kind:
 
 
 def _weights(logits: torch.Tensor, kinds: Sequence[Kind]) -> torch.Tensor:
-    """The probabilities of each distribution, 0 for what min-p, top-k and top-p drop (not scaled up again); float32."""
+    """Return the probabilities of each distribution, 0 for what min-p, top-k and top-p drop (not
+    renormalized); float32.
+    """
     scores = _rows(logits, [kind.row for kind in kinds])
     if any(kind.temperature != 1 for kind in kinds):
         temperatures = torch.tensor([kind.temperature for kind in kinds], dtype=torch.float32).unsqueeze(1)
-        scores = (scores - scores.amax(-1, keepdim=True)).div_(temperatures)  # the highest is 0: none overflows
+        scores = (scores - scores.amax(-1, keepdim=True)).div_(temperatures)  # the highest is 0, so none overflows
     weights = scores.softmax(-1)  # [P, V]
     if any(kind.cuts for kind in kinds):
         lowest = _lowest_kept(weights, kinds).unsqueeze(1)
-        # Into floats: torch compares several times as fast when it need not make booleans.
+        # Into floats: torch compares several times as fast if it need not make booleans.
         weights *= torch.ge(weights, lowest, out=torch.empty_like(weights))
     short = -weights.shape[1] % _BLOCK
     return F.pad(weights, (0, short)) if short else weights
 
 
 def _rows(logits: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
-    """Some rows of logits [N, V] in float32; `logits` themselves where that is what they are."""
+    """Return some rows of logits [N, V] in float32; `logits` itself if that is the same."""
     chosen = logits if rows == list(range(len(logits))) else logits.index_select(0, torch.tensor(rows))
     return chosen.float()
 
 
 def _lowest_kept(weights: torch.Tensor, kinds: Sequence[Kind]) -> torch.Tensor:
-    """The lowest weight in each row [P, V] that min-p, top-k and then top-p leave; [P]."""
+    """Return the lowest weight in each row [P, V] that min-p, top-k and then top-p leave; [P]."""
     vocabulary = weights.shape[1]
     lowest = torch.zeros(len(kinds))
     if for_min := [i for i, kind in enumerate(kinds) if kind.min_p > 0]:
@@ -152,9 +154,9 @@ def _lowest_kept(weights: torch.Tensor, kinds: Sequence[Kind]) -> torch.Tensor:
 
 
 def _nucleus_edge(weights: npt.NDArray[np.float32], lowest: float, top_p: float) -> float:
-    """The lowest of the likeliest weights [V] that first hold `top_p` of all from `lowest` up.
+    """Return the lowest of the likeliest weights [V] that together hold `top_p` of all weights from `lowest` up.
 
-    What is below (1 - top_p) / V of the sum holds less than 1 - top_p all together, so only the rest is sorted.
+    Weights below (1 - top_p) / V of the sum hold less than 1 - top_p all together, so only the rest is sorted.
     """
     left = weights[weights >= lowest] if lowest > 0 else weights
     total = float(left.sum(dtype=np.float64))
@@ -165,9 +167,9 @@ def _nucleus_edge(weights: npt.NDArray[np.float32], lowest: float, top_p: float)
 
 
 def _race(blocks: torch.Tensor, which: torch.Tensor, noise: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Draw from distributions `which` [M] of weights [P, V / block, block]; gives [M].
+    """Draw from distributions `which` [M] of weights [P, V / block, block]; return token ids [M].
 
-    noise: exponential variates for the blocks [M, V / block], and for the tokens of the one that wins [M, block].
+    noise: exponential variates for the blocks [M, V / block], and for the tokens of the winning block [M, block].
     """
     of_blocks, of_tokens = noise
     sums = blocks.sum(-1)[which]  # [M, V / block]

@@ -1,7 +1,7 @@
-"""Edits of logits in torch: all that a request says about single tokens, before temperature and the cuts.
+"""Edits of logits in torch: everything that a request says about single tokens, before temperature and the cuts.
 
-Only rows that need it are copied, and edited together: everything becomes pairs of (row, token) in flat
-index lists, so the number of torch calls depends on the kinds of edits and not on the rows.
+Only rows that need it are copied, and they are edited together: everything becomes pairs of (row, token) in flat index
+lists, so the number of torch calls depends on the kinds of edits and not on the number of rows.
 
 Shapes: N rows of logits, V vocabulary, E edited rows.
 """
@@ -18,7 +18,7 @@ from engine.batch import Draw
 from engine.sampling.rules import Change, Rules, fitted
 from engine.sampling.tally import Ids
 
-# Of each byte of a mask, what its eight tokens get: bit t is token t's, 1 lets it through.
+# For each byte of a mask, what is added to its eight tokens: bit t is token t's, 1 allows it.
 _OF_BYTE = torch.tensor([[0.0 if byte >> bit & 1 else -torch.inf for bit in range(8)] for byte in range(256)])
 
 
@@ -37,15 +37,15 @@ class Edits:
         self._rules = Rules()
 
     def step(self) -> None:
-        """Begin a step: forget the sequences that neither of the last two drew for (ADR 0021)."""
+        """Begin a step: forget the sequences that neither of the last two steps drew for (ADR 0021)."""
         self._rules.step()
 
     def apply(
         self, logits: torch.Tensor, rows: Sequence[int], draws: Sequence[Draw], masks: Mapping[int, bytes]
     ) -> Edited:
-        """The rows of logits [N, V] that `draws` draw from, the i-th from rows[i], as each of them wants it.
+        """Return the rows of logits [N, V] that `draws` draw from, the i-th from rows[i], with each draw's edits.
 
-        Draws that want the same of the same row share it still.
+        Draws with the same edits of the same row still share it.
         """
         changes, which = self._rules.changes(rows, draws, masks, logits.shape[1])
         scores = logits.index_select(0, torch.tensor([change.row for change in changes])).float()
@@ -58,7 +58,7 @@ class Edits:
 
 
 def _mask_(scores: torch.Tensor, changes: Sequence[Change]) -> None:
-    """Exclude what grammars do not let through."""
+    """Exclude what grammars do not allow."""
     masked = [(i, change.mask) for i, change in enumerate(changes) if change.mask is not None]
     if not masked:
         return
@@ -82,7 +82,7 @@ def _allow_(scores: torch.Tensor, changes: Sequence[Change]) -> None:
 
 
 def _exclude_(scores: torch.Tensor, changes: Sequence[Change]) -> None:
-    """Exclude tokens that would end one of the bad words, and those that are banned for now."""
+    """Exclude tokens that would complete one of the bad words, and those that are banned for now."""
     excluded = [(i, change.excluded) for i, change in enumerate(changes) if len(change.excluded)]
     if excluded:
         scores.view(-1).scatter_(0, _flat(excluded, scores), -torch.inf)
@@ -96,8 +96,11 @@ def _bias_(scores: torch.Tensor, changes: Sequence[Change]) -> None:
 
 
 def _penalize_(scores: torch.Tensor, changes: Sequence[Change]) -> None:
-    """Repetition (CTRL, Keskar et al. 2019: divide what is above 0, multiply what is below) over prompt and
-    output; then frequency times count and presence, once, over the output (OpenAI's formula)."""
+    """Apply the penalties.
+
+    Repetition (CTRL, Keskar et al. 2019: divide what is above 0, multiply what is below) over prompt and output; then
+    frequency times count, and presence once, over the output (OpenAI's formula).
+    """
     tallies = [(i, change.tally, change.sampling) for i, change in enumerate(changes) if change.tally is not None]
     if not tallies:
         return
@@ -112,6 +115,6 @@ def _penalize_(scores: torch.Tensor, changes: Sequence[Change]) -> None:
 
 
 def _flat(tokens: Sequence[tuple[int, Ids]], scores: torch.Tensor) -> torch.Tensor:
-    """Indices into scores [E, V] laid flat of (row, its tokens)."""
+    """Return the indices of (row, its tokens) into scores [E, V] flattened."""
     width = scores.shape[1]
     return torch.from_numpy(np.concatenate([row * width + ids for row, ids in tokens]))

@@ -1,4 +1,4 @@
-"""The highest values of rows, in an order that leaves nothing open."""
+"""The highest values of rows, in an order that is fully determined."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import torch.nn.functional as F
 
 
 def highest(scores: torch.Tensor, count: int) -> torch.Tensor:
-    """Ids of the `count` highest of each row [R, V] of float32, falling, of equals the lowest first; [R, count].
+    """Return the ids of the `count` highest of each row [R, V] of float32, descending, the lowest id first if equal;
+    [R, count].
 
-    count is not more than V. They lie in those `count` blocks whose best are the highest, so a row is only reduced,
-    and a few of its blocks looked into: 3 to 10 times as fast as torch's top-k, which leaves the order of equals,
-    and which of them are in, to chance.
+    count is at most V. The highest values are in the `count` blocks with the highest maxima, so a row is only reduced,
+    and few of its blocks are searched: 3 to 10 times as fast as torch's top-k, which leaves the order of equal values,
+    and which of them are included, undefined.
     """
-    size = 1 << round(math.log2(scores.shape[1] / count) / 2)  # maxima and candidates are fewest in all
+    size = 1 << round(math.log2(scores.shape[1] / count) / 2)  # minimizes the number of maxima plus candidates
     short = -scores.shape[1] % size
     padded = F.pad(scores, (0, short), value=-torch.inf) if short else scores
     blocks = padded.reshape(len(scores), -1, size)
@@ -27,10 +28,11 @@ def highest(scores: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def _top(values: torch.Tensor, ids: torch.Tensor, count: int) -> torch.Tensor:
-    """Where in each row the `count` highest float32 values are, falling; of equals, those of the lowest ids first.
+    """Return where the `count` highest float32 values of each row are, descending; of equal values, the lowest ids
+    first.
 
-    A float's bits, those of negative ones turned over, are in the order of the floats; with the id below
-    them no two are equal.
+    A float's bits, with those of negative ones inverted, sort like the floats; with the id below them no two keys are
+    equal.
     """
     bits = (values + 0.0).view(torch.int32)  # + 0.0: -0 becomes 0
     keys = (bits ^ (bits >> 31 & 0x7FFFFFFF)).long() << 32

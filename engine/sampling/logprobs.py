@@ -1,10 +1,10 @@
 """Log probabilities of raw logits: a token's own, its rank, and the likeliest tokens.
 
-Raw: before every edit, mask, temperature and cut, so that they tell the model's own opinion (vLLM's default too).
-Nothing is kept but the few values asked for: rows are taken a slice at a time. Of a slice torch's fused log-softmax
-is three times as fast as its log-sum-exp alone.
+Raw means before every edit, mask, temperature and cut, so that they show the model's own distribution (vLLM's default
+too). Only the few values asked for are kept: rows are processed a slice at a time. On a slice, torch's fused
+log-softmax is three times as fast as its log-sum-exp alone.
 
-Shapes: N rows of logits, V vocabulary, R rows of a slice, M tokens told of in it, K likeliest.
+Shapes: N rows of logits, V vocabulary, R rows of a slice, M tokens asked for in it, K likeliest.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ _SLICE = 1 << 21  # logits of a slice: 8 MB in float32
 
 
 def positions(vocabulary: int) -> int:
-    """How many rows of logits make a slice."""
+    """Return how many rows of logits make a slice."""
     return max(_SLICE // vocabulary, 1)
 
 
 def logprobs(logits: torch.Tensor, wanted: Sequence[tuple[int, int, int]]) -> list[Logprobs]:
-    """Of each (row of logits [N, V], token, how many of the likeliest beside it); logits of any float dtype.
+    """Return the log probabilities for each (row of logits [N, V], token, how many of the likeliest beside it).
 
-    Rank is 1 + the number of tokens that score higher. Of equals the lowest id counts as likelier, so an answer
-    depends on its row alone, whatever else is asked for. Tokens that share a row are told from one computation.
+    Logits are of any float dtype. Rank is 1 + the number of tokens that score higher. Of equal scores the lowest id
+    counts as likelier, so an answer depends on its row alone, whatever else is asked for. Tokens that share a row share
+    the computation.
     """
     told: list[Logprobs | None] = [None] * len(wanted)
     order = sorted(range(len(wanted)), key=lambda i: wanted[i][0])
@@ -51,7 +52,7 @@ def _slice(logits: torch.Tensor, wanted: Sequence[tuple[int, int, int]]) -> list
     logs = scores.log_softmax(-1)
     own = logs[at, tokens].tolist()
     theirs = scores if len(rows) == len(wanted) else scores.index_select(0, at)  # [M, V]
-    # Into floats: torch compares several times as fast when it need not make booleans.
+    # Into floats: torch compares several times as fast if it need not make booleans.
     higher = torch.gt(theirs, scores[at, tokens].unsqueeze(1), out=torch.empty_like(theirs)).sum(-1).tolist()
     tops: list[tuple[tuple[int, float], ...]] = [()] * len(rows)
     if count:

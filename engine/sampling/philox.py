@@ -1,7 +1,7 @@
-"""Philox 4x32-10, vectorised in torch: random numbers as a function of a key and a counter, with no state.
+"""Philox 4x32-10, vectorised in torch: random numbers as a function of a key and a counter, without state.
 
-Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011). 32-bit words are
-held in int64, whose products wrap as unsigned ones do.
+Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011). 32-bit words are held in int64,
+whose products wrap like unsigned ones.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ _ROUNDS = torch.arange(10).view(-1, 1, 1) * _WEYL  # [10, 2, 1], what is added t
 
 
 def philox(counter: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """Four random words of each counter: counter [4, N] and key [2, N], words 0 .. 2^32 - 1 in int64; gives [4, N]."""
+    """Return four random words of each counter: counter [4, N] and key [2, N], words 0 .. 2^32 - 1 in
+    int64, -> [4, N].
+    """
     even, odd = counter[0::2], counter[1::2]  # words 0 and 2, words 1 and 3
     for keys in ((key + _ROUNDS) & _WORD).unbind():
         product = even * _MULTIPLIERS
@@ -27,25 +29,25 @@ def philox(counter: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
 
 
 def uniforms(seeds: torch.Tensor, positions: torch.Tensor, count: int, stream: int) -> torch.Tensor:
-    """Numbers in (0, 1), of 32 random bits, of each (seed, position), both int64 [N]; float64 [N, count].
+    """Return numbers in (0, 1), of 32 random bits, for each (seed, position), both int64 [N]; float64 [N, count].
 
-    The seed is the key, the position half of the counter; the other half counts through the numbers and names
-    the stream (0, 1, ...), so that streams of the same place have nothing in common.
+    The seed is the key, the position is half of the counter. The other half counts the numbers and contains the stream
+    (0, 1, ...), so different streams of one (seed, position) use different counters.
     """
     return _uniforms(seeds, positions, ((stream, count),))[0]
 
 
 def exponentials(seeds: torch.Tensor, positions: torch.Tensor, counts: Sequence[int]) -> list[torch.Tensor]:
-    """Standard exponential variates, above 0, in the place of the `uniforms` of streams 0, 1, ...: counts[i] of each.
+    """Return standard exponential variates, above 0, made from the `uniforms` of streams 0, 1, ...: counts[i] of each.
 
-    All of them from the same rounds, whose operations take longer to call than to run.
+    All come from the same rounds, because their operations take longer to call than to run.
     """
     return [numbers.log_().neg_() for numbers in _uniforms(seeds, positions, tuple(enumerate(counts)))]
 
 
 def _uniforms(seeds: torch.Tensor, positions: torch.Tensor, streams: Sequence[tuple[int, int]]) -> list[torch.Tensor]:
-    """As `uniforms`, of several (stream, count)."""
-    lengths = [-(-count // 4) for _, count in streams]  # a lane of the counter gives four numbers
+    """Like `uniforms`, for several (stream, count)."""
+    lengths = [-(-count // 4) for _, count in streams]  # one counter value gives four numbers
     lanes = torch.cat([torch.arange(length) for length in lengths])
     named = torch.cat([torch.full((length,), stream) for (stream, _), length in zip(streams, lengths, strict=True)])
     shape = (len(seeds), len(lanes))

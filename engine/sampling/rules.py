@@ -1,8 +1,8 @@
-"""What draws want done to their rows of logits before temperature: found from settings, past and masks, not yet done.
+"""Finds what draws do to their rows of logits before temperature, from settings, past and masks; does not apply it.
 
-No torch here: both backends, the CPU's and a device's, carry out the same changes. In vLLM's order
-(docs.vllm.ai, vllm.v1.sample.sampler; there the grammar's mask goes ahead of the sampler): grammar, allowed tokens,
-bad words, stop tokens that come too early, bias, then the penalties: repetition, frequency, presence.
+No torch here: both backends, the CPU's and a device's, apply the same changes. The order is vLLM's (docs.vllm.ai,
+vllm.v1.sample.sampler; there the grammar's mask is applied before the sampler): grammar, allowed tokens, bad words,
+stop tokens that come too early, bias, then the penalties: repetition, frequency, presence.
 """
 
 from __future__ import annotations
@@ -22,32 +22,36 @@ from engine.sampling.tally import Ids, Kept, Tally
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What one row of logits becomes, top to bottom. Ids are those the model has, each once; excluded ones may repeat.
+    """The changes of one row of logits, to be applied from top to bottom.
 
-    row: of the step's logits. mask: as in Batch. allowed: all else is excluded; None allows all. tally: tokens that
-    `sampling`'s penalties look at; None where it has none. Exclusion is a logit of -inf, which the later ones leave.
+    Ids are ones that the model has, each once, but `excluded` may repeat some. Excluding means a logit of -inf, which
+    later changes do not alter.
     """
 
     row: int
+    """The row of the step's logits."""
     mask: bytes | None
+    """As in Batch."""
     allowed: Ids | None
+    """All other tokens are excluded; None allows all."""
     excluded: Ids
     biased: Ids
     bias: npt.NDArray[np.float32]
     tally: Tally | None
+    """The tokens that `sampling`'s penalties look at; None if it has no penalties."""
     sampling: Sampling
 
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """What of a Sampling names tokens, as arrays; ids that the model does not have are left out."""
+    """What a Sampling says about particular tokens, as arrays; ids that the model does not have are left out."""
 
     allowed: Ids | None
     biased: Ids
     bias: npt.NDArray[np.float32]
     bad: Ids  # bad words of a single token
-    ends: Mapping[tuple[int, ...], list[int]]  # last tokens of the longer ones, by the tokens before
-    tails: tuple[int, ...]  # how many tokens these are, each number once, rising
+    ends: Mapping[tuple[int, ...], list[int]]  # last tokens of the longer bad words, by the tokens before
+    tails: tuple[int, ...]  # how many tokens these are, each number once, ascending
 
     @classmethod
     def of(cls, sampling: Sampling, vocabulary: int) -> _Named:
@@ -76,17 +80,17 @@ class Rules:
         self._tallies: Kept[Tally] = Kept()  # by prompt and output
 
     def step(self) -> None:
-        """Begin a step: forget the sequences that the last two did not draw for."""
+        """Begin a step: forget the sequences that neither of the last two steps drew for."""
         self._named.step()
         self._tallies.step()
 
     def changes(
         self, rows: Sequence[int], draws: Sequence[Draw], masks: Mapping[int, bytes], vocabulary: int
     ) -> tuple[list[Change], list[int]]:
-        """What `draws` want of their rows, the i-th of rows[i]; and per draw, which of the changes is its own.
+        """Return the changes for `draws`, the i-th of rows[i]; and per draw, which of the changes is its own.
 
-        Draws that share a row and want the same of it (the n choices that leave prefill together) share the change.
-        Every draw whose Sampling looks at the past brings it; raises ValueError for one that does not.
+        Draws with the same changes of the same row (the n choices that leave prefill together) share them. Every draw
+        whose Sampling looks at the past must carry it; raises ValueError for one without it.
         """
         places: dict[tuple[int, int, frozenset[int], bytes | None], int] = {}
         changes: list[Change] = []
@@ -117,12 +121,13 @@ class Rules:
 
 
 def edited(draw: Draw, masks: Mapping[int, bytes]) -> bool:
-    """Whether anything is to be done to a draw's row before temperature."""
+    """Whether a draw changes its row before temperature."""
     return bool(draw.banned) or draw.sequence in masks or draw.sampling.edits
 
 
 def fitted(mask: bytes, vocabulary: int) -> bytes:
-    """A mask in as many bytes as the vocabulary needs; what a shorter one does not speak of is not let through.
+    """Return a mask in as many bytes as the vocabulary needs; tokens that a shorter mask does not cover are not
+    allowed.
 
     A tokenizer may know fewer tokens than the model.
     """
@@ -135,9 +140,9 @@ def _penalized(sampling: Sampling) -> bool:
 
 
 def _bad_ends(draw: Draw, named: _Named) -> list[int]:
-    """Last tokens of the longer bad words whose other tokens are what stands last, be it prompt or output.
+    """Return the last tokens of the longer bad words whose other tokens are the most recent ones, of prompt or output.
 
-    One look for each length, however many words there are: every step does this for every row.
+    One lookup for each length, however many words there are, because every step does this for every row.
     """
     if not named.tails:
         return []
@@ -153,5 +158,7 @@ def _past(draw: Draw) -> Past:
 
 
 def _known(tokens: Iterable[int], vocabulary: int) -> Ids:
-    """Token ids as an array, those left out that the model does not have: they would be another row's."""
+    """Return token ids as an array, without those that the model does not have: in flat indices they would be in
+    another row.
+    """
     return np.array([token for token in tokens if token < vocabulary], dtype=np.int64)

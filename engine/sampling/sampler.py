@@ -1,4 +1,4 @@
-"""A step's draws, from logits to what goes back: tokens, their log probabilities, and who could not draw."""
+"""A step's draws, from logits to the output: tokens, their log probabilities, and the sequences that could not draw."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ from engine.sampling.rules import edited
 
 
 class Sampler:
-    """Draws, one step at a time. What it remembers saves work only: a draw is a function of its row, its settings, its
-    past, its mask and (seed, position).
+    """Draws, one step at a time.
 
-    noise: what gives the random numbers. from_whole: a faster way for logits that nothing is done to, if there is one.
+    What it remembers only saves work: a draw is a function of its row, its settings, its past, its mask and (seed,
+    position).
+
+    noise: the function that gives the random numbers. from_whole: a faster way to draw from logits without edits and
+    cuts; None if there is none.
     """
 
     def __init__(self, noise: Exponentials = exponentials, from_whole: FromWhole | None = None) -> None:
@@ -32,13 +35,13 @@ class Sampler:
     ) -> StepOutput:
         """Draw one token for each of `draws`, the i-th from logits[rows[i]], in that order; masks as in Batch.
 
-        logits [N, V], any float dtype, are not changed. A sequence that nothing can be drawn for gets no token and
-        is named in `stuck`.
+        logits [N, V], any float dtype, are not changed. A sequence for which nothing can be drawn gets no token and is
+        listed in `stuck`.
         """
         self._edits.step()
         changed = [i for i, one in enumerate(draws) if edited(one, masks)]
         plain = sorted(set(range(len(draws))).difference(changed))
-        tokens: dict[int, int] = {}  # by place in `draws`, as all of these
+        tokens: dict[int, int] = {}  # by index in `draws`, like all of these
         stuck: dict[int, Stuck] = {}
 
         def take(scores: torch.Tensor, places: dict[int, int]) -> None:
@@ -75,7 +78,9 @@ class Sampler:
 
 
 def _hopeless(scores: torch.Tensor) -> dict[int, Stuck]:
-    """Rows of scores [N, V] that nothing can be drawn from: all is excluded, or something is NaN or endless."""
+    """Return the rows of scores [N, V] that nothing can be drawn from: everything is excluded, or a value is NaN or
+    infinite.
+    """
     best = scores.amax(-1)
     if best.isfinite().all():
         return {}

@@ -1,6 +1,6 @@
-"""What a past holds, taken in token by token, so that a step looks at the newest token and not at all of them.
+"""Token counts of a past, updated token by token, so that a step looks at the newest token and not at all of them.
 
-All of it is memory only: made again from the same past, a tally is the same.
+It only saves work: a tally made again from the same past is the same.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ Made = TypeVar("Made")
 
 
 class Kept(Generic[Made]):
-    """What was made from some objects, for as long as every other step asks for it again.
+    """Keeps what was made from some objects, as long as one of the last two steps asked for it.
 
-    Where steps overlap, a sequence that looks back may run in no more than that (ADR 0021). Objects are told apart by
-    identity; one that is held here cannot lose its identity to another.
+    If steps overlap, a sequence that looks back may run in only every other step (ADR 0021). Objects are distinguished
+    by identity; an object that is held here keeps its id().
     """
 
     def __init__(self) -> None:
@@ -31,14 +31,14 @@ class Kept(Generic[Made]):
         return len(self._now | self._before | self._earlier)
 
     def of(self, sources: tuple[object, ...], make: Callable[[], Made]) -> Made:
-        """What is kept of `sources`, else what `make` gives."""
+        """Return what is kept for `sources`, or make it with `make`."""
         key = tuple([id(source) for source in sources])
         entry = self._now.get(key) or self._before.get(key) or self._earlier.get(key) or (sources, make())
         self._now[key] = entry
         return entry[1]
 
     def step(self) -> None:
-        """Begin a step: forget what the last two did not ask for."""
+        """Begin a step: forget what neither of the last two steps asked for."""
         self._earlier, self._before, self._now = self._before, self._now, {}
 
 
@@ -55,7 +55,7 @@ class Tally:
         self._taken = 0
 
     def take(self, output: Sequence[int]) -> None:
-        """Count what an output holds beyond what it held at the last call."""
+        """Count the tokens that were added to the output since the last call."""
         for token in output[self._taken :]:
             place = self._places.setdefault(token, self._size)
             if place == self._size:
@@ -70,7 +70,7 @@ class Tally:
 
     @property
     def counts(self) -> npt.NDArray[np.float32]:
-        """How often each of `tokens` is in the output (0: in the prompt only); a view as well."""
+        """How often each of `tokens` is in the output (0: only in the prompt); a view as well."""
         return self._counts[: self._size]
 
     def _append(self, token: int) -> None:

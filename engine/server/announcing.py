@@ -1,4 +1,4 @@
-"""A server that makes itself known to a gateway, goes on saying that it is there, and says goodbye."""
+"""Registers the server with a gateway, renews the registration, and removes it at the end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nproxy.openai.jsonvalue import loads
 
 LEASE_SECONDS = 30.0
 AGAIN_SECONDS = 2.0
-"""Between two looks at whether there is something to announce, and between two attempts that failed."""
+"""Between two checks whether the server works, and before another attempt after one that failed."""
 CALL_SECONDS = 5.0
 FAREWELL_SECONDS = 2.0
 _MOST_BYTES = 64 << 10
@@ -25,7 +25,7 @@ log = logging.getLogger("engine.server")
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """Where to announce, under which URL, and what to show.
+    """Where to register, under which URL, and with which token.
 
     endpoint: `http://gateway:9000/admin/upstreams/NAME/replicas`. advertise: the base URL that the gateway is to call.
     """
@@ -36,21 +36,21 @@ class Registration:
 
 
 class Refused(Exception):
-    """The gateway did not take it; the message says why, in its words."""
+    """The gateway refused the registration; the message is its reason."""
 
 
 class Announcer:
-    """Announces one server. works: whether it serves requests now; while it does not, its lease is left to run out."""
+    """Registers one server. works: whether it serves requests now; while it does not, its lease is left to expire."""
 
     def __init__(self, registration: Registration, models: Sequence[str], works: Callable[[], bool]) -> None:
         self._registration = registration
         self._models = list(models)
         self._works = works
-        self._said: str | None = None  # what was logged last
+        self._said: str | None = None  # the message that was logged last
 
     @asynccontextmanager
     async def announced(self) -> AsyncIterator[None]:
-        """Announce while the block runs, and say goodbye when it is left."""
+        """Keep the server registered while the block runs, and remove it afterwards."""
         token = self._registration.token
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         async with ClientSession(headers=headers, timeout=ClientTimeout(total=CALL_SECONDS)) as session:
@@ -70,7 +70,7 @@ class Announcer:
             await asyncio.sleep(pause)
 
     async def _announce(self, session: ClientSession) -> float:
-        """Announce once; gives the seconds until the next time."""
+        """Register once; return the seconds until the next time."""
         there = {"url": self._registration.advertise, "models": self._models, "lease_seconds": LEASE_SECONDS}
         try:
             async with session.post(self._registration.endpoint, json=there, allow_redirects=False) as answer:
@@ -82,7 +82,9 @@ class Announcer:
         return renew
 
     async def _leave(self, session: ClientSession) -> None:
-        """Say goodbye, so that no more calls come; a gateway that does not hear it sees the lease run out."""
+        """Remove the registration, so that no more calls come; if the gateway does not get the request, the
+        lease expires.
+        """
         try:
             async with asyncio.timeout(FAREWELL_SECONDS):
                 where = {"url": self._registration.advertise}
@@ -92,14 +94,17 @@ class Announcer:
             self._say(logging.WARNING, f"the gateway did not hear the goodbye: {error or type(error).__name__}")
 
     def _say(self, level: int, what: str) -> None:
-        """Log what is new."""
+        """Log a message unless it was the last one logged."""
         if what != self._said:
             self._said = what
             log.log(level, "%s", what)
 
 
 def _renew_seconds(status: int, content_type: str, body: bytes) -> float:
-    """After how many seconds a gateway that answered so wants to hear again. Raises Refused, ValueError."""
+    """Return after how many seconds the gateway wants the next registration, from its answer.
+
+    Raises Refused, ValueError.
+    """
     if status >= 300:
         raise Refused(wrap_foreign(status, content_type, body).message)
     match loads(body):

@@ -1,4 +1,4 @@
-"""An order and its prompts become groups for the core: the last step that all ways into the engine share."""
+"""Turns an order and its prompts into groups for the core: the last step that all ways into the engine share."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from nproxy.openai.errors import invalid_request
 def groups(
     order: Order, prompts: Sequence[Prompt], ready: Ready, random: Random, *, salt: str = "", adapter: str | None = None
 ) -> tuple[Add, ...]:
-    """One group per prompt, numbered from 0; who sends them to a core gives them numbers of its own.
+    """Return one group per prompt, numbered from 0; whoever sends them to a core replaces these numbers.
 
-    salt, adapter: as in Add. Raises ApiError 400 for what cannot stand together.
+    salt, adapter: as in Add. Raises ApiError 400 for options that exclude each other.
     """
     held = next((prompt.structure.field for prompt in prompts if prompt.structure is not None), None)
     if held is not None and order.ignore_eos:
@@ -44,7 +44,7 @@ def groups(
 
 
 def manners(order: Order, prompts: Sequence[Prompt], table: TokenBytes) -> list[list[Manner]]:
-    """How the tokens of each prompt's choices are read."""
+    """Return how the tokens of each prompt's choices are read."""
     telling = order.telling
     return [
         [
@@ -67,10 +67,10 @@ def manners(order: Order, prompts: Sequence[Prompt], table: TokenBytes) -> list[
 
 
 def choices(order: Order, prompt: Prompt, random: Random) -> tuple[Choice, ...]:
-    """The choices of one prompt as the core takes them.
+    """Return the choices of one prompt in the core's form.
 
-    Choice i has the seed that it names itself, or the client's seed + i (the same for each prompt), or a
-    random number of 31 bits + i.
+    Choice i has the seed that it names itself, or the client's seed + i (the same for each prompt), or a random number
+    of 31 bits + i.
     """
     first = random.getrandbits(31) if order.seed is None else order.seed
     return tuple(

@@ -1,4 +1,4 @@
-"""The engine's HTTP side: OpenAI's wire in and out, with native n. No model code, no torch."""
+"""The engine's HTTP side: OpenAI's API, with native n. No model code, no torch."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @contextlib.asynccontextmanager
 async def listening(serving: Serving, *, uds: Path | None, host: str, port: int) -> AsyncIterator[str]:
-    """Accept connections while the body runs, and give the address; raises OSError when it cannot be bound."""
+    """Accept connections while the body runs, and yield the address; raise OSError if it cannot be bound."""
     app = web.Application(client_max_size=_BODY_BYTES, middlewares=[_errors_in_envelope])
     app[SERVING] = serving
     app.on_response_prepare.append(_signed)
@@ -65,7 +65,7 @@ async def listening(serving: Serving, *, uds: Path | None, host: str, port: int)
     app.router.add_get("/health", _health)
     app.router.add_get("/ready", _ready)
     app.router.add_get("/metrics", _metrics)
-    # Without handler_cancellation a client that leaves is noticed at the next write, and with a JSON answer never.
+    # Without handler_cancellation a disconnect is noticed only at the next write, and with a JSON answer never.
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     loop = asyncio.get_running_loop()
@@ -77,7 +77,7 @@ async def listening(serving: Serving, *, uds: Path | None, host: str, port: int)
         loop=loop,
         access_log=_NO_ACCESS_LOG,
         keepalive_timeout=_KEEPALIVE_SECONDS,
-        auto_decompress=False,  # bodies are decoded where they are read, and refused there
+        auto_decompress=False,  # bodies are decoded, or refused, where they are read
     )
     try:
         if uds is not None:
@@ -97,7 +97,10 @@ async def listening(serving: Serving, *, uds: Path | None, host: str, port: int)
 
 
 class _Connection(web.RequestHandler):
-    """aiohttp's connection, with errors of the HTTP parser in the envelope too, and nothing echoed in them."""
+    """aiohttp's connection.
+
+    Errors of the HTTP parser also come in OpenAI's error format, and echo nothing of the request.
+    """
 
     def handle_error(
         self,
@@ -141,7 +144,7 @@ async def _errors_in_envelope(request: web.Request, handler: _Handler) -> web.St
 
 
 async def _signed(request: web.Request, response: web.StreamResponse) -> None:
-    """Give every answer the request's id, and keep aiohttp from naming itself and its version."""
+    """Add the request's id to every answer, and keep aiohttp from sending its name and version."""
     response.headers[request_id.HEADER] = request[_ID]
     response.headers[hdrs.SERVER] = "nproxy"
 
@@ -174,7 +177,7 @@ async def _generate(request: web.Request, dialect: Dialect) -> web.StreamRespons
 
 
 def _order(body: Body, dialect: Dialect, serving: Serving) -> tuple[Order, str | None]:
-    """What a body asks for, and of which adapter."""
+    """Return what a body asks for, and the adapter that it names."""
     parse = parse_chat if dialect is Dialect.CHAT else parse_completion
     asked = parse(body, serving.limits)
     adapter = serving.adapter(asked.model)
@@ -211,13 +214,13 @@ def _entry(serving: Serving, id: str) -> dict[str, object]:
 
 
 async def _health(request: web.Request) -> web.Response:
-    """Whether the engine works; one that is on its way out still does, for those it has taken."""
+    """Answer whether the engine works. While it shuts down it still does, for the requests that it has accepted."""
     request.app[SERVING].check()
     return json_answer({"status": "ok"})
 
 
 async def _ready(request: web.Request) -> web.Response:
-    """Whether the engine works and takes requests."""
+    """Answer whether the engine works and accepts requests."""
     serving = request.app[SERVING]
     serving.check()
     with serving.request():

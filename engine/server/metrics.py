@@ -1,4 +1,4 @@
-"""What `/metrics` of the engine says: the core's own counts, as of its latest step, and its steps' times."""
+"""The engine's `/metrics`: the core's own counts, as of its latest step, and its steps' durations."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ _RUNS_BY = ("device", "dtype", "kernels", "quantization")
 
 
 class Metrics:
-    """Holds the latest stats and the histograms; `Stats` counts from the core's start, so values are set, not added."""
+    """Holds the latest stats and the histograms. `Stats` counts from the core's start, so values are set, not added."""
 
     def __init__(self, ready: Ready) -> None:
-        """`ready` gives the pool's size, for the time before the first step, and what the model runs by."""
-        # a second series for each counter and histogram, which nobody reads, and a clash of names in OpenMetrics
+        """`ready` gives the pool's size, for the time before the first step, and what the model runs on."""
+        # These would be a second series for each counter and histogram, unused, and a clash of names in OpenMetrics.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
         self._stats = Stats(blocks_free=ready.blocks)
@@ -63,19 +63,19 @@ class Metrics:
         return self._stats
 
     def observe(self, step: StepDone) -> None:
-        """Take in what a step said of itself. One that ran nothing only brings new stats."""
+        """Record what a step reported. A step that ran nothing only brings new stats."""
         self._stats = step.stats
         if step.batch_sequences:
             self._seconds.observe(step.seconds)
             self._sequences.observe(step.batch_sequences)
 
     def exposition(self) -> bytes:
-        """Write everything in Prometheus' text format."""
+        """Return everything in Prometheus' text format."""
         return generate_latest(self._registry)
 
 
 class _Latest(Collector):
-    """Turns the latest stats into metric families whenever it is asked."""
+    """Turns the latest stats into metric families at each scrape."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics

@@ -1,8 +1,8 @@
-"""The way from the core's steps to the requests that wait for them.
+"""Distributes the results of the core's steps to the requests that wait for them.
 
-One task reads the steps. What a step drew for a request is put into its inbox at once, and the request's
-own task finds all of it there when it wakes: so everything that one step gave leaves in one write. An
-inbox is bounded, so that a reader who does not read costs nobody else anything.
+One task reads the steps. What a step drew for a request is put into its inbox at once, and the request's own task finds
+all of it when it wakes, so everything from one step is sent in one write. An inbox is bounded, so that a slow reader
+costs other requests nothing.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from engine.server.metrics import Metrics
 from nproxy.openai.errors import ApiError, invalid_request, overloaded
 
 Event = Started | TokenDrawn
-"""What a step tells of a group that goes on, the former ahead of the latter."""
+"""What a step reports about a group that goes on: Started, then TokenDrawn."""
 
 FULL = 65_536
 """Events that may wait for one request: a minute of 32 choices on a fast CPU."""
 
 _RETRY_SECONDS = 1
-_VECTORS_AT_ONCE = 64  # of one request in the core, at most what runs at once: a long list does not fill the queue
+_VECTORS_AT_ONCE = 64  # per request in the core, and at most what runs at once, so a long list does not fill the queue
 
 
 class Inbox:
@@ -38,7 +38,7 @@ class Inbox:
         self._filled = asyncio.Event()
 
     def put(self, events: Iterable[Event]) -> None:
-        """Add what one step told; a full inbox fails its request instead, and a failed one takes no more."""
+        """Add what one step reported. A full inbox fails its request instead; a failed one ignores further events."""
         if self._error is not None:
             return
         self._events.extend(events)
@@ -48,12 +48,12 @@ class Inbox:
         self._filled.set()
 
     def fail(self, error: ApiError) -> None:
-        """End the request with this error, behind what is there; the first error counts."""
+        """End the request with this error, after the events that are there; only the first error counts."""
         self._error = self._error or error
         self._filled.set()
 
     async def take(self) -> list[Event]:
-        """All there is, as soon as there is something; raises the error once that is taken."""
+        """Wait for events and return all that are there; raise the error once they have been taken."""
         await self._filled.wait()
         if not self._events and self._error is not None:
             raise self._error
@@ -76,7 +76,7 @@ class Ticket:
         self.over = False
 
     def cut(self, choices: Iterable[tuple[int, int]]) -> None:
-        """End these choices (group, choice) in the core: a stop string ended them here."""
+        """End these choices (group, choice) in the core, because a stop string ended them here."""
         by_group: defaultdict[int, list[int]] = defaultdict(list)
         for group, choice in choices:
             by_group[group].append(choice)
@@ -97,7 +97,7 @@ def _error(failed: GroupFailed) -> ApiError:
 
 
 class Router:
-    """Owns the core's client: opens groups for requests and hands out what the steps give."""
+    """Owns the core's client: opens groups for requests and distributes the results of steps."""
 
     def __init__(self, core: CoreClient, metrics: Metrics) -> None:
         self._core = core
@@ -109,7 +109,7 @@ class Router:
         self.ready = core.ready
 
     async def run(self) -> None:
-        """Hand out steps until the core is closed. Raises CoreFailed when it is gone, after failing all requests."""
+        """Distribute steps until the core is closed. If the core has ended, fail all requests and raise CoreFailed."""
         try:
             async for step in self._core:
                 self._metrics.observe(step)
@@ -139,11 +139,11 @@ class Router:
 
     @property
     def idle(self) -> bool:
-        """No request has a group in the core."""
+        """Whether no request has a group in the core."""
         return not self._inboxes and not self._vectors
 
     def end(self, error: ApiError) -> None:
-        """End every open request with this error, and refuse with it those that come; the first error counts."""
+        """End every open request with this error, and refuse new ones with it; only the first error counts."""
         self._over = self._over or error
         for inbox in self._inboxes.values():
             inbox.fail(error)
@@ -153,13 +153,13 @@ class Router:
 
     @contextmanager
     def submit(self, adds: Sequence[Add]) -> Iterator[Ticket]:
-        """Add these groups, under numbers of our own; on leaving, what still runs is aborted.
+        """Add these groups, under the router's own numbers; on exit, abort what still runs.
 
-        Raises ApiError when the core takes no more, or could not take so many were it idle.
+        Raises ApiError if the core takes no more, or could not take so many even if it were idle.
         """
         if self._over is not None:
             raise self._over
-        # The core sees one group at a time: here alone a request is seen whole.
+        # The core sees one group at a time; only here is the whole request known.
         if len(adds) > 1 and (count := sum([len(add.choices) for add in adds])) > (room := self._core.config.room):
             message = f"{len(adds)} prompts ask for {count} choices in all; this engine takes at most {room} at once."
             raise invalid_request(message, code="request_too_large")
@@ -177,9 +177,9 @@ class Router:
                     self._core.abort(Abort(number))
 
     async def embed(self, messages: Sequence[Embed]) -> list[tuple[float, ...]]:
-        """The vectors of these prompts, in order, each computed under a number of our own.
+        """Return the vectors of these prompts, in order, each computed under one of the router's own numbers.
 
-        Raises ApiError when the core takes no more or fails one of them; then, and when cancelled, what still runs
+        Raises ApiError if the core takes no more or fails one of them. In that case, and if cancelled, what still runs
         is aborted.
         """
         vectors: list[tuple[float, ...]] = []

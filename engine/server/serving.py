@@ -1,4 +1,6 @@
-"""What the server's requests share: the model's names and tokenizer, the core once it is there, who is being served."""
+"""What the server's requests share: the model's names and tokenizer, the core once it is ready, the number
+of requests.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ from nproxy.openai.errors import ApiError, engine_unavailable, model_not_found
 from nproxy.openai.requests import Limits
 
 STALL_SECONDS = 60.0
-"""The longest step that is believed in, unless the operator says otherwise."""
+"""The longest time without a step before the core counts as hung, unless the operator sets another."""
 
 _PREPARE_SECONDS = 10.0
 _MOST_CHOICES = 128
@@ -36,10 +38,10 @@ _Result = TypeVar("_Result")
 class Serving:
     """One engine's state in the server process; owned by its event loop.
 
-    model: the id on the wire; adapters: those of its LoRA adapters. started: seconds since 1970. limits: widest n,
-    and choices per request. most_logprobs: how many of the likeliest tokens may be asked for.
-    stall_seconds: a core that has work and gives no step for so long counts as hung. random: where the seeds of
-    requests without one come from. pooling: how the model gives embeddings, None where it gives none.
+    model: the id in the API; adapters: those of its LoRA adapters. started: seconds since 1970. limits: the widest n,
+    and choices per request. most_logprobs: how many of the likeliest tokens may be asked for. stall_seconds: a core
+    that has work and completes no step for so long counts as hung. random: gives the seeds of requests without one.
+    pooling: how the model makes embeddings; None if it makes none.
     """
 
     def __init__(
@@ -71,24 +73,24 @@ class Serving:
         self._idle.set()
 
     def core_is_ready(self, router: Router, metrics: Metrics) -> None:
-        """From now on requests are taken."""
+        """Accept requests from now on."""
         self._core = (router, metrics)
         ready = router.ready
         made_of = f"{self.model} {ready.vocab_size} {self._quantization or ready.dtype} {ready.device}".encode()
         self.fingerprint = "fp_" + hashlib.blake2s(made_of, digest_size=6).hexdigest()
 
     def core_is_gone(self) -> None:
-        """From now on requests are refused."""
+        """Refuse requests from now on."""
         self._core = None
 
     @property
     def ready(self) -> bool:
-        """The model is loaded and its core lives."""
+        """Whether the model is loaded and its core is running."""
         return self._core is not None
 
     @property
     def router(self) -> Router:
-        """The way to the core; raises ApiError 503 while there is none."""
+        """The router to the core; raises ApiError 503 while there is none."""
         return self._loaded()[0]
 
     @property
@@ -102,7 +104,7 @@ class Serving:
         return self._core
 
     def adapter(self, model: str) -> str | None:
-        """The adapter that a client means, None for the model alone; raises ApiError 404 for any other name."""
+        """Return the adapter that a client names, None for the model itself; raise ApiError 404 for any other name."""
         if model in self.adapters:
             return model
         if model != self.model:
@@ -110,7 +112,7 @@ class Serving:
         return None
 
     def check(self) -> None:
-        """Raise ApiError 503 unless there is a core and it works, as far as can be seen from here."""
+        """Raise ApiError 503 unless there is a core and, as far as the server can tell, it works."""
         if self.router.silence > self.stall_seconds:
             raise ApiError(
                 503, "The engine has work and makes no progress.", type="server_error", code="engine_stalled"
@@ -118,7 +120,7 @@ class Serving:
 
     @property
     def works(self) -> bool:
-        """Whether `check` has nothing to say."""
+        """Whether `check` raises nothing."""
         try:
             self.check()
         except ApiError:
@@ -127,7 +129,7 @@ class Serving:
 
     @contextmanager
     def request(self) -> Iterator[None]:
-        """Count a request while it is served; raises ApiError 503 when the engine is on its way out."""
+        """Count a request while it is served; raise ApiError 503 if the engine is shutting down."""
         if self.draining:
             raise engine_unavailable("The engine is shutting down.")
         self._requests += 1
@@ -140,7 +142,7 @@ class Serving:
                 self._idle.set()
 
     async def idle(self, seconds: float) -> bool:
-        """Wait until no request is being served; false when the time is over before that."""
+        """Wait until no request is being served; return False if that takes longer than `seconds`."""
         try:
             async with asyncio.timeout(seconds):
                 await self._idle.wait()
@@ -162,11 +164,11 @@ class Serving:
         return replace(prompt, structure=await self._compiling.check(prompt.structure))
 
     async def by_size(self, size: int, read: Callable[[], _Result]) -> _Result:
-        """Read a body of so many bytes: here, or aside where that would hold the event loop up."""
+        """Parse a body of `size` bytes: here, or in a thread if that would block the event loop."""
         return read() if size <= _SMALL_BYTES else await self.aside(read)
 
     async def aside(self, work: Callable[[], _Result]) -> _Result:
-        """Do a piece of work on text in a thread; raises ApiError 503 when it takes too long."""
+        """Do a piece of work on text in a thread; raise ApiError 503 if it takes too long."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(_PREPARE_SECONDS):
@@ -177,7 +179,7 @@ class Serving:
             ) from error
 
     def close(self) -> None:
-        """Let the threads and the process that tries grammars go; what is still busy is not waited for."""
+        """Stop the threads and the process that tries grammars, without waiting for those that are busy."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         if self._compiling is not None:
             self._compiling.kill()

@@ -1,8 +1,8 @@
-"""Tokens to text, one at a time: complete UTF-8 only, and the same text as decoding all at once.
+"""Tokens to text, one at a time: only complete UTF-8, and the same text as decoding all tokens at once.
 
-A table gives every token's bytes, so a token costs one lookup, however long the answer is. Decoding a
-window of tokens again and again, the usual way, costs a call into the tokenizer for each, and goes wrong
-where a character's bytes are spread over tokens that are no valid text by themselves.
+A table has every token's bytes, so a token costs one lookup, however long the answer is. Decoding a window of tokens
+again and again, the usual way, costs a call into the tokenizer for each token, and fails if a character's bytes are
+spread over tokens that are not valid text by themselves.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from engine.errors import ModelError
 
 
 class TokenBytes:
-    """What every token stands for. Special tokens stand for nothing: they are not shown.
+    """The bytes of every token. Special tokens have none, because they are not shown.
 
-    special: how the special ones are spelled, for where they are shown all the same. longest: length of the
-    longest token, special ones included: m tokens hold no text of more than m x longest characters.
+    special: the spelling of special tokens, for cases in which they are shown nevertheless. longest: the length of the
+    longest token, including special ones: m tokens hold no text of more than m x longest characters.
     """
 
     __slots__ = ("_bytes", "_texts", "longest", "special")
@@ -36,7 +36,7 @@ class TokenBytes:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> TokenBytes:
-        """Read the table off a tokenizer; raises ModelError for a decoder that is not byte-wise."""
+        """Read the table from a tokenizer; raise ModelError for a decoder that is not byte-wise."""
         state = json.loads(tokenizer.to_str())
         to_bytes = _reader(state["decoder"])
         special = {token["id"] for token in state["added_tokens"] if token["special"]}
@@ -50,23 +50,23 @@ class TokenBytes:
         return table
 
     def bytes_of(self, token: int) -> bytes:
-        """The token's bytes; a number beyond the vocabulary (padded models have some) stands for nothing."""
+        """Return the token's bytes; none for a number beyond the vocabulary (padded models have some)."""
         return self._bytes[token] if token < len(self._bytes) else b""
 
     def text_of(self, token: int) -> str | None:
-        """The token's text where it is complete by itself, else None."""
+        """Return the token's text if it is complete by itself, otherwise None."""
         return self._texts[token] if token < len(self._texts) else ""
 
     def spelling(self, token: int) -> bytes:
-        """The token's bytes, those of a special one included."""
+        """Return the token's bytes, or a special token's spelling."""
         return self.bytes_of(token) or self.special.get(token, b"")
 
 
 class Detokenizer:
-    """One choice's tokens on their way to text. It continues a prompt, so a leading space is kept.
+    """Turns one choice's tokens into text. The text continues a prompt, so a leading space is kept.
 
-    Bytes that can never become a character turn into U+FFFD at once (one for each maximal part, as the
-    Unicode standard recommends); bytes that still can are held back. shown: special tokens that are text here.
+    Bytes that can never become a character turn into U+FFFD at once (one for each maximal part, as the Unicode standard
+    recommends); bytes that still can are held back. shown: special tokens that are part of the text here.
     """
 
     __slots__ = ("_pending", "_shown", "_table")
@@ -77,7 +77,7 @@ class Detokenizer:
         self._pending = b""
 
     def feed(self, token: int) -> str:
-        """The text that this token completes; often all of its own, sometimes none."""
+        """Return the text that this token completes; often its own text, sometimes none."""
         if not self._pending:
             text = self._table.text_of(token)
             if text or (text is not None and token not in self._shown):
@@ -86,7 +86,7 @@ class Detokenizer:
         return self._decode(piece, final=False)
 
     def flush(self) -> str:
-        """The choice has ended: a character that was begun and not finished becomes U+FFFD."""
+        """End the choice: return U+FFFD for a character that was begun and not finished, otherwise nothing."""
         return self._decode(b"", final=True)
 
     def _decode(self, more: bytes, *, final: bool) -> str:
@@ -101,7 +101,7 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 def _byte_letters() -> dict[str, int]:
-    """The letters that byte-level vocabularies write bytes in: printable ones stand for themselves (GPT-2)."""
+    """Return the letters in which byte-level vocabularies write bytes: printable ones stand for themselves (GPT-2)."""
     itself = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in set(itself)]
     return {chr(byte): byte for byte in itself} | {chr(256 + i): byte for i, byte in enumerate(others)}
@@ -111,7 +111,7 @@ _LETTERS = _byte_letters()
 
 
 def _byte_level_bytes(token: str) -> bytes:
-    """A token in byte letters; one that holds any other character (an added token) is plain text."""
+    """Return the bytes of a token in byte letters; a token with any other character (an added token) is plain text."""
     try:
         return bytes([_LETTERS[letter] for letter in token])
     except KeyError:
@@ -119,7 +119,9 @@ def _byte_level_bytes(token: str) -> bytes:
 
 
 def _spaced_bytes(token: str, *, mark: str, byte_fallback: bool) -> bytes:
-    """A SentencePiece token: `mark` stands for a space, and `<0xE4>` for a byte where that is so."""
+    """Return the bytes of a SentencePiece token: `mark` stands for a space and, with byte_fallback,
+    `<0xE4>` for a byte.
+    """
     if byte_fallback and (byte := _BYTE_TOKEN.fullmatch(token)):
         return bytes([int(byte[1], 16)])
     return token.replace(mark, " ").encode()
@@ -133,7 +135,7 @@ def _text_or_none(piece: bytes) -> str | None:
 
 
 def _reader(decoder: dict[str, Any] | None) -> _Reader:
-    """How this decoder spells bytes in its tokens. `decoder` is the part of that name in tokenizer.json."""
+    """Return a function from a token to its bytes. `decoder` is the part of that name in tokenizer.json."""
     steps = _steps(decoder)
     kinds = [step["type"] for step in steps]
     if kinds == ["ByteLevel"]:

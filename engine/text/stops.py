@@ -1,27 +1,27 @@
 """Stop strings in a text that comes in pieces: where it ends, and what may already be shown.
 
-A stop string ends the text as soon as it is complete, wherever the pieces are cut: the one that is
-complete first counts, and of several complete at the same character the longest. The text is cut
-before it, or behind it where it is kept. What could still be the beginning of one is held back.
+A stop string ends the text as soon as it is complete, wherever the pieces are cut. The one that is complete first
+counts, and of several that are complete at the same character the longest. The text is cut before it, or after it if it
+is kept. What could still be the beginning of a stop string is held back.
 """
 
 from __future__ import annotations
 
 
 class StopScanner:
-    """One choice's text on its way out. `matched` is the stop string that ended it, or None."""
+    """Scans one choice's text. `matched` is the stop string that ended it, or None."""
 
     __slots__ = ("_held", "_keep", "_stops", "matched")
 
     def __init__(self, stops: tuple[str, ...], *, keep: bool = False) -> None:
-        """`stops`: non-empty strings; none at all makes `feed` pass everything through."""
+        """`stops`: non-empty strings; without any, `feed` passes everything through."""
         self._stops = stops
         self._keep = keep
         self._held = ""
         self.matched: str | None = None
 
     def feed(self, text: str) -> str:
-        """Take more text and return what may be shown now. After a match: nothing any more."""
+        """Add text and return what may be shown now; nothing after a match."""
         if not self._stops:
             return text
         if self.matched is not None:
@@ -40,12 +40,12 @@ class StopScanner:
         return seen[:keep]
 
     def flush(self) -> str:
-        """The choice has ended otherwise: what was held back is ordinary text after all."""
+        """End the choice for another reason: return what was held back, which is ordinary text after all."""
         held, self._held = self._held, ""
         return held
 
     def _begun(self, seen: str) -> int:
-        """Length of the longest end of `seen` that is a beginning of some stop string."""
+        """Return the length of the longest end of `seen` that is the beginning of a stop string."""
         longest = 0
         for stop in self._stops:
             at = seen.find(stop[0], max(len(seen) - len(stop) + 1, 0))

@@ -1,7 +1,7 @@
 """Chat templates: a model's own Jinja program that writes a conversation as one prompt text.
 
-Rendered as `transformers` renders them (the same options, filters and globals), in a sandbox whose values
-cannot be changed, since a template is code from wherever the model came from.
+They are rendered like in `transformers` (the same options, filters and globals), in a sandbox whose values cannot be
+changed, because a template is code from wherever the model came from.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class ChatTemplate:
     def render(
         self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any], *, generation: bool = True
     ) -> str:
-        """Write the prompt, up to where the assistant's turn begins; without `generation` that is left out.
+        """Write the prompt, up to where the assistant's turn begins; without `generation` that beginning is left out.
 
-        `variables` are the template's own switches (`enable_thinking` ...). Raises TemplateRejected for
-        whatever goes wrong inside: a template meets data that its author never saw.
+        `variables` are the template's own switches (`enable_thinking` ...). Raises TemplateRejected for any failure
+        inside, because a template may get data that its author never saw.
         """
         names = {**self._special, "tools": None, "documents": None, **variables}
         try:
@@ -62,20 +62,21 @@ class ChatTemplate:
 
     @cached_property
     def joins_arguments(self) -> bool:
-        """Whether the arguments of earlier calls are to be JSON text; else the template wants them as objects.
+        """Whether the arguments of earlier calls must be JSON text; otherwise the template wants them as objects.
 
-        Tried out: one that makes JSON of what it gets would quote the quotes, one that joins texts breaks over objects.
+        This is tried out: a template that converts to JSON would quote the quotes of a text, and one that joins texts
+        fails with objects.
         """
         return _ARGUMENTS in (self._call("", _ARGUMENTS) or "")
 
     @cached_property
     def takes_null(self) -> bool:
-        """Whether a message with calls may have a null for its content: some templates ask, some write "None"."""
+        """Whether a message with calls may have null as its content: some templates check for it, some write "None"."""
         text = self._call(None, _ARGUMENTS if self.joins_arguments else json.loads(_ARGUMENTS))
         return text is not None and "None" not in text
 
     def _call(self, content: str | None, arguments: Any) -> str | None:
-        """A conversation with a call; None where the template rejects it."""
+        """Return a conversation with a call; None if the template rejects it."""
         call = {"id": "a1b2c3d4e", "type": "function", "function": {"name": "f", "arguments": arguments}}
         messages = (
             {"role": "user", "content": "x"},
@@ -114,7 +115,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Jinja's own filter escapes HTML, which no model was trained on."""
+    """Return JSON without HTML escapes; Jinja's own filter makes them, but no model was trained on them."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

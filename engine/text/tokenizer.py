@@ -1,9 +1,8 @@
 """A model's tokenizer and chat template, loaded without torch and without transformers.
 
-Special tokens: a prompt is encoded as `transformers` and vLLM encode it, with special tokens recognised
-wherever they stand. What a chat template writes between the messages is read so; what a user writes
-inside a message that looks like a special token is read so, too. Who feeds a model untrusted text takes
-such strings out first, as with those servers.
+A prompt is encoded like in `transformers` and vLLM, with special tokens recognised wherever they are. This applies to
+what a chat template writes between the messages, and also to text inside a user's message that looks like a special
+token. Like with those servers, whoever passes untrusted text to a model must remove such strings first.
 """
 
 from __future__ import annotations
@@ -23,61 +22,62 @@ from engine.text.parsers.families import AUTO, Families, choose
 from engine.text.template import ChatTemplate
 from engine.text.vocabulary import special_strings, tokenizer_from_metadata
 
-_PLAIN, _WITH_TOOLS = "default", "tool_use"  # names of templates, where a model has several
+_PLAIN, _WITH_TOOLS = "default", "tool_use"  # names of templates, if a model has several
 
 
 @dataclass(frozen=True, slots=True)
 class Tokenizer:
-    """Text to tokens and the table for the way back. Threads may share one.
-
-    template: None where the model has none (a base model): it takes no chat then. begin: the token
-    that stands for an empty prompt, None where the model has none. families: how the model writes tool calls and
-    reasoning. tool_template: in place of `template` in chats with tools, where the model has one of its own for them.
-    special_strings: named special tokens, such as `eos_token`.
-    """
+    """Encodes text, with the table for the way back. Threads may share one."""
 
     backend: tokenizers.Tokenizer
     table: TokenBytes
     template: ChatTemplate | None
+    """None if the model has none (a base model); it supports no chat then."""
     begin: int | None
+    """The token that stands for an empty prompt; None if the model has none."""
     families: Families = field(default_factory=Families)
+    """How the model writes tool calls and reasoning."""
     tool_template: ChatTemplate | None = None
+    """Replaces `template` in chats with tools, if the model has a template of its own for them."""
     special_strings: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Named special tokens, such as `eos_token`."""
 
     def template_for(self, *, tools: bool) -> ChatTemplate | None:
-        """The template of a chat with tools or without."""
+        """Return the template of a chat with tools or without."""
         return self.tool_template or self.template if tools else self.template
 
     def special(self, text: str) -> int | None:
-        """The token that is spelled so and that a grammar must name by its id; None where the text is like any other.
+        """Return the id of the token with this spelling that a grammar must name by its id; None if the text is
+        ordinary.
 
-        To llguidance every added token in angle brackets is special, as Qwen's <tool_call> is not to the tokenizer.
+        llguidance treats every added token in angle brackets as special, even if it is not special to the tokenizer,
+        like Qwen's <tool_call>.
         """
         number: int | None = self.backend.token_to_id(text)
         bracketed = text.startswith("<") and text.endswith(">")
         return number if bracketed or number in self.table.special else None
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """Encode a prompt that is no chat; it begins with the BOS token where the model wants one."""
+        """Encode a prompt that is no chat; it begins with the BOS token if the model wants one."""
         return self._encode(text, add_special_tokens=True)
 
     def encode_chat(self, text: str) -> tuple[int, ...]:
-        """Encode what the chat template wrote, which holds all special tokens already."""
+        """Encode what the chat template wrote, which already contains all special tokens."""
         return self._encode(text, add_special_tokens=False)
 
     def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
-        """The text of a whole list of tokens. special: special ones are text, too."""
+        """Return the text of a whole list of tokens. special: include special tokens."""
         read = self.table.spelling if special else self.table.bytes_of
         return b"".join(map(read, tokens)).decode(errors="replace")
 
     def _encode(self, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:
-        # The batch form lets go of the interpreter lock while it works; the plain one does not.
+        # The batch form releases the interpreter lock while it works; the plain one does not.
         (encoding,) = self.backend.encode_batch([text], add_special_tokens=add_special_tokens)
         return tuple(encoding.ids)
 
 
 def load_tokenizer(model: Path, tool_parser: str = AUTO, reasoning_parser: str = AUTO) -> Tokenizer:
-    """Load from a Hugging Face folder or a GGUF file; raises ModelError, which names what is wrong.
+    """Load from a Hugging Face folder or a GGUF file; raise ModelError, which says what is wrong.
 
     tool_parser, reasoning_parser: names of families, or "auto" or "none"; raises ConfigError for others.
     """
@@ -123,7 +123,7 @@ def _assemble(backend: tokenizers.Tokenizer, sources: Mapping[str, str], special
 
 
 def _template_sources(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
-    """The templates of the folder by their names: files of their own, or a key of the configuration."""
+    """Return the folder's templates by their names: from files of their own, or from a key of the configuration."""
     files = {_PLAIN: "chat_template.jinja", _WITH_TOOLS: f"additional_chat_templates/{_WITH_TOOLS}.jinja"}
     found = {name: (folder / file).read_text("utf-8") for name, file in files.items() if (folder / file).is_file()}
     if _PLAIN in found:
@@ -136,7 +136,7 @@ def _template_sources(folder: Path, config: Mapping[str, Any]) -> dict[str, str]
 
 
 def _special_strings(config: Mapping[str, Any]) -> dict[str, str]:
-    """`bos_token` and its like, written as strings or as objects with `content`."""
+    """Return `bos_token`, `eos_token` and so on, which are written as strings or as objects with `content`."""
     found = {}
     for name in ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token"):
         value = config.get(name)
@@ -147,7 +147,7 @@ def _special_strings(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _json_object(path: Path) -> dict[str, Any]:
-    """A JSON file's object; empty where there is no such file."""
+    """Return a JSON file's object; empty if the file does not exist."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -1,8 +1,8 @@
 """A GGUF file's vocabulary as a `tokenizers.Tokenizer`, built without torch and without transformers.
 
-A GGUF names its splitting rule (`tokenizer.ggml.pre`) instead of carrying it. The rules here are those
-of the models' own tokenizer.json files for the families that the engine runs. A rule that is not in
-the table is refused: text split wrongly still gives answers, only worse ones, and nobody would see why.
+A GGUF names its splitting rule (`tokenizer.ggml.pre`) instead of containing it. The rules here are those of the models'
+own tokenizer.json files, for the families that the engine runs. A rule that is not in the table is refused: text that
+is split wrongly still gives answers, only worse ones, and nobody would see why.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TEKKEN = (
 
 @dataclass(frozen=True, slots=True)
 class _Splitting:
-    """How text is cut before the merges. ignore_merges: a piece that is a token is taken whole."""
+    """How text is split before the merges. ignore_merges: a piece that is a token is taken whole."""
 
     pre_tokenizer: Callable[[], pre_tokenizers.PreTokenizer]
     ignore_merges: bool = False
@@ -66,7 +66,7 @@ _SPLITTINGS: Mapping[str, _Splitting] = {
 
 
 def tokenizer_from_metadata(metadata: Mapping[str, Value]) -> Tokenizer:
-    """Build the tokenizer that a GGUF's metadata describes; raises ModelError where that is not possible."""
+    """Build the tokenizer that a GGUF's metadata describes; raise ModelError if that is not possible."""
     tokens = _strings(metadata, "tokenizer.ggml.tokens")
     kinds = metadata.get("tokenizer.ggml.token_type", [1] * len(tokens))
     if not isinstance(kinds, list) or len(kinds) != len(tokens):
@@ -135,7 +135,7 @@ def _pair(merge: str) -> tuple[str, str]:
 
 
 def _sentencepiece_bpe(metadata: Mapping[str, Value], tokens: list[str], normal: list[bool]) -> Tokenizer:
-    """SentencePiece's BPE: no merges in the file, only scores, and bytes for what the vocabulary lacks."""
+    """Return SentencePiece's BPE: the file has no merges, only scores, and bytes for what the vocabulary lacks."""
     scores = [float(s) for s in _list(metadata, "tokenizer.ggml.scores") if isinstance(s, int | float)]
     if len(scores) != len(tokens):
         raise ModelError("scores and tokens differ in number")
@@ -162,10 +162,10 @@ def _sentencepiece_bpe(metadata: Mapping[str, Value], tokens: list[str], normal:
 
 
 def _merges_of(vocabulary: Mapping[str, int], scores: Mapping[str, float]) -> list[tuple[str, str]]:
-    """The merges that a scored vocabulary stands for: every token's splits into two tokens, best score first.
+    """Return the merges that a scored vocabulary implies: every token's splits into two tokens, best score first.
 
-    SentencePiece joins the neighbours whose joint token scores highest, so the order of the merges is
-    the order of the joint tokens' scores; splits of one token go by their parts' numbers.
+    SentencePiece joins the neighbours whose joint token scores highest, so the order of the merges is the order of the
+    joint tokens' scores; splits of one token are ordered by their parts' numbers.
     """
     found = [
         (-score, vocabulary[token[:cut]], vocabulary[token[cut:]], token[:cut], token[cut:])
@@ -178,19 +178,19 @@ def _merges_of(vocabulary: Mapping[str, int], scores: Mapping[str, float]) -> li
 
 
 def _begin_with_bos(tokenizer: Tokenizer, metadata: Mapping[str, Value], tokens: list[str]) -> None:
-    """Prompts that are no chat begin with the BOS token where the file says so, or where its kind always does."""
+    """Make prompts that are no chat begin with the BOS token, if the file says so or its kind always does."""
     always = metadata.get("tokenizer.ggml.model") == "llama" or metadata.get("tokenizer.ggml.pre") == "llama-bpe"
     bos = metadata.get("tokenizer.ggml.bos_token_id")
     if not metadata.get("tokenizer.ggml.add_bos_token", always) or not isinstance(bos, int):
         return
     if not 0 <= bos < len(tokens):
         raise ModelError(f"the BOS token {bos} is outside the vocabulary")
-    # By a name of its own: a token's may hold what divides the pieces of a template.
+    # Under a name of its own, because a token's own may contain the separators of a template's pieces.
     tokenizer.post_processor = processors.TemplateProcessing(single="bos:0 $A:0", special_tokens=[("bos", bos)])
 
 
 def special_strings(metadata: Mapping[str, Value]) -> dict[str, str]:
-    """The named special tokens a chat template may use (`bos_token`, `eos_token` ...), as strings."""
+    """Return the named special tokens that a chat template may use (`bos_token`, `eos_token` ...), as strings."""
     tokens = _strings(metadata, "tokenizer.ggml.tokens")
     names = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
     found = {}

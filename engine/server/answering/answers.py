@@ -1,4 +1,4 @@
-"""Sending answers: the same pieces as a stream of events, or folded into one JSON body."""
+"""Sends answers: the same pieces as a stream of events, or folded into one JSON body."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from nproxy.openai.usage import Usage
 from nproxy.openai.wire import PING, STREAM_HEADERS
 
 _WRITE_SECONDS = 60.0
-_HEADERS_AFTER_SECONDS = 30.0  # a stream without any event by then begins all the same, with a ping
-_MUCH = 2048  # tokens; to tell of more at once would hold up the event loop
-_PING_SECONDS = 15.0  # no longer silence than this in a stream that has begun
+_HEADERS_AFTER_SECONDS = 30.0  # a stream without any event by then begins nevertheless, with a ping
+_MUCH = 2048  # tokens; writing about more at once would block the event loop
+_PING_SECONDS = 15.0  # the longest silence in a stream that has begun
 
 log = logging.getLogger("engine.server")
 
@@ -31,25 +31,25 @@ class Writing(Protocol):
     """How one endpoint writes pieces and whole choices; see Writer, and the responses' own."""
 
     def prelude(self) -> bytes:
-        """What a stream begins with."""
+        """Return what a stream begins with."""
 
     def chunk(self, piece: Piece, usage: Usage | None = None) -> bytes:
-        """One piece; usage: the running total, where each chunk carries it."""
+        """Return one piece; usage: the running total, if each chunk carries it."""
 
     def end(self, usage: Usage) -> bytes:
-        """What a stream ends with when all choices are done."""
+        """Return what a stream ends with when all choices are done."""
 
     def failure(self, error: ApiError) -> bytes:
-        """What it ends with otherwise."""
+        """Return what a stream ends with after an error."""
 
     def answer(
         self, choices: Sequence[ChoiceText], usage: Usage, prompt_logprobs: Sequence[Sequence[Logprobs | None] | None]
     ) -> bytes:
-        """The whole answer instead of a stream; `prompt_logprobs`: of each prompt, where they were computed."""
+        """Return the whole answer instead of a stream; `prompt_logprobs`: of each prompt, if they were computed."""
 
 
 class Answer:
-    """One request's answer on its way out. prompt_tokens: of all its prompts, each counted once."""
+    """One request's answer while it is sent. prompt_tokens: of all its prompts, each counted once."""
 
     def __init__(self, writer: Writing, ticket: Ticket, output: Output, prompt_tokens: int) -> None:
         self._writer = writer
@@ -58,9 +58,9 @@ class Answer:
         self._prompt_tokens = prompt_tokens
 
     async def whole(self, n: int) -> bytes:
-        """Wait for all choices and write the n best of each prompt, or all that were drawn, as one body.
+        """Wait for all choices and return the n best of each prompt, or all that were drawn, as one body.
 
-        Raises ApiError when the core fails the request.
+        Raises ApiError if the core fails the request.
         """
         choices = [ChoiceText() for _ in range(self._output.choices)]
         while not self._output.finished:
@@ -75,17 +75,17 @@ class Answer:
     async def stream(self, request: web.Request, *, continuous: bool = False) -> web.StreamResponse:
         """Send events as they come, each step's in one write.
 
-        The status goes out with the first tokens, or after half a minute without; until then ApiError is raised
-        and has a status of its own, and after that an error is the stream's last event. continuous: each chunk has
-        the usage so far.
+        The status is sent with the first tokens, or after half a minute without any. Before that an error is raised as
+        ApiError with its own status; after that it is the stream's last event. continuous: each chunk has the usage so
+        far.
         """
         pieces = await self._next_by(_now() + _HEADERS_AFTER_SECONDS)
         response = web.StreamResponse(headers=STREAM_HEADERS)
         await response.prepare(request)
         try:
             await self._events(response, pieces, continuous)
-        except Exception as error:  # the status is out: all that is left is to break off
-            if not isinstance(error, (TimeoutError, ConnectionError)):  # a reader that stalled, or has left
+        except Exception as error:  # the status has been sent, so the stream can only be broken off
+            if not isinstance(error, (TimeoutError, ConnectionError)):  # the client stalled or disconnected
                 log.exception("stream %s failed", response.headers[request_id.HEADER])
             if request.transport is not None:
                 request.transport.abort()
@@ -114,14 +114,14 @@ class Answer:
             await response.write_eof(data)
 
     async def _next(self) -> Sequence[Piece]:
-        """What the events that are there come to, once there are some; may be nothing that can be shown yet."""
+        """Wait for events and return their pieces; there may be nothing to show yet."""
         taken = self._output.take(await self._ticket.inbox.take())
         self._ticket.cut(taken.cut)
         self._ticket.over = self._output.finished
         return taken.pieces
 
     async def _next_by(self, deadline: float) -> Sequence[Piece] | None:
-        """The same; None when nothing has come by then (on the loop's clock)."""
+        """Like `_next`; None if nothing has come by the deadline (on the loop's clock)."""
         try:
             async with asyncio.timeout_at(deadline):
                 return await self._next()
@@ -144,7 +144,7 @@ class Answer:
 
 
 async def _written(told: Sequence[Sequence[object]], write: Callable[[], bytes]) -> bytes:
-    """What `write` writes; in a thread where it has to tell of many tokens."""
+    """Return what `write` writes; in a thread if it has many tokens to write about."""
     return await asyncio.to_thread(write) if sum(map(len, told)) > _MUCH else write()
 
 

@@ -9,7 +9,9 @@ from engine.server.answering.choice_text import ChoiceText
 
 
 def the_best(choices: Sequence[ChoiceText], drawn: int, n: int) -> list[ChoiceText]:
-    """Of every `drawn` choices, which belong to one prompt, the n best, the best first; of equals the earlier one."""
+    """Return, of every `drawn` choices, which belong to one prompt, the n best, best first; the earlier one
+    if equal.
+    """
     best: list[ChoiceText] = []
     for first in range(0, len(choices), drawn):
         best += sorted(choices[first : first + drawn], key=mean_logprob, reverse=True)[:n]
@@ -17,6 +19,8 @@ def the_best(choices: Sequence[ChoiceText], drawn: int, n: int) -> list[ChoiceTe
 
 
 def mean_logprob(said: ChoiceText) -> float:
-    """The mean log probability of a choice's own tokens, its stop token included; minus infinity without a token."""
+    """Return the mean log probability of a choice's own tokens, including its stop token; minus infinity
+    without a token.
+    """
     scores = [one.logprobs.own for one in said.told if one.logprobs is not None and not one.echoed]
     return sum(scores) / len(scores) if scores else -inf

@@ -1,4 +1,4 @@
-"""What one choice has said in all, and the JSON of it: a message of a chat, or the delta of one chunk."""
+"""What one choice has said in all, and its JSON: a chat's message, or the delta of one chunk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ChoiceText:
     pieces: list[Piece] = field(default_factory=list)
 
     def add(self, piece: Piece) -> None:
-        """Take the next piece of this choice."""
+        """Add the next piece of this choice."""
         self.parts += piece.parts
         self.told += piece.told
         self.finish = piece.finish
@@ -28,12 +28,12 @@ class ChoiceText:
 
 
 def text_of(parts: Iterable[Part]) -> str:
-    """What is said to the user, joined."""
+    """Return what is said to the user, joined."""
     return "".join([part.text for part in parts if isinstance(part, Content)])
 
 
 def delta(parts: Iterable[Part]) -> dict[str, JSON]:
-    """The parts of one chunk as one delta of a chat; what does not occur has no key."""
+    """Return the parts of one chunk as one delta of a chat; what does not occur has no key."""
     content, reasoning, calls = _apart(parts)
     said: dict[str, JSON] = {}
     if reasoning:
@@ -46,7 +46,7 @@ def delta(parts: Iterable[Part]) -> dict[str, JSON]:
 
 
 def message(parts: Iterable[Part]) -> dict[str, JSON]:
-    """All of a choice as a message; its content is null beside calls and without a word."""
+    """Return all of a choice as a message; its content is null if there are calls and no text."""
     content, reasoning, calls = _apart(parts)
     said: dict[str, JSON] = {"content": content or (None if calls else "")}
     if reasoning:
@@ -58,7 +58,7 @@ def message(parts: Iterable[Part]) -> dict[str, JSON]:
 
 @dataclass(slots=True)
 class _Call:
-    """What some parts say of one call. start: None where it began in earlier ones."""
+    """What some parts say about one call. start: None if it began in earlier ones."""
 
     start: ToolStart | None
     arguments: str = ""
@@ -71,7 +71,7 @@ class _Call:
 
 
 def _apart(parts: Iterable[Part]) -> tuple[str, str, dict[int, _Call]]:
-    """Content, reasoning, and the calls by their index."""
+    """Return content, reasoning, and the calls by their index."""
     content: list[str] = []
     reasoning: list[str] = []
     calls: dict[int, _Call] = {}

@@ -1,4 +1,4 @@
-"""Log probabilities as OpenAI's wire has them: for chats, for legacy completions, and vLLM's for prompts."""
+"""Log probabilities in the API's formats: OpenAI's for chats and for legacy completions, and vLLM's for prompts."""
 
 from __future__ import annotations
 
@@ -11,26 +11,28 @@ from engine.server.asking.output_options import OutputOptions
 from engine.text.detokenizer import TokenBytes
 from nproxy.openai.jsonvalue import JSON
 
-_LOWEST = -9999.0  # stands for minus infinity, which JSON has no word for; OpenAI's and vLLM's number
+_LOWEST = -9999.0  # stands for minus infinity, which JSON cannot express; OpenAI's and vLLM's number
 
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """How tokens are written. The core may have told more of the likeliest than this answer is to show."""
+    """How tokens are written. The core may have returned more of the likeliest than this answer is to show."""
 
     table: TokenBytes
     telling: OutputOptions
 
     def chat(self, told: Sequence[Told]) -> JSON:
-        """`logprobs` of a chat's choice, or of one of its chunks."""
+        """Return `logprobs` of a chat's choice, or of one of its chunks."""
         return {"content": self.entries(told), "refusal": None}
 
     def entries(self, told: Sequence[Told]) -> list[JSON]:
-        """One entry for each token, as chats and responses have them."""
+        """Return one entry for each token, as in chats and responses."""
         return [self._entry(one) for one in told]
 
     def legacy(self, told: Sequence[Told]) -> dict[str, list[JSON]]:
-        """`logprobs` of a legacy completion's choice, or of one of its chunks; null for a prompt's first token."""
+        """Return `logprobs` of a legacy completion's choice, or of one of its chunks; null for a prompt's
+        first token.
+        """
         return {
             "tokens": [self._text(one.token) for one in told],
             "token_logprobs": [None if one.logprobs is None else _number(one.logprobs.own) for one in told],
@@ -39,7 +41,7 @@ class Spelling:
         }
 
     def prompt(self, tokens: Sequence[int], logprobs: Sequence[Logprobs | None]) -> JSON:
-        """vLLM's `prompt_logprobs`: per token an object by token id, null for the first."""
+        """Return vLLM's `prompt_logprobs`: per token an object by token id, null for the first."""
         return [None if one is None else self._by_id(token, one) for token, one in zip(tokens, logprobs, strict=True)]
 
     def _entry(self, told: Told) -> dict[str, JSON]:
@@ -55,7 +57,7 @@ class Spelling:
         return {"token": text, "logprob": _number(logprob), "bytes": list(piece)}
 
     def _likeliest(self, told: Told) -> dict[str, JSON]:
-        """The likeliest tokens and, beside them where it is not among them, the token itself."""
+        """Return the likeliest tokens and the token itself, if it is not among them."""
         logprobs = told.logprobs
         if logprobs is None:
             return {}

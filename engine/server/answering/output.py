@@ -1,4 +1,4 @@
-"""One request's answer taking shape: drawn tokens in, parts of what each choice says out. No IO.
+"""One request's answer while it is computed: drawn tokens in, parts of what each choice says out. No IO.
 
 The whole answer is the fold of the same pieces that a stream sends.
 """
@@ -16,9 +16,9 @@ from engine.text.stops import StopScanner
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A token as the client may be told of it.
+    """A token, as it may be reported to the client.
 
-    offset: characters of the choice's text before it, the echo's included. echoed: it is one of the prompt's.
+    offset: characters of the choice's text before it, including the echo's. echoed: it is one of the prompt's.
     """
 
     token: int
@@ -29,10 +29,10 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one choice has to say next, and the finish reason with the last of it.
+    """What one choice has to say next, and the finish reason with the last piece.
 
-    told: where tokens are told, those whose text stands in the parts. One that shows nothing yet, or never will,
-    comes with the piece after it; the last piece has all that are left.
+    told: if tokens are reported, those whose text is in the parts. One that shows nothing yet, or never will, comes
+    with the next piece; the last piece has all that are left.
     """
 
     index: int
@@ -43,8 +43,9 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a batch of events came to: pieces in index order, one per choice at most, and the choices
-    (group, choice) that a stop string ended although the core would go on."""
+    """The result of a batch of events: pieces in index order, at most one per choice, and the choices (group, choice)
+    that a stop string ended although the core would go on.
+    """
 
     pieces: tuple[Piece, ...]
     cut: tuple[tuple[int, int], ...]
@@ -52,38 +53,40 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """How one choice's tokens are read.
-
-    stops: what ends it; nothing does before min_tokens. keep_stop: the stop string or token stays in the text.
-    parser: gives a fresh parser. shown: special tokens that are text. tells: pieces carry their tokens.
-    called: the finish reason behind a call, where the model ended by itself.
-    echo: text that comes first; prompt: the tokens that are told with it. silent: nothing drawn is the client's,
-    and the choice ends with its echo.
-    """
+    """How one choice's tokens are read."""
 
     stops: tuple[str, ...] = ()
+    """The strings that end it."""
     min_tokens: int = 0
+    """No stop string ends it before so many tokens."""
     keep_stop: bool = False
+    """Whether the stop string or token stays in the text."""
     parser: Callable[[], Parser] = Plain
+    """Returns a fresh parser."""
     shown: Container[int] = frozenset()
+    """Special tokens that are part of the text."""
     called: str = "tool_calls"
+    """The finish reason after a call, if the model ended by itself."""
     tells: bool = False
+    """Whether pieces carry their tokens."""
     echo: str = ""
+    """Text that comes first."""
     prompt: tuple[int, ...] = ()
+    """The tokens that are reported with the echo."""
     silent: bool = False
+    """Whether no drawn token is the client's, so that the choice ends with its echo."""
 
 
 class Output:
     """All choices of a request: the same number for each of its groups, one group per prompt, in the prompts' order.
 
-    completion_tokens: tokens that belong to the answer so far, stop tokens included. A choice that a stop
-    string ended counts up to the token that completed the string; what the core drew beyond is not the
-    client's. cached_tokens: of all prompts' tokens, those that were computed before. prompt_logprobs: by prompt,
-    where they were asked for.
+    completion_tokens: tokens that belong to the answer so far, including stop tokens. A choice that a stop string ended
+    counts up to the token that completed the string; what the core drew beyond that is not the client's. cached_tokens:
+    how many of all prompts' tokens were found computed. prompt_logprobs: by prompt, if they were asked for.
     """
 
     def __init__(self, groups: Sequence[int], table: TokenBytes, manners: Sequence[Sequence[Manner]]) -> None:
-        """`manners` has one entry for each group, which has one for each of its choices."""
+        """`manners` has one entry for each group, with one entry for each of its choices."""
         self._table = table
         self._first: dict[int, int] = {}  # the index of each group's choice 0
         self._manners: dict[int, Manner] = {}  # of each group's choice 0
@@ -100,21 +103,21 @@ class Output:
 
     @property
     def choices(self) -> int:
-        """Of all groups together."""
+        """The number of choices of all groups together."""
         return len(self._choices)
 
     @property
     def finished(self) -> bool:
-        """Every choice has its finish reason."""
+        """Whether every choice has its finish reason."""
         return not self._running
 
     @property
     def reasoning_tokens(self) -> int:
-        """Of the completion's tokens, those that reasoning took."""
+        """How many of the completion's tokens are reasoning."""
         return sum([choice.reasoned for choice in self._choices])
 
     def take(self, events: Sequence[Started | TokenDrawn]) -> Taken:
-        """Take events in the order in which they came; tokens of finished choices are passed over."""
+        """Process events in the order in which they came; ignore tokens of finished choices."""
         touched: dict[int, list[Part]] = {}
         cut: list[tuple[int, int]] = []
         for event in events:
@@ -144,13 +147,13 @@ class Output:
         self.cached_tokens += started.cached_tokens
         self.prompt_logprobs[first // self._width] = logprobs
         if logprobs is not None and (manner := self._manners[started.group]).prompt:
-            told = _echoed(self._table, manner, logprobs)  # one for all choices, whose prompt it is
+            told = _echoed(self._table, manner, logprobs)  # shared by all choices of the prompt
             for choice in self._choices[first : first + self._width]:
                 choice.tell_echo(told)
 
 
 class _Choice:
-    """One choice's way from tokens to parts: detokenizer, stop strings, parser."""
+    """One choice's pipeline from tokens to parts: detokenizer, stop strings, parser."""
 
     __slots__ = (
         "_called",
@@ -182,11 +185,14 @@ class _Choice:
 
     @property
     def counts(self) -> int:
-        """How many completion tokens a drawn one is."""
+        """How many completion tokens a drawn token counts as."""
         return 0 if self._manner.silent else 1
 
     def take(self, drawn: TokenDrawn) -> list[Part]:
-        """The parts that may be shown now. A stop token ends the choice, and is not text unless it is kept."""
+        """Return the parts that may be shown now.
+
+        A stop token ends the choice, and is not part of the text unless it is kept.
+        """
         echo: list[Part] = [Content(self._echo)] if self._echo else []
         self._echo = ""
         if self._manner.silent:
@@ -199,16 +205,18 @@ class _Choice:
         return echo + parts if echo else parts
 
     def tell(self) -> tuple[Told, ...]:
-        """The tokens that have not been told yet; now they are."""
+        """Return the tokens that have not been reported yet, and count them as reported."""
         told, self._told = tuple(self._told), []
         return told
 
     def tell_echo(self, told: Iterable[Told]) -> None:
-        """Tell the prompt's tokens with the echo."""
+        """Report the prompt's tokens with the echo."""
         self._told += told
 
     def _scan(self, token: int, finish: str | None) -> str:
-        """The token's text as far as no stop string holds it back; settles whether the choice ends."""
+        """Return the token's text, without what a possible stop string holds back; determine whether the
+        choice ends.
+        """
         hidden = finish == "stop" and not self._manner.keep_stop
         text = "" if hidden else self._detokenizer.feed(token)
         if finish is not None:
@@ -224,7 +232,9 @@ class _Choice:
         return text
 
     def _parse(self, text: str) -> list[Part]:
-        """The parts of a token's text; at the end the rest, and why it ended where that was a call."""
+        """Return the parts of a token's text; at the end also the rest, with the finish reason changed if the answer is
+        a call.
+        """
         parts = self._parser.feed(text) if text else []
         if self.finish is not None:
             parts = parts + self._parser.finish()
@@ -240,20 +250,23 @@ class _Choice:
 
 
 def _echoed(table: TokenBytes, manner: Manner, logprobs: Sequence[Logprobs | None]) -> tuple[Told, ...]:
-    """The prompt's tokens as the echo tells them."""
+    """Return the prompt's tokens as they are reported with the echo."""
     told = zip(manner.prompt, logprobs, _places(table, manner.prompt, manner.echo), strict=True)
     return tuple([Told(token, one, place, echoed=True) for token, one, place in told])
 
 
 _NEAR = 8
-"""Characters that a vocabulary may lack in a row, and tokens still have the places of their texts behind those."""
+"""A vocabulary may lack so many characters in a row, and the tokens behind them still get the offsets of
+their texts.
+"""
 
 
 def _places(table: TokenBytes, prompt: Sequence[int], echo: str) -> Iterator[int]:
-    """Where in the echo each token's text stands, in characters; that of a special one only where the client wrote it.
+    """Yield the offset in the echo of each token's text, in characters; of a special token's only if the client wrote
+    it.
 
-    A token without a text of its own stands before the next one that has some. A space that the vocabulary put in front
-    of all is none of the echo's; nor are the marks that stand for characters which it lacks.
+    A token without a text of its own has the offset of the next one that has one. A space that the vocabulary puts
+    before a text is not part of the echo; neither are the marks for characters that the vocabulary lacks.
     """
     detokenizer, place = Detokenizer(table), 0
     for token in prompt:

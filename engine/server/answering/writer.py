@@ -1,4 +1,4 @@
-"""Pieces and whole choices in the bytes of one request's wire."""
+"""Pieces and whole choices in the bytes of one request's response."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from nproxy.openai.wire import DONE_FRAME, Wire, error_event
 
 
 class Writer:
-    """Writes what the client has asked to be told, and nothing else.
+    """Writes what the client has asked for, and nothing else.
 
-    prompts: the tokens of the request's prompts, each of which has `n` choices in the answer. What belongs to a
-    prompt and not to a choice stands beside the choices of a chat, which has one prompt, and in every choice of a
-    legacy completion, as in vLLM.
+    prompts: the tokens of the request's prompts, each of which has `n` choices in the answer. What belongs to a prompt
+    and not to a choice is beside the choices of a chat, which has one prompt, and in every choice of a legacy
+    completion, as in vLLM.
     """
 
     def __init__(self, wire: Wire, spelling: Spelling, prompts: Sequence[tuple[int, ...]], n: int) -> None:
@@ -32,14 +32,14 @@ class Writer:
         self._prompts = prompts
         self._n = n
         self._begun: set[int] = set()
-        self._echoes: dict[int, dict[str, list[JSON]]] = {}  # log probabilities of the prompts that come back
+        self._echoes: dict[int, dict[str, list[JSON]]] = {}  # log probabilities of the echoed prompts
 
     def prelude(self) -> bytes:
-        """The role chunks that a chat's stream begins with."""
+        """Return the role chunks that a chat's stream begins with."""
         return self._wire.prelude(range(len(self._prompts) * self._n))
 
     def chunk(self, piece: Piece, usage: Usage | None = None) -> bytes:
-        """One piece as one chunk; usage: the running total, where each chunk carries it."""
+        """Return one piece as one chunk; usage: the running total, if each chunk carries it."""
         if self._chat and not self._telling.tokens and usage is None and len(piece.parts) == 1:
             (part,) = piece.parts
             if isinstance(part, Content):  # nearly every chunk of nearly every stream
@@ -59,17 +59,17 @@ class Writer:
         )
 
     def end(self, usage: Usage) -> bytes:
-        """The chunk without choices that carries the usage, where it was asked for, and `[DONE]`."""
+        """Return the chunk without choices that carries the usage, if it was asked for, and `[DONE]`."""
         return (self._wire.usage_tail(usage) if self._wire.include_usage else b"") + DONE_FRAME
 
     def failure(self, error: ApiError) -> bytes:
-        """An error as the stream's last event."""
+        """Return an error as the stream's last event."""
         return error_event(error)
 
     def answer(
         self, choices: Sequence[ChoiceText], usage: Usage, prompt_logprobs: Sequence[Sequence[Logprobs | None] | None]
     ) -> bytes:
-        """The whole answer; `prompt_logprobs`: of each prompt, where they were computed."""
+        """Return the whole answer; `prompt_logprobs`: of each prompt, if they were computed."""
         about = [self._about(*prompt) for prompt in zip(self._prompts, prompt_logprobs, strict=True)]
         written = [
             self._wire.choice(
@@ -84,7 +84,7 @@ class Writer:
         return self._wire.answer(written, usage, about[0] if self._chat else {})
 
     def _about(self, tokens: tuple[int, ...], logprobs: Sequence[Logprobs | None] | None) -> dict[str, JSON]:
-        """What the answer tells of a prompt."""
+        """Return what the answer reports about a prompt."""
         told: dict[str, JSON] = {}
         if self._telling.ids:
             told["prompt_token_ids"] = list(tokens)
@@ -105,6 +105,6 @@ class Writer:
         if not echoed:
             return dict(own)
         prompt = index // self._n
-        if prompt not in self._echoes:  # written once: its other choices begin with the same
+        if prompt not in self._echoes:  # written once, because its other choices begin with the same tokens
             self._echoes[prompt] = self._spelling.legacy(told[:echoed])
         return {name: self._echoes[prompt][name] + column for name, column in own.items()}

@@ -1,4 +1,4 @@
-"""A chat as its template takes it: messages, tools, documents and the template's own switches."""
+"""A chat in the form that its template takes: messages, tools, documents and the template's own switches."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _RESERVED_VARIABLES = {
     *("raise_exception", "strftime_now"),  # what every template may call
     *("self", "range", "dict", "lipsum", "cycler", "joiner", "namespace"),  # Jinja's own
 }
-_SPEAKING = frozenset({"system", "developer", "user", "tool"})  # roles whose messages are nothing without content
-_REASONING = ("reasoning_content", "reasoning", "thinking")  # names that an earlier answer's reasoning has
+_SPEAKING = frozenset({"system", "developer", "user", "tool"})  # roles whose messages must have content
+_REASONING = ("reasoning_content", "reasoning", "thinking")  # names of an earlier answer's reasoning
 _OLD_MEMBERS = {"function_call": "tool_calls", "audio": None}
 
 FIELDS = frozenset(
@@ -43,23 +43,25 @@ Message = Mapping[str, JSON]
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """messages: each with its content as one text, or None where it has calls instead. tools: None where nothing may
-    be called. generation: the prompt ends where an answer begins; continued: with the last message, left open.
-    """
+    """What a chat asks for."""
 
     messages: tuple[Message, ...]
+    """Each with its content as one text, or None if it has calls instead."""
     tools: Tools | None
+    """None if nothing may be called."""
     documents: tuple[JSON, ...]
     variables: Mapping[str, JSON]
     reasoning_effort: str | None
     generation: bool
+    """Whether the prompt ends where an answer begins."""
     continued: bool
+    """Whether the prompt ends with the last message, left open."""
 
 
 def read_chat(fields: Mapping[str, JSON]) -> Chat:
-    """Read a chat request's own fields; raises ApiError 400 naming the one at fault."""
+    """Read a chat request's own fields; raise ApiError 400 naming the field at fault."""
     members = Members(fields)
-    listed = cast(list[dict[str, JSON]], fields["messages"])  # a list of objects: the wire's parser has seen to it
+    listed = cast(list[dict[str, JSON]], fields["messages"])  # a list of objects, which parse_chat has checked
     messages = tuple([_message(message, f"messages.{number}") for number, message in enumerate(listed)])
     continued = members.flag("continue_final_message")
     generation = (
@@ -89,7 +91,7 @@ def _open(message: Message) -> bool:
 
 
 def _message(message: Message, where: str) -> Message:
-    """One message for the template; a role that nobody knows is the template's business, as is any other key."""
+    """Return one message for the template. Unknown roles and other keys are passed on to the template."""
     role, content = message.get("role"), message.get("content")
     if role is None:
         raise missing(f"{where}.role")
@@ -119,7 +121,7 @@ def _message(message: Message, where: str) -> Message:
 
 
 def _content(content: JSON, where: str) -> str:
-    """A message's text; text parts are joined by line breaks, and no content is an empty text, as in vLLM."""
+    """Return a message's text; text parts are joined by line breaks, and no content is an empty text, as in vLLM."""
     if content is None:
         return ""
     if isinstance(content, str):
@@ -137,7 +139,7 @@ def _content(content: JSON, where: str) -> str:
 
 
 def _calls(value: JSON, where: str) -> list[JSON]:
-    """An assistant's earlier calls. Their arguments stay the text that the model wrote."""
+    """Return an assistant's earlier calls. Their arguments stay the text that the model wrote."""
     if not isinstance(value, list):
         raise wrong_type(where, "an array of objects", value)
     for number, call in enumerate(value):

@@ -1,4 +1,4 @@
-"""What a client wants of each choice: the request's own fields, and what `choice_params` changes of them."""
+"""The options of each choice: the request's own fields, and what `choice_params` changes in them."""
 
 from __future__ import annotations
 
@@ -24,26 +24,25 @@ _LONGEST_STOP = 256
 
 @dataclass(frozen=True, slots=True)
 class ChoiceOptions:
-    """What one choice is to be.
-
-    seed: its own, where it has one apart from the request's; -1 asks for a random one. max_tokens: None leaves it
-    to the dialect and the context; 0 asks for the echo alone. stops: strings that end it. bad_words: what sampling
-    has to learn as tokens. where: what stands before the fields' names in refusals.
-    """
+    """The options of one choice."""
 
     sampling: Sampling
     seed: int | None
+    """Its own, if it has one apart from the request's; -1 asks for a random one."""
     max_tokens: int | None
+    """None leaves it to the dialect and the context; 0 asks for the echo alone."""
     stops: tuple[str, ...]
+    """Strings that end it."""
     bad_words: tuple[str, ...] = ()
+    """Texts; `samplings` turns them into tokens."""
     where: str = field(default="", compare=False)
+    """The prefix of the fields' names in error messages."""
 
 
 def read_choice_options(request: ChatRequest | CompletionRequest) -> tuple[ChoiceOptions, ...]:
-    """Read the wishes of all drawn choices, the same for every prompt; raises ApiError 400 naming the field at fault.
+    """Return the options of all drawn choices, the same for every prompt; raise ApiError 400 naming the field at fault.
 
-    What an entry of `choice_params` names stands for its choice in place of the request's; what it does not name
-    is the request's.
+    The fields in an entry of `choice_params` replace the request's for that choice; all others are the request's.
     """
     common = _wish(Members({**request.body.fields, "seed": None}), _least(request))
     if request.choice_params is None:
@@ -63,7 +62,7 @@ def _overridden(
         return common
     check_choice(request.dialect, own, where)
     replaced = {"seed"}
-    if not own.keys().isdisjoint(_LIMITS):  # two names of one thing
+    if not own.keys().isdisjoint(_LIMITS):  # two names of one option
         replaced |= set(_LIMITS)
     base = {name: value for name, value in request.body.fields.items() if name not in replaced | set(_LONG)}
     wish = _wish(Members({**base, **own}, where), _least(request))
@@ -83,10 +82,10 @@ def _overridden(
 def samplings(
     wishes: Sequence[ChoiceOptions], limits: Sequence[int], spell: Spell, vocabulary: int
 ) -> tuple[Sampling, ...]:
-    """How each choice is drawn, when its limit is known and the model's words are.
+    """Return how each choice is drawn, once its limit and the tokens of its bad words are known.
 
     spell: gives the tokens of bad words. vocabulary: its size. Raises ApiError 400 for tokens that do not exist, and
-    for a least above the limit.
+    for a min_tokens above the limit.
     """
     found: dict[ChoiceOptions, Sampling] = {}
     for wish, limit in zip(wishes, limits, strict=True):
@@ -99,7 +98,7 @@ def samplings(
 
 
 def _least(request: ChatRequest | CompletionRequest) -> int:
-    """The fewest new tokens: none where the prompt comes back, and with it what the model thinks of it."""
+    """Return the fewest new tokens: 0 if the prompt is echoed, possibly with its log probabilities."""
     return 0 if isinstance(request, CompletionRequest) and request.echo else 1
 
 
@@ -115,7 +114,7 @@ def _wish(members: Members, least: int) -> ChoiceOptions:
 
 
 def _max_tokens(members: Members, least: int) -> int | None:
-    """`max_tokens` and its newer name; OpenAI refuses both together, here they only must not differ."""
+    """Return `max_tokens` or its newer name. OpenAI refuses both together; here they only must not differ."""
     found = {value for name in _LIMITS if (value := members.integer(name, least)) is not None}
     if len(found) > 1:
         names = " and ".join(f"'{members.called(name)}'" for name in _LIMITS)

@@ -1,8 +1,8 @@
-"""Which fields of a request the engine knows, and what becomes of the others.
+"""Which fields of a request the engine knows, and how it handles the others.
 
-A field is honoured or refused, never silently ignored. Three tables say so: fields that are read, fields
-that change nothing about the answer, and fields that pass only with a value that asks for nothing. Null
-asks for nothing in any field.
+A field is honoured or refused, never silently ignored. Three tables define this: fields that are read, fields that do
+not change the answer, and fields that are accepted only with a value that asks for nothing. Null asks for nothing in
+any field.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def check_fields(dialect: Dialect, fields: Mapping[str, JSON]) -> None:
 
 
 def check_choice(dialect: Dialect, own: Mapping[str, JSON], where: str) -> None:
-    """Refuse, with ApiError 400, what an entry of `choice_params` cannot set; `where` stands before the name."""
+    """Refuse, with ApiError 400, what an entry of `choice_params` cannot set; `where` is the prefix of the name."""
     for name in own:
         if name not in _PER_CHOICE_BY[dialect]:
             raise unknown(where + name)
@@ -118,5 +118,5 @@ def _check_neutral(param: str, value: JSON, neutral: tuple[JSON, ...] | None) ->
 
 
 def _same(value: JSON, harmless: JSON) -> bool:
-    """Equal, and neither of them a truth value where the other is a number (in Python, True == 1)."""
+    """Whether both are equal, and not one a boolean and the other a number (in Python, True == 1)."""
     return value == harmless and isinstance(value, bool) == isinstance(harmless, bool)

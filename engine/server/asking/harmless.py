@@ -1,4 +1,4 @@
-"""Fields that change nothing about an answer: they pass, and yet have to be what OpenAI says that they are."""
+"""Fields that do not change the answer: they are accepted, but must have the types that OpenAI gives them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _FLAGS = ("parallel_tool_calls", "store")
 _MOST_METADATA = 16
 
 HARMLESS = frozenset({*_TEXTS, *_FLAGS, "metadata", "prompt_cache_options"})
-"""All that is checked here."""
+"""All fields that are checked here."""
 
 
 def check_harmless(members: Members) -> None:
-    """Raise ApiError 400 naming one that has the wrong type."""
+    """Raise ApiError 400 naming a field that has the wrong type."""
     for name in _TEXTS:
         value = members.get(name)
         if value is not None and not isinstance(value, str):

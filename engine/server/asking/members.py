@@ -13,38 +13,38 @@ from nproxy.openai.refusals import above, below, wrong_type
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """An object that a client sent. `where`: what stands before its members' names in a refusal, such as "a.0.".
+    """An object that a client sent. `where`: the prefix of its members' names in error messages, such as "a.0.".
 
-    Null is as good as absent. What has another type, or lies outside its bounds, raises ApiError 400.
+    Null counts as absent. A member of another type, or out of its bounds, raises ApiError 400.
     """
 
     values: Mapping[str, JSON]
     where: str = ""
 
     def get(self, name: str) -> JSON:
-        """The member as it came; None where it is absent."""
+        """Return the member as it came; None if it is absent."""
         return self.values.get(name)
 
     def called(self, name: str) -> str:
-        """The member's name for the client."""
+        """Return the member's name for the client."""
         return self.where + name
 
     def flag(self, name: str) -> bool:
-        """A boolean, false where absent."""
+        """Return a boolean, False if absent."""
         value = self.get(name)
         if value is not None and not isinstance(value, bool):
             raise wrong_type(self.called(name), "a boolean", value)
         return bool(value)
 
     def object(self, name: str) -> Mapping[str, JSON]:
-        """An object, empty where absent."""
+        """Return an object, empty if absent."""
         value = self.get(name)
         if value is not None and not isinstance(value, dict):
             raise wrong_type(self.called(name), "an object", value)
         return value or {}
 
     def integer(self, name: str, least: int, most: int | None = None) -> int | None:
-        """An integer from `least` on, up to `most` where that is given."""
+        """Return an integer of at least `least`, and at most `most` if that is given; None if absent."""
         value = self.get(name)
         if value is None:
             return None
@@ -57,7 +57,7 @@ class Members:
         return value
 
     def number(self, name: str, default: float, least: float, most: float) -> float:
-        """A number between `least` and `most`."""
+        """Return a number between `least` and `most`, or the default if absent."""
         value = self.get(name)
         if value is None:
             return default
@@ -72,10 +72,10 @@ class Members:
 
 
 def _short(value: float) -> str:
-    """A number as it may stand in a message; an integer may be beyond all floats."""
+    """Return a number for an error message; an integer may be larger than any float."""
     return f"{value:g}" if isinstance(value, float) else shorten(str(value))
 
 
 def is_integer(value: JSON) -> TypeGuard[int]:
-    """Whether a JSON value is an integer; in Python, True is one too."""
+    """Whether a JSON value is an integer, and not a boolean (in Python, True is an int)."""
     return isinstance(value, int) and not isinstance(value, bool)

@@ -1,4 +1,4 @@
-"""A request as the engine works on it: its own fields parsed once, then only read."""
+"""A request in the form that the engine works with: its own fields are parsed once, then only read."""
 
 from __future__ import annotations
 
@@ -16,43 +16,43 @@ from nproxy.openai.requests import ChatRequest, CompletionRequest
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a client asked for, apart from the prompt.
-
-    seed: of choice 0 of each prompt, counted up from there; None asks for a random one. wishes: what each of a
-    prompt's n choices is to be. stop_tokens: ids that end a choice, beside the model's own unless ignore_eos.
-    chat: None in a completion. structure: what the answers are to look like.
-    telling: what is told of tokens beside their text.
-    """
+    """What a client asked for, apart from the prompt."""
 
     request: ChatRequest | CompletionRequest
     wishes: tuple[ChoiceOptions, ...]
+    """The options of each of a prompt's choices."""
     seed: int | None
+    """Of choice 0 of each prompt, counted up from there; None asks for a random one."""
     stop_tokens: frozenset[int]
+    """Ids that end a choice, besides the model's own unless ignore_eos is set."""
     ignore_eos: bool
     chat: Chat | None
+    """None in a completion."""
     structure: Structure | None
+    """What the answers must match; None for no restriction."""
     telling: OutputOptions
+    """What is returned about tokens besides their text."""
 
     @property
     def echoes(self) -> bool:
-        """Whether the prompt's text comes back with each choice."""
+        """Whether each choice begins with the prompt's text."""
         return isinstance(self.request, CompletionRequest) and self.request.echo
 
     @property
     def drawn_logprobs(self) -> int | None:
-        """As in Add; best_of chooses by them, told or not."""
+        """As in Add. best_of needs them to choose, whether or not the client gets them."""
         chosen = 0 if self.request.drawn > self.request.n else None
         return chosen if self.telling.logprobs is None else self.telling.logprobs
 
     @property
     def prompt_logprobs(self) -> int | None:
-        """As in Add: what is told of the prompt, by itself or with an echo."""
+        """As in Add: what is returned about the prompt, by itself or with an echo."""
         told = [self.telling.prompt_logprobs, self.telling.logprobs if self.echoes else None]
         return max([one for one in told if one is not None], default=None)
 
 
 def read_order(request: ChatRequest | CompletionRequest, most_logprobs: int = MOST_LOGPROBS) -> Order:
-    """Read the engine's own fields; raises ApiError 400 naming the field at fault.
+    """Read the engine's own fields; raise ApiError 400 naming the field at fault.
 
     most_logprobs: how many of the likeliest tokens may be asked for.
     """

@@ -1,4 +1,4 @@
-"""What the client is told of tokens, beside their text."""
+"""What the client gets about tokens, besides their text."""
 
 from __future__ import annotations
 
@@ -10,33 +10,34 @@ from nproxy.openai.errors import invalid_request
 from nproxy.openai.requests import ChatRequest, CompletionRequest
 
 MOST_LOGPROBS = 20
-"""OpenAI's limit of `top_logprobs`, and ours unless the operator sets another."""
+"""OpenAI's limit of `top_logprobs`, and the engine's unless the operator sets another."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputOptions:
-    """logprobs: how many of the likeliest tokens are told with each drawn one; None tells no log probabilities.
-
-    prompt_logprobs: the same for the prompt's tokens, in a field of their own. ids: token ids come with the answer.
-    as_ids: a token is written as its id, not as its text. special: special tokens are text. keep_stop: the stop
-    string or token that ended a choice stays in its text.
-    """
+    """What is returned about tokens."""
 
     logprobs: int | None = None
+    """How many of the likeliest tokens are returned with each drawn one; None returns no log probabilities."""
     prompt_logprobs: int | None = None
+    """The same for the prompt's tokens, in a field of their own."""
     ids: bool = False
+    """Whether token ids come with the answer."""
     as_ids: bool = False
+    """Whether a token is written as its id, not as its text."""
     special: bool = False
+    """Whether special tokens are part of the text."""
     keep_stop: bool = False
+    """Whether the stop string or token that ended a choice stays in its text."""
 
     @property
     def tokens(self) -> bool:
-        """Whether anything is told of single tokens."""
+        """Whether anything is returned about single tokens."""
         return self.logprobs is not None or self.ids
 
 
 def read_output_options(request: ChatRequest | CompletionRequest, most_logprobs: int) -> OutputOptions:
-    """Read the fields; raises ApiError 400 naming the one at fault.
+    """Read the fields; raise ApiError 400 naming the field at fault.
 
     Chat has `logprobs` (a boolean) and `top_logprobs`, legacy completions a number in `logprobs`.
     """

@@ -1,4 +1,6 @@
-"""Whose prompts share computed blocks: who can see that a prompt was computed before learns something of it."""
+"""Which requests share computed blocks. A client that can see that a prompt was computed before learns
+something about it.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,15 @@ from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.refusals import wrong_type
 
 _KEYS = ("authorization", "api-key", "x-api-key")  # OpenAI's, Azure's, Anthropic's
-_SECRET = secrets.token_bytes(16)  # so that nobody who reads the core's memory can try keys
+_SECRET = secrets.token_bytes(16)  # so that somebody who reads the core's memory cannot try keys
 
 
 def salt_of(headers: Mapping[str, str], fields: Mapping[str, JSON]) -> str:
-    """The salt of a request: of its API key, and of `cache_salt`, by which a client parts its own users.
+    """Return the salt of a request, made from its API key and from `cache_salt`, by which a client separates its own
+    users.
 
-    Empty where there is neither: all such requests share. headers: by their lower-case names, or any case in a
-    multidict. Raises ApiError 400 for a `cache_salt` that is no text.
+    Empty if there is neither: all such requests share. headers: with lower-case names, or a case-insensitive multidict.
+    Raises ApiError 400 for a `cache_salt` that is no text, or empty.
     """
     own = Members(fields).get("cache_salt")
     if own is not None and not isinstance(own, str):

@@ -1,6 +1,6 @@
-"""How the tokens of a choice are drawn: the request's sampling fields, read and settled.
+"""How the tokens of a choice are drawn: the request's sampling fields.
 
-Names and bounds are OpenAI's, or vLLM's where OpenAI has no such field.
+Names and bounds are OpenAI's, or vLLM's if OpenAI has no such field.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ FIELDS = frozenset(
         "top_p",
     }
 )
-"""All that is read here; a choice may have its own of each."""
+"""All fields that are read here; a choice may have its own of each."""
 
 MOST_WORDS = 1024
-"""Bad words that a request may have, over all of its choices."""
+"""The most bad words of a request, over all of its choices."""
 
 Spell = Callable[[tuple[str, ...]], tuple[tuple[int, ...], ...]]
-"""Gives the token sequences of bad words."""
+"""Returns the token sequences of bad words."""
 
 _LONGEST_WORD = 256  # characters
 _MOST_BIASES = 1024  # vLLM's
-_MOST_TOKENS = 1 << 20  # more than any vocabulary holds; how many this one has is known later
+_MOST_TOKENS = 1 << 20  # more than any vocabulary holds; the size of this one is not known here
 _TOO_LONG = "array_above_max_length"
 _GREEDY_BELOW = 1e-5  # dividing logits by less overflows, and draws the likeliest token anyway
 _ALL_TOKENS = 1 << 30  # more than any vocabulary holds: a top_k beyond it asks for nothing
 
 
 def read_sampling(members: Members) -> Sampling:
-    """Read all but bad_words, which take a tokenizer; raises ApiError 400 naming the field at fault."""
+    """Read all fields except bad_words, which need a tokenizer; raise ApiError 400 naming the field at fault."""
     return replace(
         _distribution(members),
         presence_penalty=members.number("presence_penalty", 0.0, -2.0, 2.0),
@@ -101,7 +101,7 @@ def _allowed_tokens(members: Members) -> tuple[int, ...] | None:
 
 
 def read_tokens(members: Members, name: str) -> tuple[int, ...] | None:
-    """A list of token ids, each once, in order; None where it is absent. Raises ApiError 400 naming the place."""
+    """Return a list of token ids, each once, sorted; None if it is absent. Raises ApiError 400 naming the place."""
     value, called = members.get(name), members.called(name)
     if value is None:
         return None
@@ -117,7 +117,7 @@ def read_tokens(members: Members, name: str) -> tuple[int, ...] | None:
 
 
 def read_bad_words(members: Members) -> tuple[str, ...]:
-    """The texts of `bad_words`; raises ApiError 400 naming the place."""
+    """Return the texts of `bad_words`; raise ApiError 400 naming the place."""
     value, name = members.get("bad_words"), members.called("bad_words")
     if value is None:
         return ()
@@ -142,9 +142,9 @@ def _bound(name: str, values: list[JSON], most: int) -> None:
 
 
 def settle(sampling: Sampling, bad_words: tuple[tuple[int, ...], ...], vocabulary: int, where: str) -> Sampling:
-    """Put the words' tokens in, and see that all tokens exist; raises ApiError 400 naming the field.
+    """Insert the bad words' tokens, and check that all tokens exist; raise ApiError 400 naming the field.
 
-    vocabulary: its size. where: what stands before the fields' names.
+    vocabulary: its size. where: the prefix of the fields' names.
     """
     for name, highest in {
         "logit_bias": max([token for token, _ in sampling.logit_bias], default=0),
@@ -157,14 +157,18 @@ def settle(sampling: Sampling, bad_words: tuple[tuple[int, ...], ...], vocabular
 
 
 def speller(tokenizer: Tokenizer) -> Spell:
-    """What spells the bad words of one request: each word once, and the same list for all choices that share one."""
+    """Return a function that spells the bad words of one request: each word once, with one list for all choices that
+    share it.
+    """
     spellings = cache(lambda word: _spellings(word, tokenizer))
     return cache(lambda words: tuple(sorted({tokens for word in words for tokens in spellings(word)})))
 
 
 def _spellings(word: str, tokenizer: Tokenizer) -> list[tuple[int, ...]]:
-    """A word's tokens at the beginning of a text, and those behind a space where that is spelled as one word, too."""
-    word = word.lstrip() or word  # white space is one, too
+    """Return a word's tokens at the beginning of a text, and those after a space if that is spelled as one
+    word, too.
+    """
+    word = word.lstrip() or word  # white space alone is a word, too
     bare, spaced = tokenizer.encode_chat(word), tokenizer.encode_chat(" " + word)
     apart = len(spaced) == len(bare) and spaced[:1] != bare[:1]
     return [tokens for tokens in ([bare, spaced] if apart else [bare]) if tokens]  # a normalizer may leave nothing

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from nproxy.openai.jsonvalue import JSON
 
 _SAID = frozenset({"additionalProperties", "patternProperties", "unevaluatedProperties"})
-"""What says which other properties there may be."""
+"""Keywords that say which other properties there may be."""
 _JOINED = frozenset({"allOf", "anyOf", "oneOf", "$ref", "$dynamicRef"})
-"""Beside `properties`, these name further ones of the same object."""
+"""Next to `properties`, these add further properties of the same object."""
 _CONDITIONS = frozenset({"if", "not", "dependentSchemas", "dependencies"})
 _BY_NAME = ("properties", "$defs", "definitions")
 _LISTED = ("allOf", "anyOf", "oneOf", "prefixItems")
@@ -17,13 +17,14 @@ _SINGLE = ("items", "additionalProperties", "contains")
 
 
 class _PutTogether(Exception):
-    """An object of the schema is put together of several."""
+    """An object of the schema is composed of several schemas."""
 
 
 def closed(schema: JSON) -> JSON:
-    """The schema with `additionalProperties: false` in each object that has `properties` and says nothing of others.
+    """Return the schema with `additionalProperties: false` in each object that has `properties` and says nothing about
+    others.
 
-    It stays as it is where an object is put together of several schemas, which would forbid each other's properties.
+    It stays unchanged if an object is composed of several schemas, which would forbid each other's properties.
     """
     try:
         return _closed(schema)

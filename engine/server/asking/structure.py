@@ -1,10 +1,10 @@
-"""What an answer must look like: a client's fields become one text, which is compiled here and in the core.
+"""What an answer must match: a client's fields become one text, which is compiled by the server and in the core.
 
-The text is llguidance's: a JSON list of grammars in its Lark dialect, of which the first is the answer's
-and may name the others as `@name`. One thing is added: an entry may hold "gbnf" in place of "lark_grammar",
-and becomes Lark where it is compiled. Nothing is compiled here, so nothing here is slow.
+The text is llguidance's: a JSON list of grammars in its Lark dialect, of which the first is the answer's and may refer
+to the others as `@name`. One extension: an entry may hold "gbnf" in place of "lark_grammar"; it is turned into Lark
+when it is compiled. Nothing is compiled here, so nothing here is slow.
 
-A rule is a piece of Lark that may stand inside a grammar: `text_rule`, `json_rule` and the like make some.
+A rule is a piece of Lark that may be used inside a grammar; `text_rule`, `json_rule` and others make some.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nproxy.openai.jsonvalue import JSON, loads
 from nproxy.openai.refusals import empty_array, missing, wrong_type
 
 # At most once between two parts of a JSON text: a space, or a line break and an indent. Without a bound a
-# small model can go on with spaces until its tokens are used up.
+# small model may write spaces until its tokens are used up.
 _WHITESPACE = r"[ ]|\n[ ]{0,24}|\n\t{0,8}"
 _OPTIONS = "x-guidance"  # a schema's key for llguidance itself; "lenient" there would ignore keywords
 _MOST_CHOICES = 1024
@@ -40,26 +40,26 @@ class Structure:
 
 
 def text_rule(text: str) -> str:
-    """The rule of exactly this text."""
+    """Return the rule of exactly this text."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def token_rule(token: int) -> str:
-    """The rule of one token, by its id: the way to name a special token."""
+    """Return the rule of one token, by its id, which is the way to refer to a special token."""
     return f"<[{token}]>"
 
 
 def regex_rule(pattern: str) -> str:
-    """The rule of a regular expression (Rust's syntax, matched as a whole; no look-around)."""
+    """Return the rule of a regular expression (Rust's syntax, matched as a whole; no look-around)."""
     return f"/{_escaped(pattern)}/"
 
 
 def json_rule(schema: JSON, where: str) -> str:
-    """The rule of the JSON texts that a schema takes, with bounded whitespace inside and none around.
+    """Return the rule of the JSON texts that a schema accepts, with bounded whitespace inside and none around.
 
-    Objects end with their properties; see `closed`. Raises ApiError 400 naming `where` for what is no schema at all.
+    Objects have no further properties; see `closed`. Raises ApiError 400 naming `where` for what is no schema at all.
     Keywords that cannot be enforced are refused when the grammar is compiled; those that JSON Schema does not know are
-    notes, as it says.
+    annotations, as it says.
     """
     schema = {} if schema is True else closed(without_annotations(schema))
     if not isinstance(schema, dict):
@@ -70,19 +70,21 @@ def json_rule(schema: JSON, where: str) -> str:
 
 
 def any_rule(rules: Sequence[str]) -> str:
-    """The rule of what one of these takes."""
+    """Return the rule of what one of these rules accepts."""
     return f"({' | '.join(rules)})"
 
 
 def free_text_to(name: str, marker: str | int) -> str:
-    """The line that defines rule `name`: any text up to the first `marker`, and the marker, a text or a token's id."""
+    """Return the line that defines rule `name`: any text up to the first `marker`, and the marker, a text
+    or a token's id.
+    """
     if isinstance(marker, int):
         return f"{name}: /(?s:.*)/ {token_rule(marker)}"
     return f"{name}[lazy]: /(?s:.*)/ {text_rule(marker)}"
 
 
 def grammar_of(start: str, *definitions: str) -> str:
-    """A grammar that begins with the rule `start`; definitions: lines of Lark that it uses."""
+    """Return a grammar that begins with the rule `start`; definitions: lines of Lark that it uses."""
     return _listed([{"lark_grammar": "\n".join([f"start: {start}", *definitions])}])
 
 
@@ -91,7 +93,7 @@ def _listed(grammars: Sequence[Mapping[str, str]]) -> str:
 
 
 def _escaped(pattern: str) -> str:
-    """A pattern as it may stand between slashes: no bare slash, no bare line break."""
+    """Return a pattern that can be written between slashes: without bare slashes and line breaks."""
     parts = re.findall(r"\\.|[^\\]|\\$", pattern, re.DOTALL)
     return "".join([_ESCAPES.get(part, part) for part in parts])
 
@@ -103,10 +105,10 @@ _ESCAPES = {"/": r"\/", "\n": r"\n", "\r": r"\r", "\\\n": r"\n", "\\\r": r"\r"}
 
 
 def read_structure(fields: Mapping[str, JSON]) -> Structure | None:
-    """What the request asks its answers to look like; None where it leaves that open.
+    """Return what the request's answers must match; None if it does not say.
 
-    Several fields may say the same, as clients that know neither the server nor its age send them. Raises ApiError 400
-    naming the field at fault: one of them that is malformed, or says something else than another.
+    Several fields may ask for the same structure: some clients send it under the names of two versions of a server.
+    Raises ApiError 400 naming the field at fault: a malformed one, or one that asks for something else.
     """
     found: list[Structure] = []
     for name, read in _READERS.items():
@@ -121,7 +123,7 @@ def read_structure(fields: Mapping[str, JSON]) -> Structure | None:
 
 
 def _response_format(value: JSON, where: str) -> str | None:
-    """OpenAI's three kinds; llama.cpp's schema inside json_object is taken as well."""
+    """OpenAI's three kinds; llama.cpp's schema inside json_object is accepted as well."""
     form = _object(value, where)
     match kind := form.get("type"):
         case "text":
@@ -147,7 +149,7 @@ def _response_format(value: JSON, where: str) -> str | None:
 
 
 def _named_schema(value: JSON, where: str) -> str:
-    """OpenAI's envelope of a schema. It is enforced with `strict` and without: there is no looser way here."""
+    """OpenAI's envelope of a schema. The schema is enforced with `strict` and without: there is no looser way here."""
     if value is None:
         raise missing(where)
     form = _object(value, where)
@@ -206,7 +208,7 @@ def _choice(value: JSON, where: str) -> str:
 
 
 def _grammar(value: JSON, where: str) -> str:
-    """llama.cpp's GBNF, or llguidance's Lark; the sign of a GBNF rule tells them apart."""
+    """llama.cpp's GBNF, or llguidance's Lark; the `::=` of GBNF rules distinguishes them."""
     text = _text(value, where)
     if "::=" in text:
         return _listed([{"gbnf": text}])

@@ -23,8 +23,11 @@ _WORDS: Mapping[str | None, Choice] = {None: "auto", "none": "none", "auto": "au
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function that may be called. parameters: the JSON schema of its arguments; strict: calls must match it.
-    where: the request's field of that schema."""
+    """A function that may be called.
+
+    parameters: the JSON schema of its arguments. strict: calls must match it. where: the request's field of that
+    schema.
+    """
 
     name: str
     parameters: JSON
@@ -34,9 +37,11 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """listed: the tools for the chat template, as they came. functions: those that may be called, which
-    `tool_choice` may narrow. choice: whether there must be a call, and whether of one function. parallel: whether
-    there may be several."""
+    """The tools of a request.
+
+    listed: the tools for the chat template, as they came. functions: those that may be called; `tool_choice` may narrow
+    them. choice: whether there must be a call, and whether of one function. parallel: whether there may be several.
+    """
 
     listed: tuple[Mapping[str, JSON], ...]
     functions: tuple[Function, ...]
@@ -45,18 +50,18 @@ class Tools:
 
     @property
     def names(self) -> frozenset[str]:
-        """Of the functions that may be called."""
+        """The names of the functions that may be called."""
         return frozenset([function.name for function in self.functions])
 
     @property
     def bound(self) -> bool:
-        """Whether an answer with a call has to be held to some form, and not only the model's own mind."""
+        """Whether an answer with a call must be constrained, and is not left to the model."""
         narrowed = len(self.functions) < len(self.listed)
         return self.choice != "auto" or narrowed or any(function.strict for function in self.functions)
 
 
 def read_tools(fields: Mapping[str, JSON]) -> Tools | None:
-    """Read the request's tools; None where nothing may be called. Raises ApiError 400 naming the field at fault."""
+    """Read the request's tools; None if nothing may be called. Raises ApiError 400 naming the field at fault."""
     for old, new in _OLD_FIELDS.items():
         if (value := fields.get(old)) not in (None, "none", "auto") and not (old == "functions" and value == []):
             raise invalid_request(
@@ -81,7 +86,7 @@ def read_tools(fields: Mapping[str, JSON]) -> Tools | None:
 
 
 def _list(value: JSON, where: str) -> list[Mapping[str, JSON]]:
-    """An array of objects; empty where there is none."""
+    """Return an array of objects; empty if there is none."""
     if value is None:
         return []
     if not isinstance(value, list):
@@ -113,7 +118,7 @@ def _function(tool: Mapping[str, JSON], where: str) -> Function:
 
 
 def _inner(tool: Mapping[str, JSON], where: str) -> Mapping[str, JSON]:
-    """The function of a tool; nothing else is a tool here."""
+    """Return the function of a tool; other kinds of tools are refused."""
     kind, inner = tool.get("type"), tool.get("function")
     if kind is None:
         raise missing(f"{where}.type")
@@ -144,7 +149,7 @@ def _name(function: Mapping[str, JSON], where: str) -> str:
 
 
 def _choice(value: JSON) -> tuple[Choice, frozenset[str] | None]:
-    """What `tool_choice` asks for, and the names it allows (None: all)."""
+    """Return what `tool_choice` asks for, and the names that it allows (None: all)."""
     if (value is None or isinstance(value, str)) and value in _WORDS:
         return _WORDS[value], None
     if isinstance(value, dict) and value.get("type") == "function":

@@ -1,1 +1,1 @@
-"""The endpoints beside chat and completions; what their handlers share stands in common."""
+"""The endpoints besides chat and completions; what their handlers share is in common."""

@@ -1,4 +1,4 @@
-"""What every endpoint's handler needs: the engine's state, the request's body, and JSON for an answer."""
+"""What every endpoint's handler needs: the engine's state, the request's body, and JSON answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _Asked = TypeVar("_Asked")
 
 
 async def read(request: web.Request, parse: Callable[[Body], _Asked]) -> _Asked:
-    """Read the body, and what it asks for; a large one is parsed off the event loop.
+    """Read and parse the body; a large one is parsed off the event loop.
 
     Raises ApiError, as `parse` does too.
     """
@@ -31,10 +31,10 @@ async def read(request: web.Request, parse: Callable[[Body], _Asked]) -> _Asked:
 
 
 async def _read(request: web.Request) -> bytes:
-    """The body, decoded from gzip or deflate.
+    """Return the body, decoded from gzip or deflate.
 
-    Raises ApiError: 408 when it does not come in time, 415 for another content-encoding, 400 for a body that breaks
-    off or cannot be decoded, 413 for one that is too large then.
+    Raises ApiError: 408 if it does not come in time, 415 for another content-encoding, 400 for a body that breaks off
+    or cannot be decoded, 413 for one that is too large when decoded.
     """
     decoder = Decoder(request.headers.get(hdrs.CONTENT_ENCODING), request.client_max_size)
     try:

@@ -1,4 +1,4 @@
-"""POST /v1/embeddings: texts, or lists of token ids, each to one vector."""
+"""POST /v1/embeddings: one vector for each text or list of token ids."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from nproxy.openai.typed import unknown
 
 _MOST_INPUTS = 2048
 _MOST_TOKENS = 300_000
-"""In one request; both are OpenAI's limits."""
+"""In one request; both limits are OpenAI's."""
 
 _FIELDS = frozenset({"model", "input", "encoding_format", "dimensions", "user"})
 _FORMATS = ("float", "base64")
 
 
 async def embeddings(request: web.Request) -> web.Response:
-    """Answer with one vector for each input, in order; raises ApiError 400 where the model gives none."""
+    """Answer with one vector for each input, in order; raise ApiError 400 if the model makes none."""
     serving = request.app[SERVING]
     with serving.request():
         asked = await read(request, lambda body: _read_asked(Members(body.fields)))
@@ -90,5 +90,5 @@ def _data(vectors: Sequence[tuple[float, ...]], pooling: Pooling, asked: _Asked)
 
 
 def _base64(vector: Sequence[float]) -> str:
-    """The values as little-endian 32-bit floats, which is what OpenAI's clients unpack."""
+    """Return the values as little-endian 32-bit floats in base64, which OpenAI's clients unpack."""
     return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()

@@ -38,7 +38,9 @@ async def tokenize(request: web.Request) -> web.Response:
 
 
 async def detokenize(request: web.Request) -> web.Response:
-    """POST /detokenize {"tokens"}: {"prompt"}, special tokens written out, so that tokenizing gives them again."""
+    """POST /detokenize {"tokens"}: {"prompt"}, with special tokens written out, so that tokenizing it gives the tokens
+    again.
+    """
     serving = request.app[SERVING]
     with serving.request():
         tokens = await read(request, lambda body: _read_tokens(body.fields, serving))
@@ -61,10 +63,10 @@ async def tokenizer_info(request: web.Request) -> web.Response:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What is to be tokenized: a text, or a chat that the model's template writes out.
+    """What is to be tokenized: a text, or a chat that the model's template writes.
 
-    special: the text gets the tokens that begin a prompt (BOS). strings: each token is shown as the vocabulary
-    spells it, too.
+    special: whether the text gets the tokens that begin a prompt (BOS). strings: whether each token's spelling in the
+    vocabulary is returned, too.
     """
 
     source: str | Chat
@@ -72,7 +74,7 @@ class _Asked:
     strings: bool
 
     def tokens(self, tokenizer: Tokenizer) -> tuple[list[int], list[str] | None]:
-        """The tokens, and their spellings where they are asked for; raises ApiError 400 for what is too long."""
+        """Return the tokens, and their spellings if they are asked for; raise ApiError 400 for what is too long."""
         text = render(self.source, tokenizer) if isinstance(self.source, Chat) else self.source
         if len(text) > _LONGEST:
             raise _too_long("messages" if isinstance(self.source, Chat) else "prompt", f"{len(text)} characters")
@@ -127,7 +129,7 @@ def _read_tokens(fields: Mapping[str, JSON], serving: Serving) -> list[int]:
 
 
 def _check_model(model: JSON, serving: Serving) -> None:
-    """The model may be left out: there is one tokenizer here, of the model and its adapters."""
+    """Check the model's name, which may be left out: the model and its adapters share one tokenizer."""
     if model is None:
         return
     if not isinstance(model, str):

@@ -1,4 +1,4 @@
-"""Answers held to calls, where a request wants that: in the family's own form, by each function's schema."""
+"""Answers constrained to calls, if a request wants that: in the family's own syntax, with each function's schema."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from engine.server.asking.structure import any_rule, free_text_to, json_rule, re
 from engine.server.asking.tools import Function, Tools
 from engine.text.parsers.families import HARMONY
 
-_MOST_CALLS = 32  # under a grammar a small model might go on with calls for ever
+_MOST_CALLS = 32  # under a grammar a small model might write calls forever
 
 Token = Callable[[str], int | None]
-"""The id of a mark that is a special token, None for one that is text like any other."""
+"""Returns the id of a mark that is a special token, None for one that is ordinary text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Calls as a family's models write them; the texts may hold marks.
-
-    call: what stands before a call's name, before its arguments and behind them. begin, between, end: what stands
-    around the calls; between is None where an answer has one at most. bare: characters that a call may begin with
-    where no mark does; words then do not begin with them.
-    """
+    """Calls as a family's models write them; the texts may contain marks."""
 
     call: tuple[str, str, str]
+    """What comes before a call's name, before its arguments and after them."""
     begin: str = ""
+    """What comes before the first call."""
     between: str | None = ""
+    """What comes between calls; None if an answer has at most one."""
     end: str = ""
+    """What comes after the last call."""
     bare: str = ""
+    """Characters that a call may begin with if no mark does; plain text then does not begin with them."""
 
 
 _JSON_CALL = ('{"name": "', '", "arguments": ', "}")
@@ -64,12 +64,17 @@ class Rule:
 
 
 def calls_rule(tools: Tools, family: str, token: Token) -> Rule:
-    """An answer of calls and nothing else; raises ApiError 400 for a function's schema that is none."""
+    """Return the rule of an answer of calls and nothing else; raise ApiError 400 for a function's schema
+    that is none.
+    """
     return Rule(_calls(tools, _FORMS[family], token))
 
 
 def calls_or_words_rule(tools: Tools, family: str, token: Token) -> Rule:
-    """Words, calls, or words and then calls. What looks like a call is one that the functions take."""
+    """Return the rule of text, calls, or text and then calls.
+
+    What looks like a call must be a valid call of a function.
+    """
     form = _FORMS[family]
     if form.bare:
         words = rf"(\s*[^\s{re.escape(form.bare)}](?s:.*))?"
@@ -87,7 +92,7 @@ def calls_or_words_rule(tools: Tools, family: str, token: Token) -> Rule:
 
 
 def text_with_marks(text: str, token: Token) -> str:
-    """The rule of a text with marks in it; none at all for no text."""
+    """Return the rule of a text with marks in it; empty for no text."""
     rules = []
     for piece in filter(None, _MARK.split(text)):
         number = token(piece)
@@ -96,7 +101,7 @@ def text_with_marks(text: str, token: Token) -> str:
 
 
 def _calls(tools: Tools, form: Form, token: Token, *, opened: int = 0) -> str:
-    """The calls' rule, less so many characters at their beginning."""
+    """Return the calls' rule without the first `opened` characters."""
     one = _one_of(tools.functions, form, token)
     first, begin = one, form.begin[opened:]
     if opened and not form.begin:

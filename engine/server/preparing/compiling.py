@@ -1,9 +1,9 @@
 """Grammars on their way to the core: each text is first tried in a process of its own.
 
-What a client sends can make the compiler recurse until its stack is full, or compute until the end of days, and
-neither can be stopped inside a process. So a grammar is tried where nothing else lives: it is the client's error
-when that process dies of it or of too much processor time, and a new process is started for the next one. How long
-a trial lasts by the clock says more of the machine than of the grammar: that is the client's to ask again.
+A client's grammar can make the compiler recurse until its stack is full, or compute without end, and neither can be
+stopped inside a process. So a grammar is tried in a process that does nothing else. If that process dies of it, or of
+too much processor time, that is the client's error, and a new process is started for the next grammar. How long a trial
+lasts in wall-clock time depends more on the machine than on the grammar, so the client may then retry.
 """
 
 from __future__ import annotations
@@ -25,31 +25,32 @@ from engine.server.preparing.grammar_trial import TOO_LONG
 from engine.text.tokenizer import Tokenizer
 from nproxy.openai.errors import engine_unavailable, invalid_request, overloaded
 
-_TRIAL_SECONDS = 5.0  # of processor time; a schema of everyday size takes some milliseconds
-_WALL_SECONDS = 15.0  # the same on a machine that does much else
-_TOKEN_SECONDS = 0.25  # in a step, nobody's next token comes sooner
-_MEMORY = 8 << 30  # bytes of addresses, of which few are ever used
+_TRIAL_SECONDS = 5.0  # of processor time; a schema of usual size takes some milliseconds
+_WALL_SECONDS = 15.0  # the same on a busy machine
+_TOKEN_SECONDS = 0.25  # in a step, it would delay all sequences' next tokens by so much
+_MEMORY = 8 << 30  # bytes of address space, few of which are ever used
 _START_SECONDS = 60.0
 _KEPT = 64
-_MOST_WAITING = 8  # new grammars; those that have passed never wait
+_MOST_WAITING = 8  # new grammars; those that have passed before never wait
 _RETRY_SECONDS = 5
-_DYING_SECONDS = 5.0  # from its last word to its end, on a machine that does much else
+_DYING_SECONDS = 5.0  # from its last output to its end, on a busy machine
 _LINE = 16 << 20  # a text may grow when it is turned into Lark, or written as JSON
 
 
 class _Died(Exception):
-    """The process ended over a grammar: what that says of the grammar."""
+    """The process ended over a grammar; the message is what that says about the grammar."""
 
 
 class _Late(Exception):
-    """The process had to be ended, and whose fault it is nobody knows."""
+    """The process had to be ended, and it is unknown whether the grammar or the machine was at fault."""
 
 
 class Compiling:
-    """The process that tries grammars, started with the first. Owned by one event loop.
+    """The process that tries grammars, started with the first one. Owned by one event loop.
 
-    trial_seconds: what a grammar may take, and token_seconds: what one token of it may, in processor time;
-    wall_seconds: after what the server gives a trial up. memory: what the process may take, in bytes of addresses.
+    trial_seconds, token_seconds: the processor time that a grammar, and one token of it, may take. wall_seconds: the
+    wall-clock time after which the server gives up a trial. memory: the bytes of address space that the process may
+    take.
     """
 
     def __init__(
@@ -73,9 +74,10 @@ class Compiling:
         self._passed: OrderedDict[str, str] = OrderedDict()
 
     async def check(self, structure: Structure) -> Structure:
-        """The same as the core is to have it.
+        """Return the structure with the grammar that the core is to have.
 
-        Raises ApiError 400, naming the field, for what it could not follow; 429 and 503 for what may come again later.
+        Raises ApiError 400, naming the field, for a grammar that it could not follow; 429 and 503 if the client may
+        retry later.
         """
         try:
             return replace(structure, grammar=await self._passed_text(structure.grammar))
@@ -98,7 +100,7 @@ class Compiling:
         return self._passed[grammar]
 
     async def _tried(self, grammar: str) -> str:
-        if (text := self._passed.get(grammar)) is None:  # it may have passed for somebody else meanwhile
+        if (text := self._passed.get(grammar)) is None:  # it may have passed for another request in the meantime
             try:
                 text = await self._ask(await self._running(), grammar, self._wall_seconds)
             except _Died as error:
@@ -118,7 +120,7 @@ class Compiling:
             self._process.kill()
 
     async def close(self) -> int | None:
-        """End the process, if there is one, and give its code; the next grammar starts another."""
+        """End the process, if there is one, and return its code; the next grammar starts another."""
         self.kill()
         if self._process is None:
             return None
@@ -145,14 +147,14 @@ class Compiling:
                 "memory": self._memory,
             }
             process.stdin.write(json.dumps(settings).encode() + b"\n")
-        try:  # with a grammar that must pass, so that no client's pays for the start
+        try:  # first with a grammar that must pass, so that the start does not count against a client's
             await self._ask(process, grammar_of(text_rule("")), _START_SECONDS)
         except (_Died, _Late) as error:
             raise engine_unavailable("The engine cannot try grammars now.", retry_after=_RETRY_SECONDS) from error
         return process
 
     async def _ask(self, process: Process, grammar: str, seconds: float) -> str:
-        """The text that the process gives for a grammar; raises GrammarError with its reason, _Died or _Late."""
+        """Return the process's text for a grammar; raise GrammarError with its reason, _Died or _Late."""
         stdin, stdout = process.stdin, process.stdout
         if stdin is None or stdout is None:
             raise RuntimeError("the process has no pipes")
@@ -164,13 +166,13 @@ class Compiling:
         except TimeoutError as error:
             await self.close()
             raise _Late from error
-        except OSError:  # it died before it had read all
+        except OSError:  # it died before it had read everything
             line = b""
-        except BaseException:  # the client left, and the answer must not be taken for the next one's
+        except BaseException:  # the client disconnected; the answer must not be taken for that of the next grammar
             await self.close()
             raise
         if not line:
-            # It has died. To kill it would collect its code before the event loop does, which then knows none.
+            # It has died. Killing it would collect its exit code before the event loop does, which then has none.
             with suppress(TimeoutError):
                 await asyncio.wait_for(process.wait(), _DYING_SECONDS)
             if -(await self.close() or 0) == TOO_LONG:

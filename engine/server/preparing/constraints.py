@@ -1,4 +1,4 @@
-"""What an answer is held to: calls, a structure, or both, and reasoning before them."""
+"""What an answer is constrained to: calls, a structure, or both, and reasoning before them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ _LINE_BREAKS = regex_rule(r"\n{0,2}")
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """How the model at hand writes. token: its special tokens. thinking: the prompt has opened the reasoning."""
+    """The syntax of the loaded model.
+
+    token: its special tokens. thinking: whether the prompt has opened the reasoning.
+    """
 
     families: Families
     token: Token
@@ -28,10 +31,10 @@ class Writing:
 
 
 def hold(writing: Writing, tools: Tools | None, structure: Structure | None) -> Structure | None:
-    """What the answer is held to; None where it is free.
+    """Return what the answer must match; None if it is free.
 
-    A call that has to be made leaves no room for a structure; one that may be made stands beside it. Raises
-    ApiError 400 for a function's schema that is none.
+    If a call is required, the structure is not used; if calls are optional, the answer is a call or matches the
+    structure. Raises ApiError 400 for a function's schema that is none.
     """
     calls = tools is not None and tools.choice != "auto"
     rule = _answer(writing, tools, structure)
@@ -46,7 +49,7 @@ def hold(writing: Writing, tools: Tools | None, structure: Structure | None) -> 
 
 
 def _answer(writing: Writing, tools: Tools | None, structure: Structure | None) -> Rule | None:
-    """The rule of the answer behind any reasoning."""
+    """Return the rule of the answer after any reasoning."""
     family = writing.families.tools
     if tools is not None and family is not None:
         if tools.choice != "auto":
@@ -64,14 +67,14 @@ def _answer(writing: Writing, tools: Tools | None, structure: Structure | None) 
 
 
 def _said(writing: Writing, rule: Rule) -> Rule:
-    """The rule of what is said to the user: gpt-oss says it on a channel of its own."""
+    """Return the rule of what is said to the user: gpt-oss says it on a channel of its own."""
     if HARMONY not in (writing.families.tools, writing.families.reasoning):
         return rule
     return Rule(f"{text_with_marks('<|channel|>final<|message|>', writing.token)} {rule.start}", rule.lines)
 
 
 def _before(writing: Writing, *, words: bool) -> Rule | None:
-    """The rule of what may come before the answer. words: the answer may be any text."""
+    """Return the rule of what may come before the answer. words: the answer may be any text."""
     if HARMONY in (writing.families.tools, writing.families.reasoning):
         channel, message = (text_with_marks(mark, writing.token) for mark in ("<|channel|>", "<|message|>"))
         end = text_with_marks("<|end|><|start|>assistant", writing.token)
@@ -85,12 +88,12 @@ def _before(writing: Writing, *, words: bool) -> Rule | None:
     if writing.thinking:
         return Rule(f"reasoning {_LINE_BREAKS}", (line,))
     if words and writing.token(marks.begin) is None:
-        return None  # any text takes it in
+        return None  # any text includes it
     return Rule(f"({text_with_marks(marks.begin, writing.token)} reasoning {_LINE_BREAKS})?", (line,))
 
 
 def _grammar(rule: Rule, before: Rule | None, structure: Structure | None) -> str:
-    """One text of it all; the structure's own grammar is named as the rule wants it."""
+    """Return one text with everything; the structure's own grammar gets the name that the rule refers to."""
     start, lines = (rule.start, ()) if before is None else (f"{before.start} ({rule.start})", before.lines)
     grammars: list[Mapping[str, str]] = [{"lark_grammar": "\n".join([f"start: {start}", *lines, *rule.lines])}]
     if structure is not None:

@@ -1,11 +1,11 @@
-"""Where a grammar is tried before the core gets it: a process that may hang over it, or crash of it.
+"""Tries a grammar before the core gets it, in a process that may hang or crash because of it.
 
 `python -m engine.server.preparing.grammar_trial`, started by compiling.py. It reads lines of JSON: first an object with
 "compiler", the arguments of a Compiler, "trial_seconds" and "token_seconds", the processor time that a grammar and a
-token may take, and "memory", the addresses that this process may take, in bytes; then one grammar each. It answers
-each grammar with `{"grammar"}`, the text that the core is to have, or with `{"error"}`. The kernel ends it with the
-signal TOO_LONG over a grammar that takes longer: no thread gets a turn here while the library computes. It ends with
-its standard input.
+token may take, and "memory", the address space that this process may take, in bytes; then one grammar each. It answers
+each grammar with `{"grammar"}`, the text that the core is to have, or with `{"error"}`. If a grammar takes longer, the
+kernel ends the process with the signal TOO_LONG, because no other thread here runs while the library computes. The
+process ends with its standard input.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from contextlib import contextmanager, suppress
 from engine.errors import GrammarError
 from engine.grammar import Compiler, in_lark, reason
 
-_STACK = 4 << 20  # far less than in the core: what overflows a stack does so here
+_STACK = 4 << 20  # far less than in the core, so that a stack overflow happens here
 _TOKENS = 16
 
-TOO_LONG = getattr(signal, "SIGPROF", 27)  # Windows has no such clock, and the server's own decides alone
+TOO_LONG = getattr(signal, "SIGPROF", 27)  # Windows has no such timer; there the server's own timeout alone decides
 
 
 def main() -> None:
-    """Answer until there are no more lines; a grammar that is being tried then is left."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it reaches the whole foreground group; the server ends this
+    """Answer until there are no more lines; a grammar that is being tried then is abandoned."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the server ends this process
     threading.stack_size(_STACK)
     thread = ThreadPoolExecutor(1)
     settings = json.loads(sys.stdin.buffer.readline())
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def _bound(memory: int) -> None:
-    with suppress(ImportError, ValueError, OSError):  # not there on Windows, and of no effect on macOS
+    with suppress(ImportError, ValueError, OSError):  # does not exist on Windows, and has no effect on macOS
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
@@ -52,14 +52,14 @@ def _bound(memory: int) -> None:
 
 def _answer(compiler: Future[Compiler], grammar: str, trial_seconds: float, token_seconds: float) -> None:
     try:
-        made = compiler.result()  # its start is nobody's grammar
+        made = compiler.result()  # outside of the limit: its start does not count against a grammar
         with _no_longer_than(trial_seconds):
             grammar = in_lark(grammar)
             _try(made, grammar, token_seconds)
         answer = {"grammar": grammar}
     except GrammarError as error:
         answer = {"error": str(error)}
-    except BaseException:  # no memory, or a panic of the library's: as good as a crash
+    except BaseException:  # no memory, or a panic of the library: treated as a crash
         os._exit(1)
     sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
@@ -67,7 +67,7 @@ def _answer(compiler: Future[Compiler], grammar: str, trial_seconds: float, toke
 
 @contextmanager
 def _no_longer_than(seconds: float) -> Iterator[None]:
-    """Have this process ended when the body takes more processor time."""
+    """Have this process ended if the body takes more processor time."""
     if not hasattr(signal, "setitimer"):
         yield
         return
@@ -79,7 +79,7 @@ def _no_longer_than(seconds: float) -> Iterator[None]:
 
 
 def _try(compiler: Compiler, grammar: str, token_seconds: float) -> None:
-    """Compile, and follow a few tokens; raises GrammarError."""
+    """Compile, and follow a few tokens; raise GrammarError."""
     compiled = compiler.compile(grammar)
     matcher, mask = compiled.matcher, compiled.mask
     drawing, ends = random.Random(0), sum([1 << token for token in compiler.stop_tokens])
@@ -96,7 +96,7 @@ def _try(compiler: Compiler, grammar: str, token_seconds: float) -> None:
 
 
 def _some(mask: int, ends: int, drawing: random.Random) -> int:
-    """One of a mask's tokens, the first from a random place on; a stop token where there is no other."""
+    """Return one of a mask's tokens, the first at or above a random place; a stop token only if there is no other."""
     mask = mask & ~ends or mask
     above = mask >> drawing.randrange(mask.bit_length()) if mask else 0
     place = mask.bit_length() - above.bit_length()

@@ -1,7 +1,7 @@
-"""How a model means its hidden states to become one vector: what its folder says, or the operator.
+"""How a model's hidden states become one vector: what its folder says, or the operator.
 
-A folder made with sentence-transformers lists its stages in modules.json and says the pooling in the folder of
-that stage. A plain chat model says nothing, and gives no embeddings unless it is told to.
+A folder made with sentence-transformers lists its stages in modules.json and has the pooling in the folder of that
+stage. A plain chat model says nothing, and makes no embeddings unless the operator sets a pooling.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ _STAGES = {"transformer", "pooling", "normalize"}
 
 @dataclass(frozen=True, slots=True)
 class Pooling:
-    """kind: the mean of all tokens' hidden states, or the last token's alone. normalized: to length 1.
+    """How vectors are made.
 
-    longest: tokens that a text may have, where that is less than the context. lengths: to which a vector may be cut,
-    for models whose vectors' beginnings are vectors too (Matryoshka).
+    kind: the mean of all tokens' hidden states, or the last token's alone. normalized: to length 1. longest: the most
+    tokens of a text, if that is less than the context. lengths: to which a vector may be cut, for models whose vectors'
+    beginnings are vectors too (Matryoshka).
     """
 
     kind: Kind
@@ -42,7 +43,7 @@ class Pooling:
     lengths: Collection[int] = ()
 
     def finish(self, vector: tuple[float, ...], dimensions: int | None = None) -> tuple[float, ...]:
-        """The vector as the client gets it; one that was cut has length 1 in any case."""
+        """Return the vector for the client; one that was cut has length 1 in any case."""
         if dimensions is not None:
             vector = vector[:dimensions]
         if not self.normalized and dimensions is None:
@@ -52,9 +53,9 @@ class Pooling:
 
 
 def read_pooling(config: EngineConfig) -> Pooling | None:
-    """The pooling of the configured model; None where nobody has said one.
+    """Return the pooling of the configured model; None if neither the folder nor the operator defines one.
 
-    Raises ModelError where the folder asks for stages that are not built, unless the operator has named a pooling.
+    Raises ModelError if the folder asks for stages that are not supported, unless the operator has set a pooling.
     """
     folder = Path(config.model)
     if not folder.is_dir():
@@ -79,7 +80,7 @@ def read_pooling(config: EngineConfig) -> Pooling | None:
 
 
 def prompts_of(inputs: Sequence[Prompt], tokenizer: Tokenizer, ready: Ready, pooling: Pooling) -> list[tuple[int, ...]]:
-    """The inputs in tokens; raises ApiError 400 for one that is empty, too long or none of the model's."""
+    """Return the inputs in tokens; raise ApiError 400 for one that is empty, too long or not the model's."""
     most = min(context_length(ready), pooling.longest or ready.max_model_len)
     prompts: list[tuple[int, ...]] = []
     for given in inputs:
@@ -93,12 +94,12 @@ def prompts_of(inputs: Sequence[Prompt], tokenizer: Tokenizer, ready: Ready, poo
 
 
 def _stage(entry: Mapping[str, Any]) -> str:
-    """A stage's class, whatever package this release of sentence-transformers keeps it in."""
+    """Return a stage's class, whatever package this release of sentence-transformers keeps it in."""
     return str(entry.get("type")).rpartition(".")[2].lower()
 
 
 def _kind(path: Path) -> Kind:
-    """The one pooling that is switched on, by its name or by its flag."""
+    """Return the one pooling that is switched on, by its name or by its flag."""
     config = _json(path, dict)
     modes = [name.removeprefix(_FLAG) for name, on in config.items() if name.startswith(_FLAG) and on is True]
     if isinstance(config.get("pooling_mode"), str):
@@ -109,7 +110,9 @@ def _kind(path: Path) -> Kind:
 
 
 def _lengths(config: Mapping[str, Any]) -> Collection[int]:
-    """Lengths that a vector may be cut to: those that config.json lists, or any where it only says that it may."""
+    """Return the lengths that a vector may be cut to: those that config.json lists, or any if it only
+    allows cutting.
+    """
     listed, size = config.get("matryoshka_dimensions"), config.get("hidden_size")
     if isinstance(listed, list):
         return frozenset(listed)
@@ -117,7 +120,7 @@ def _lengths(config: Mapping[str, Any]) -> Collection[int]:
 
 
 def _json(path: Path, kind: type[Any]) -> Any:
-    """A JSON file's value, which is of this kind; an empty one where there is no such file."""
+    """Return a JSON file's value, which must be of this kind; an empty one if the file does not exist."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

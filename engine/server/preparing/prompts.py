@@ -1,6 +1,6 @@
-"""Messages and texts become tokens, and it is settled how many may follow.
+"""Turns messages and texts into tokens, and determines how many tokens may follow.
 
-Rendering a template and encoding a long text take their time: `prepare` runs in a thread.
+Rendering a template and encoding a long text take time: `prepare` runs in a thread.
 """
 
 from __future__ import annotations
@@ -29,21 +29,23 @@ _COMPLETION_TOKENS = 16  # OpenAI's default of legacy completions
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt in tokens, how many may follow it in each choice, how they are drawn, and how they are read.
-
-    echo: the text that comes back where echo asks. structure: what every choice must match. parser: gives a fresh
-    parser for one choice. shown: special tokens that the parser sees as text. called: the finish reason of a choice
-    that ended by itself behind a call.
-    """
+    """One prompt in tokens, and how its choices are drawn and read."""
 
     tokens: tuple[int, ...]
     limits: tuple[int, ...]
+    """How many tokens may follow, by choice."""
     samplings: tuple[Sampling, ...]
+    """How each choice is drawn."""
     echo: str = ""
+    """The text that comes back if the request asks for an echo."""
     structure: Structure | None = None
+    """What every choice must match."""
     parser: Callable[[], Parser] = Plain
+    """Returns a fresh parser for one choice."""
     shown: frozenset[int] = frozenset()
+    """Special tokens that the parser sees as text."""
     called: str = "tool_calls"
+    """The finish reason of a choice that ended by itself after a call."""
 
     @property
     def grammar(self) -> str | None:
@@ -52,12 +54,12 @@ class Prompt:
 
 
 def context_length(ready: Ready) -> int:
-    """Most tokens that a prompt and its answer may have: the model's limit, or the whole pool where that is less."""
+    """Return the most tokens of a prompt and its answer: the model's limit, or the whole pool if that is less."""
     return min(ready.max_model_len, ready.blocks * ready.block_size)
 
 
 def prepare(order: Order, tokenizer: Tokenizer, ready: Ready) -> tuple[Prompt, ...]:
-    """Turn the request's prompts into tokens; raises ApiError 400 for what the model cannot take."""
+    """Turn the request's prompts into tokens; raise ApiError 400 for what the model cannot take."""
     request = order.request
     if any(token >= ready.vocab_size for token in order.stop_tokens):
         raise invalid_request("A stop token is outside the model's vocabulary.", param="stop_token_ids")
@@ -67,18 +69,21 @@ def prepare(order: Order, tokenizer: Tokenizer, ready: Ready) -> tuple[Prompt, .
         _refuse_much(order, len(chatted.tokens))
         return (chatted,)
     prompts = []
-    for prompt in request.prompt if isinstance(request, CompletionRequest) else ():  # what is no chat is one
+    for prompt in request.prompt if isinstance(request, CompletionRequest) else ():  # always a CompletionRequest here
         tokens = tokens_of(prompt, tokenizer, ready, "prompt")
         echo = ""
         if order.echoes:
             echo = prompt if isinstance(prompt, str) else tokenizer.decode(prompt, special=order.telling.special)
         prompts.append(_prompt(tokens, echo, order, ready, spell, tokenizer.begin))
-    _refuse_much(order, sum([len(prompt.tokens) for prompt in prompts]) * request.n)  # it comes with each choice
+    _refuse_much(order, sum([len(prompt.tokens) for prompt in prompts]) * request.n)  # each choice repeats it
     return tuple(prompts)
 
 
 def _refuse_much(order: Order, tokens: int) -> None:
-    """Refuse an answer that would tell too much of its prompts, which have `tokens` tokens as often as they come."""
+    """Refuse an answer that would return too many log probabilities of prompts.
+
+    tokens: theirs, as often as they are returned.
+    """
     if order.prompt_logprobs is not None and tokens * (order.prompt_logprobs + 1) > _MOST_TOLD:
         raise invalid_request(
             f"The answer would hold more than {_MOST_TOLD} log probabilities of prompts"
@@ -89,7 +94,7 @@ def _refuse_much(order: Order, tokens: int) -> None:
 
 
 def _chat_prompt(order: Order, chat: Chat, tokenizer: Tokenizer, ready: Ready, spell: Spell) -> Prompt:
-    """The prompt of a chat, and how its answers are held and read."""
+    """Return the prompt of a chat, and how its answers are constrained and read."""
     families, tools = tokenizer.families, chat.tools
     if tools is not None and families.tools is None:
         raise invalid_request(
@@ -120,7 +125,9 @@ def _new_id() -> str:
 
 
 def tokens_of(prompt: str | Sequence[int], tokenizer: Tokenizer, ready: Ready, param: str) -> tuple[int, ...]:
-    """The tokens of a text, or those that came in its place; raises ApiError 400 for what is none of this model's."""
+    """Return the tokens of a text, or those that came in its place; raise ApiError 400 for tokens that the model does
+    not have.
+    """
     if isinstance(prompt, str):
         _refuse_endless(prompt, tokenizer, ready, param)
         tokens = tokenizer.encode(prompt)
@@ -133,7 +140,9 @@ def tokens_of(prompt: str | Sequence[int], tokenizer: Tokenizer, ready: Ready, p
 
 
 def _refuse_unknown(tokens: Sequence[int], ready: Ready, param: str) -> None:
-    """Refuse a text with a token that the tokenizer has and the model has not: fine-tunes add some to the one alone."""
+    """Refuse a text with a token that the tokenizer has and the model does not: fine-tunes add tokens to the tokenizer
+    alone.
+    """
     if max(tokens, default=0) >= ready.vocab_size:
         message = (
             f"The text holds a token of the tokenizer's that the model, of {ready.vocab_size} tokens, does not have."
@@ -144,7 +153,7 @@ def _refuse_unknown(tokens: Sequence[int], ready: Ready, param: str) -> None:
 def _prompt(
     tokens: tuple[int, ...], echo: str, order: Order, ready: Ready, spell: Spell, begin: int | None = None
 ) -> Prompt:
-    """Settle the lengths. An empty prompt becomes the token that begins a text, as OpenAI's does."""
+    """Determine the lengths. An empty prompt becomes the token that begins a text, as at OpenAI."""
     param = "messages" if isinstance(order.request, ChatRequest) else "prompt"
     if not tokens and begin is not None:
         tokens = (begin,)
@@ -162,13 +171,15 @@ def _prompt(
 
 
 def _refuse_endless(text: str, tokenizer: Tokenizer, ready: Ready, param: str) -> None:
-    """Spare the work on a text that cannot fit, however well its tokens match it."""
+    """Refuse a text that is too long to fit even if every token were the longest one, before it is encoded."""
     if len(text) > context_length(ready) * tokenizer.table.longest:
         raise too_long(f"The prompt has {len(text)} characters.", context_length(ready), param)
 
 
 def too_long(what: str, most: int, param: str) -> ApiError:
-    """Build the 400 for a prompt beyond the context, which is `most` tokens; `what` is its size, as a sentence."""
+    """Return the ApiError 400 for a prompt beyond the context, which is `most` tokens; `what` is its size,
+    as a sentence.
+    """
     return invalid_request(
         f"This model's maximum context length is {most} tokens. {what}",
         param=param,

@@ -1,4 +1,4 @@
-"""A chat becomes the text of its prompt, by the model's own template."""
+"""Turns a chat into the text of its prompt, with the model's own template."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from nproxy.openai.errors import ApiError, invalid_request
 from nproxy.openai.jsonvalue import JSON
 
 _HERE = "\ue000continues here\ue001"
-"""Marks where the text ends that is to be continued: the words of the template behind it may be like its own."""
+"""Marks the end of the text that is to be continued: what the template writes after it may be like the text itself."""
 
 
 def render(chat: Chat, tokenizer: Tokenizer) -> str:
-    """Write the prompt by the model's template; raises ApiError 400 where that cannot.
+    """Write the prompt with the model's template; raise ApiError 400 if that is not possible.
 
-    A template that knows no tools gets them, and all earlier calls and their results, in words.
+    If the template does not support tools, they, and all earlier calls and their results, are described in words.
     """
     template = tokenizer.template_for(tools=chat.tools is not None)
     if template is None:
@@ -41,9 +41,9 @@ def render(chat: Chat, tokenizer: Tokenizer) -> str:
 
 
 def _variables(chat: Chat, template: ChatTemplate) -> dict[str, Any]:
-    """The template's switches; raises ApiError 400 for fields of the request that it would not look at.
+    """Return the template's switches; raise ApiError 400 for fields of the request that it would ignore.
 
-    What is in `chat_template_kwargs` is between the client and the template: clients send switches to every model.
+    `chat_template_kwargs` are not checked, because clients send switches to every model.
     """
     variables: dict[str, Any] = dict(chat.variables)
     if chat.documents:
@@ -66,7 +66,7 @@ def _unknown(field: str) -> ApiError:
 
 
 def _suited(message: Message, template: ChatTemplate, where: str) -> Message:
-    """The message with its calls as this template takes them."""
+    """Return the message with its calls in the form that this template takes."""
     calls = message.get("tool_calls")
     if not isinstance(calls, list):
         return message
@@ -90,7 +90,9 @@ def _with_object(call: Any, where: str) -> JSON:
 
 
 def _left_open(text: str, last: str) -> str:
-    """The prompt up to the end of its last message's text, which the template may have stripped in front."""
+    """Return the prompt up to the end of its last message's text, whose leading space the template may have
+    stripped.
+    """
     before, found, _ = text.rpartition(_HERE)
     if found and before.endswith((last, last.lstrip())):
         return before

@@ -1,4 +1,6 @@
-"""Tools for a model whose chat template knows none: they are told to it in words, and calls are plain JSON."""
+"""Tools for a model whose chat template does not support them: they are described in words, and calls are
+plain JSON.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,10 @@ The user then sends their results. Where no function is needed, answer in words.
 
 
 def in_words(messages: Sequence[Message], tools: Tools | None) -> tuple[Message, ...]:
-    """The messages with the tools in the system's, earlier calls in the assistant's, and results in the user's.
+    """Return the messages with the tools in the system's, earlier calls in the assistant's, and results in the user's.
 
-    Results in a row are one message, since many templates want turns. Without tools, calls and results the messages
-    stay as they are.
+    Results in a row become one message, because many templates require alternating turns. Without tools, calls and
+    results the messages stay unchanged.
     """
     told: list[Message] = []
     called: dict[str, JSON] = {}  # function names by the ids of calls
@@ -44,7 +46,7 @@ def _introduced(messages: Sequence[Message], tools: Tools) -> tuple[Message, ...
 
 
 def _with_calls(message: Message, called: dict[str, JSON]) -> Message:
-    """An assistant's message with its calls as it would have written them; any other as it is."""
+    """Return an assistant's message with its calls as it would have written them; any other message unchanged."""
     calls, texts = message.get("tool_calls"), []
     if not isinstance(calls, list):
         return message

@@ -1,4 +1,4 @@
-"""Where a JSON object ends in a text that comes in pieces."""
+"""Finds where a JSON object ends in a text that comes in pieces."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ _QUOTED = re.compile(r'["\\]')
 
 
 class Brackets:
-    """Counts brackets outside strings, from before an object's first one on. It judges nothing else: a model's
-    JSON may be wrong in other ways and still has an end.
+    """Counts brackets outside strings, beginning before an object's first one.
 
-    depth: brackets open so far. broken: a "<" outside strings, which no JSON has: some mark of the model's cuts
-    the object short.
+    It checks nothing else: a model's JSON may be wrong in other ways and still have an end.
+
+    depth: brackets open so far. broken: there was a "<" outside strings, which no JSON has: one of the model's marks
+    cuts the object short.
     """
 
     __slots__ = ("_escaped", "_quoted", "broken", "depth")
@@ -25,9 +26,9 @@ class Brackets:
         self._escaped = False
 
     def feed(self, text: str, until: int) -> int | None:
-        """Read on to where the depth comes down to `until`, or the object breaks off.
+        """Read on to where the depth decreases to `until`, or the object breaks off.
 
-        Returns how many characters were read up to there; None where all were and the end is still to come.
+        Returns how many characters were read up to there; None if all were read and the end is still to come.
         """
         at = 1 if self._escaped and text else 0
         self._escaped = self._escaped and not text

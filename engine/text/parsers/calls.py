@@ -1,9 +1,8 @@
-"""Tool calls in a text: where one begins, its name, its arguments as they come.
+"""Tool calls in a text: where one begins, its name, and its arguments as they come.
 
-A call is told as soon as its name and the beginning of its arguments are there, and the arguments go out exactly as
-the model writes them. What looked like a call and is none stays content; what breaks off later stays the arguments
-of a call, unfinished, as a model's may be. Only space and separators beside calls, and the marks around them, are
-left out.
+A call is reported as soon as its name and the beginning of its arguments are there, and the arguments are passed on
+exactly as the model writes them. What looked like a call and is none stays content. What breaks off later stays the
+arguments of a call, unfinished. Only space and separators beside calls, and the marks around them, are left out.
 """
 
 from __future__ import annotations
@@ -29,25 +28,30 @@ _SPACE = " \t\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Syntax:
-    """How a family of models writes calls. The patterns are matched partially: an incomplete one waits for more.
+    """How a family of models writes calls.
 
-    A pattern's end may not depend on what follows it in the next piece: it ends with a fixed character or looks at
-    one ahead. opening: what stands before a call up to its JSON object or its name; a group "list" where it has
-    opened a JSON array of calls. head: of a call that is no JSON object, its name (group "name") up to the bracket
-    that begins its arguments. closing: a mark behind a call, possibly one of several. separators: what else may
-    stand between calls. bare: no mark tells a call from an answer in JSON, so that it must name a known function and
-    have arguments. prefix, ids: what a call's id begins with, and how many digits follow. shown: tokens in these
-    patterns, special or not.
+    The patterns are matched partially: an incomplete match waits for more text. The end of a match may not depend on
+    what follows it in the next piece: a pattern ends with a fixed character or with a lookahead of one.
     """
 
     opening: regex.Pattern[str]
+    """What comes before a call, up to its JSON object or its name; with a group "list" if it opens a JSON
+    array of calls.
+    """
     closing: regex.Pattern[str] | None = None
+    """A mark after a call, possibly one of several."""
     head: regex.Pattern[str] | None = None
+    """For a call that is no JSON object: its name (group "name") up to the bracket that begins its arguments."""
     separators: str = _SPACE
+    """What else may be between calls."""
     bare: bool = False
+    """No mark distinguishes a call from an answer in JSON, so a call must name a known function and have arguments."""
     prefix: str = "call_"
+    """What a call's id begins with."""
     ids: int = 32
+    """How many digits follow in a call's id."""
     shown: tuple[str, ...] = ()
+    """Tokens in these patterns, special or not."""
 
 
 class CallParser(Machine):
@@ -58,7 +62,7 @@ class CallParser(Machine):
         self._names = names
         self._new_id = new_id
         super().__init__(self._in_content)
-        self._lead = ""  # what stood before the call that is being read
+        self._lead = ""  # the text that led to the call that is being read
         self._brackets = Brackets()
         self._scanned = 0  # characters of `_text` that `_brackets` has seen
         self._outside = 0  # brackets open around the arguments
@@ -90,7 +94,7 @@ class CallParser(Machine):
         self._state = self._at_call
 
     def _at_call(self, parts: list[Part], final: bool) -> bool:
-        """The text begins with a call, or with what only looked like one."""
+        """Parse a text that begins with a call, or with what only looked like one."""
         in_object = self._text.startswith("{")
         pattern = _OBJECT_HEAD if in_object else self._syntax.head
         head = None if pattern is None else pattern.match(self._text, partial=not final)
@@ -109,7 +113,7 @@ class CallParser(Machine):
         return True
 
     def _whole(self, parts: list[Part], final: bool) -> bool:
-        """A call whose members come in another order is read once it is there."""
+        """Parse a call whose members come in another order, once it is complete."""
         end = self._brackets.feed(self._text[self._scanned :], 0)
         if end is None and not final:
             self._scanned = len(self._text)
@@ -129,7 +133,7 @@ class CallParser(Machine):
         return not self._syntax.bare or name in self._names
 
     def _no_call(self, parts: list[Part], length: int) -> None:
-        """So many characters, and what led to them, are content."""
+        """Treat `length` characters, and what led to them, as content."""
         if said := self._lead + self._text[:length]:
             parts.append(Content(said))
         self._text = self._text[length:]
@@ -153,7 +157,7 @@ class CallParser(Machine):
         return end is not None
 
     def _in_rest(self, parts: list[Part], final: bool) -> bool:
-        """Members behind the arguments, such as an id of the model's own, are passed over."""
+        """Skip members after the arguments, such as an id of the model's own."""
         end = self._brackets.feed(self._text, 0)
         self._text = "" if end is None else self._text[end:]
         if end is not None:
@@ -161,7 +165,7 @@ class CallParser(Machine):
         return end is not None
 
     def _after_call(self, parts: list[Part], final: bool) -> bool:
-        """Marks that close the call are left out; in a list the next call may follow."""
+        """Leave out marks that close the call; in a list the next call may follow."""
         for pattern in (_IN_LIST if self._listed else None, self._syntax.closing):
             found = None if pattern is None else pattern.match(self._text, partial=not final)
             if found is None:
@@ -180,7 +184,7 @@ class CallParser(Machine):
 
 
 def _read(text: str, *, needs_arguments: bool) -> tuple[str, str] | None:
-    """Name and arguments of a call that is a whole JSON object; None where it is no call."""
+    """Return name and arguments of a call that is a complete JSON object; None if it is no call."""
     try:
         call = json.loads(text)
     except (ValueError, RecursionError):
@@ -194,7 +198,7 @@ def _read(text: str, *, needs_arguments: bool) -> tuple[str, str] | None:
 
 
 def _as_text(arguments: Any) -> str:
-    """The arguments' JSON text. Some models write it as a string: what that holds is meant, where it is an object."""
+    """Return the arguments' JSON text. If a model wrote them as a string that contains an object, that is used."""
     if arguments is None:
         return "{}"
     if isinstance(arguments, str):

@@ -1,4 +1,4 @@
-"""Which parser a model's answers need: by the operator's word, or by what its chat template writes."""
+"""Which parser a model's answers need: as the operator says, or as its chat template shows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AUTO, NONE = "auto", "none"
 TOOL_FAMILIES = (*SYNTAXES, HARMONY)
 REASONING_FAMILIES = (*MARKS, HARMONY)
 
-# What betrays a family in a template: the first whose signs are all there. None: calls that no parser here reads.
+# A template's family is the first one whose signs all occur in it. None: no parser here reads these calls.
 _TOOL_SIGNS: Mapping[tuple[str, ...], str | None] = {
     ("<|channel|>",): HARMONY,
     ("<｜tool▁calls▁begin｜>", "```json"): "deepseek",
@@ -40,20 +40,26 @@ _REASONING_SIGNS: Mapping[tuple[str, ...], str | None] = {
 
 @dataclass(frozen=True, slots=True)
 class Families:
-    """How a model writes tool calls and reasoning, by family names; None where it does not, or nobody reads it."""
+    """How a model writes tool calls and reasoning, by family names; None if it does not, or if no parser reads it."""
 
     tools: str | None = None
     reasoning: str | None = None
 
     def marks(self, *, calls: bool) -> tuple[str, ...]:
-        """Texts of the tokens that the parser must see, special or not. calls: tool calls are looked for."""
+        """Return the texts of the tokens that the parser must see, special or not.
+
+        calls: whether tool calls are parsed.
+        """
         if HARMONY in (self.tools, self.reasoning):
             return harmony.SHOWN
         shown = MARKS[self.reasoning].shown if self.reasoning else ()
         return shown + (SYNTAXES[self.tools].shown if calls and self.tools else ())
 
     def opens_reasoning(self, prompt: str, continued: str | None = None) -> bool:
-        """Whether the answer to this prompt begins in the middle of reasoning. continued: what it goes on from."""
+        """Whether the answer to this prompt begins in the middle of reasoning.
+
+        continued: the message that it continues.
+        """
         marks = MARKS.get(self.reasoning or "")
         if marks is None:
             return False
@@ -63,10 +69,10 @@ class Families:
 
 
 def choose(tools: str, reasoning: str, template: str | None, *, knows_tools: bool) -> Families:
-    """The families that the operator names; for "auto" those that the model's chat template shows.
+    """Return the families that the operator names; for "auto", those that the model's chat template shows.
 
-    knows_tools: the template writes out tools; one that does not gets them in words, and JSON is expected. Raises
-    ConfigError for names that are not known.
+    knows_tools: whether the template writes out tools; if it does not, the model gets them in words, and JSON is
+    expected. Raises ConfigError for unknown names.
     """
     for option, name, known in (
         ("tool_parser", tools, TOOL_FAMILIES),
@@ -102,11 +108,11 @@ def parser_for(
     new_id: Callable[[], str],
     parallel: bool = True,
 ) -> Parser:
-    """A fresh parser for one choice.
+    """Return a fresh parser for one choice.
 
-    functions: what may be called; None where no calls are looked for. thinking: the prompt has opened the reasoning.
-    new_id: gives a fresh text of hexadecimal digits, of which a call's id is made. parallel: calls behind the first
-    are told, too.
+    functions: what may be called; None if calls are not parsed. thinking: whether the prompt has opened the reasoning.
+    new_id: returns a fresh text of hexadecimal digits, from which a call's id is made. parallel: whether calls after
+    the first are reported, too.
     """
     parser: Parser = Plain()
     if HARMONY in (families.tools, families.reasoning):
@@ -119,18 +125,18 @@ def parser_for(
 
 
 class _Behind:
-    """One parser behind another: what the first one takes for content is the second one's text."""
+    """One parser behind another: what the first one returns as content is the second one's text."""
 
     def __init__(self, first: Parser, second: Parser) -> None:
         self._first = first
         self._second = second
 
     def feed(self, text: str) -> list[Part]:
-        """Take more text; the parts that are certain now."""
+        """Add text; return the parts that are certain now."""
         return self._through(self._first.feed(text))
 
     def finish(self) -> list[Part]:
-        """Give the rest of both."""
+        """Return the rest of both."""
         return self._through(self._first.finish()) + self._second.finish()
 
     def _through(self, parts: list[Part]) -> list[Part]:
@@ -141,17 +147,17 @@ class _Behind:
 
 
 class _FirstCall:
-    """Tells the first call only, where the client wants no parallel ones."""
+    """Reports the first call only, for clients that want no parallel ones."""
 
     def __init__(self, parser: Parser) -> None:
         self._parser = parser
 
     def feed(self, text: str) -> list[Part]:
-        """Take more text; the parts that are certain now."""
+        """Add text; return the parts that are certain now."""
         return _without_more_calls(self._parser.feed(text))
 
     def finish(self) -> list[Part]:
-        """Give the rest."""
+        """Return the rest."""
         return _without_more_calls(self._parser.finish())
 
 

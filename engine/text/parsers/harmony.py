@@ -1,10 +1,10 @@
-"""gpt-oss's answers: messages on channels, as OpenAI's harmony format has them.
+"""gpt-oss's answers: messages on channels, in OpenAI's harmony format.
 
     <|channel|>analysis<|message|>...<|end|><|start|>assistant<|channel|>final<|message|>...<|return|>
     <|start|>assistant<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{...}<|call|>
 
-The openai-harmony package reads tokens by an encoding that it fetches from the network at first use; here the
-model's own tokenizer has made text of them already.
+The openai-harmony package reads tokens with an encoding that it downloads at first use; here the model's own tokenizer
+has already turned them into text.
 """
 
 from __future__ import annotations
@@ -27,22 +27,25 @@ _FUNCTIONS = "functions."
 
 
 class HarmonyParser(Machine):
-    """One choice's parser. Analysis is reasoning, commentary and final are content; a message to a function is a
-    call where calls are looked for, one to any other recipient is reasoning. Messages of a kind are kept apart by a
-    line break. A header that was cut off says nothing to anybody and is dropped."""
+    """One choice's parser.
+
+    Analysis is reasoning, commentary and final are content. A message to a function is a call if calls are parsed; one
+    to any other recipient is reasoning. Messages of one kind are separated by a line break. A header that was cut off
+    is dropped.
+    """
 
     def __init__(self, new_id: Callable[[], str], *, calls: bool) -> None:
         super().__init__(self._between)
         self._new_id = new_id
         self._finds_calls = calls
         self._part: Callable[[str], Part] = Content
-        self._begun: set[Callable[[str], Part]] = set()  # kinds of which a message has come
+        self._begun: set[Callable[[str], Part]] = set()  # kinds that had a message already
         self._apart = ""
         self._calls = 0
         self._needs_arguments = False
 
     def _between(self, parts: list[Part], final: bool) -> bool:
-        """A message is to begin; what stands here otherwise is content."""
+        """Wait for a message to begin; anything else here is content."""
         found = _HEADER.search(self._text, partial=not final)
         before = self._text if found is None else self._text[: found.start()]
         if said := before if final and found is None else before.rstrip():

@@ -1,4 +1,4 @@
-"""What parsers give: the parts of an answer, in the order in which they were written."""
+"""What parsers return: the parts of an answer, in the order in which they were written."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """More of what the model thinks before it speaks."""
+    """More of the model's reasoning before its answer."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ToolStart:
-    """A call begins. index: 0, 1, ... within its choice. id: the call's own, said once, as its name."""
+    """A call begins. index: 0, 1, ... within its choice. id: the call's own; sent once, like its name."""
 
     index: int
     id: str
@@ -41,17 +41,20 @@ Part = Content | Reasoning | ToolStart | ToolArguments
 
 
 class Parser(Protocol):
-    """One choice's text taken apart as it comes. No part has an empty text; neighbours may be of one kind."""
+    """Splits one choice's text into parts as it comes.
+
+    No part has an empty text; consecutive parts may be of one kind.
+    """
 
     def feed(self, text: str) -> list[Part]:
-        """Take more text; the parts that are certain now."""
+        """Add text; return the parts that are certain now."""
 
     def finish(self) -> list[Part]:
-        """The choice has ended: the rest. Nothing may be fed after it."""
+        """End the choice: return the rest. Nothing may be fed after it."""
 
 
 class Plain:
-    """The parser of a family that has no marks: all is content."""
+    """The parser of a family without marks: everything is content."""
 
     __slots__ = ()
 
@@ -60,5 +63,5 @@ class Plain:
         return [Content(text)] if text else []
 
     def finish(self) -> list[Part]:
-        """Give nothing: nothing was held back."""
+        """Return nothing, because nothing was held back."""
         return []

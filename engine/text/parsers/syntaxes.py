@@ -1,4 +1,4 @@
-"""The families' ways to write tool calls, each as its models' chat templates and documentation have it."""
+"""The families' syntaxes for tool calls, as in their models' chat templates and documentation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HERMES = Syntax(
     shown=("<tool_call>", "</tool_call>"),
 )
 
-# {"name": ..., "parameters": {...}}, several separated by ";", sometimes behind <|python_tag|>: Llama 3.1 to 3.3.
+# {"name": ..., "parameters": {...}}, several separated by ";", sometimes after <|python_tag|>: Llama 3.1 to 3.3.
 _LLAMA3 = Syntax(
     opening=regex.compile(r"(?:<\|python_tag\|>\s*)?" + _BARE_OBJECT),
     separators=" \t\r\n;,",
@@ -37,7 +37,7 @@ _MISTRAL = Syntax(
     shown=("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
 )
 
-# Behind the begin marks function<sep>name, line break and a fenced JSON block (V3, R1), or name<sep>{...} (V3.1).
+# After the begin marks function<sep>name, line break and a fenced JSON block (V3, R1), or name<sep>{...} (V3.1).
 _DEEPSEEK = Syntax(
     opening=regex.compile(r"(?:<｜tool▁calls▁begin｜>\s*)?<｜tool▁call▁begin｜>\s*(?=\S)"),
     head=regex.compile(
@@ -53,7 +53,7 @@ _DEEPSEEK = Syntax(
     ),
 )
 
-# {"name": ..., "arguments": {...}} or an array of such, fenced or not: models that were told so in words, or forced.
+# {"name": ..., "arguments": {...}} or an array of these, fenced or not: models that were told so in words, or forced.
 _JSON = Syntax(
     opening=regex.compile(r"(?:```(?:json)?\s*)?" + _BARE_OBJECT),
     closing=regex.compile(r"\s*```"),

@@ -13,14 +13,14 @@ from engine.text.parsers.parts import Content, Part, Reasoning
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """What stands around the reasoning; `shown` where these are special tokens."""
+    """The marks before and after the reasoning."""
 
     begin: str
     end: str
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """The marks that a parser must see."""
+        """The marks, which a parser must see even if they are special tokens."""
         return self.begin, self.end
 
 
@@ -34,7 +34,7 @@ class ThinkingParser(Machine):
     """One choice's parser for reasoning, then content. Space beside the marks is left out."""
 
     def __init__(self, marks: Marks, *, inside: bool) -> None:
-        """`inside`: the prompt has written the first mark already."""
+        """`inside`: the prompt already contains the first mark."""
         super().__init__(self._in_reasoning if inside else self._at_start)
         self._begin = regex.compile(r"\s*" + regex.escape(marks.begin) + r"\s*")
         self._end = regex.compile(regex.escape(marks.end))

@@ -1,4 +1,5 @@
 """The Responses API over the same backend as chat: a request becomes a chat, pieces become items and events.
 
-items and request read what is asked, output shapes what is said, turns keeps what may be gone on from, endpoint serves.
+items and request read what is asked, output shapes what is said, turns keeps what later requests may continue from,
+writer makes the bytes, endpoint serves.
 """

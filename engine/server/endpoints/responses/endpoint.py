@@ -32,12 +32,12 @@ from nproxy.openai.requests import parse_chat
 _PATH = "/v1/responses"
 _MOST_LISTED = 100
 _INCLUDE = {"include", "include[]"}
-"""It adds nothing here: whatever there is to include is in the response already."""
+"""They add nothing here: everything that could be included is in the response already."""
 _TURNS = web.AppKey("turns", Turns)
 
 
 def add_routes(app: web.Application, config: EngineConfig) -> None:
-    """Serve the endpoint and what lies below it."""
+    """Serve the endpoint and the paths below it."""
     app[_TURNS] = Turns(config.max_responses, config.max_response_bytes)
     app.router.add_post(_PATH, _create)
     app.router.add_post(f"{_PATH}/input_tokens", _count)
@@ -90,7 +90,7 @@ def _before(turns: Turns, owner: str, asked: Asked) -> Turn | None:
 
 
 async def _prepared(serving: Serving, asked: Asked, previous: Turn | None) -> tuple[Order, Prompt]:
-    """The chat that the request and all turns before it come to; its errors name the request's own fields."""
+    """Return the chat that the request and all turns before it amount to; its errors name the request's own fields."""
     try:
         chat = dumps(asked.chat(previous.conversation if previous else []))
         order = await serving.by_size(len(chat), lambda: _order(chat, serving))
@@ -118,7 +118,7 @@ async def _delete(request: web.Request) -> web.Response:
 
 
 async def _input_items(request: web.Request) -> web.Response:
-    """All that the model was given, the turns before included; the newest first unless `order` is asc."""
+    """Answer with everything that the model was given, including earlier turns; newest first unless `order` is asc."""
     _check_query(request, _INCLUDE | {"limit", "order", "after"})
     context, query = _turn(request).context, request.query
     limit = Members({"limit": _number(query.get("limit", "20"))}).integer("limit", 1, _MOST_LISTED) or 0
@@ -141,12 +141,12 @@ def _page(listed: list[Item], limit: int) -> dict[str, object]:
 
 
 def _turn(request: web.Request) -> Turn:
-    """The turn that the path names; raises ApiError 404 where this key has none."""
+    """Return the turn that the path names; raise ApiError 404 if this key has none."""
     return request.app[_TURNS].find(salt_of(request.headers, {}), request.match_info["id"])
 
 
 def _check_query(request: web.Request, known: Set[str]) -> None:
-    """Raise ApiError 400 for the first name that would be passed over."""
+    """Raise ApiError 400 for the first name that would be ignored."""
     for name in request.query:
         if name not in known:
             name = shorten(name)

@@ -1,4 +1,4 @@
-"""Items, which a conversation of the Responses API is made of, and the messages of the chat that they come to."""
+"""Items, which make up a conversation of the Responses API, and the chat messages that they become."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from nproxy.openai.refusals import missing, wrong_type
 
 Item = Mapping[str, JSON]
 NewId = Callable[[str], str]
-"""Gives a fresh id with this prefix."""
+"""Returns a fresh id with this prefix."""
 
 _TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text")
-# Templates know "system"; that newer models call it "developer" is a matter of the name.
+# Templates know "system"; newer models call the same role "developer".
 _ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 
 
 def read_items(value: JSON, new_id: NewId) -> list[Item]:
-    """The input as items with ids; a text is the user's message. Raises ApiError 400 for what is no list of items."""
+    """Return the input as items with ids; a text is the user's message.
+
+    Raises ApiError 400 for what is no list of items.
+    """
     if isinstance(value, str):
         value = [{"role": "user", "content": value}]
     if not isinstance(value, list):
@@ -29,10 +32,10 @@ def read_items(value: JSON, new_id: NewId) -> list[Item]:
 
 
 def messages_of(items: Sequence[Item], instructions: str | None) -> list[dict[str, JSON]]:
-    """The chat that a checked list of items is, behind its instructions.
+    """Return the chat that a checked list of items amounts to, after its instructions.
 
-    What an assistant thought, said and called in a row is one message. Raises ApiError 400 for the output of a call
-    that nobody made.
+    An assistant's consecutive reasoning, message and calls are one message. Raises ApiError 400 for the output of a
+    call that does not exist.
     """
     messages: list[dict[str, Any]] = []
     if instructions is not None:
@@ -73,12 +76,12 @@ def _assistant(messages: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _silent(message: Mapping[str, Any]) -> bool:
-    """Whether it is a thought alone: neither word nor call."""
+    """Whether a message is reasoning alone: neither text nor call."""
     return message["content"] is None and not message.get("tool_calls")
 
 
 def _text(content: JSON) -> str:
-    """The text of an item's checked content."""
+    """Return the text of an item's checked content."""
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else []
@@ -126,7 +129,10 @@ def _read_output(item: Item, members: Members) -> Item:
 
 
 def _read_reasoning(item: Item, members: Members) -> Item:
-    """What is encrypted or summed up is passed over: a model here goes on from its own words only."""
+    """Read a reasoning item.
+
+    Encrypted content and summaries are not used: the model continues only from reasoning in full.
+    """
     content, summary = item.get("content"), item.get("summary")
     parts = [] if content is None else _read_parts(content, members.called("content"), "reasoning_text")
     return {"summary": summary if isinstance(summary, list) else [], "content": parts}
@@ -151,7 +157,7 @@ def _read_text(members: Members, name: str) -> str:
 
 
 def _read_parts(value: JSON, where: str, kind: str) -> list[JSON]:
-    """The content's parts, texts all of them; a bare text is one part of this kind."""
+    """Return the content's parts, which must all be texts; a bare text is one part of this kind."""
     if isinstance(value, str):
         return [_part(kind, value)]
     if not isinstance(value, list):

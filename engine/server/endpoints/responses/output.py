@@ -1,4 +1,4 @@
-"""A response taking shape: parts in, items and the events that tell of them out. No IO."""
+"""A response while it is computed: parts in, items and the events about them out. No IO."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from engine.text.parsers.parts import Content, Part, Reasoning, ToolArguments, T
 from nproxy.openai.jsonvalue import JSON
 
 Event = tuple[str, dict[str, JSON]]
-"""A stream event: its type behind "response.", and its members."""
+"""A stream event: its type after "response.", and its members."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What items of a kind are called, and their text in its place: the field, the part around it, and its event."""
+    """How items of a kind are named, and where their text is: the field, the part around it, and its event."""
 
     type: str
     prefix: str
@@ -37,7 +37,7 @@ _KINDS: Mapping[type[object], _Kind] = {
 
 @dataclass(slots=True)
 class _Item:
-    """One item as it grows. call: what a call begins with."""
+    """One item as it grows. call: the part that began it, if it is a call."""
 
     kind: _Kind
     id: str
@@ -47,7 +47,7 @@ class _Item:
     logprobs: list[JSON] = field(default_factory=list)
 
     def json(self, status: str) -> dict[str, JSON]:
-        """The item; while in progress without its parts, which are told of by events of their own."""
+        """Return the item; while in progress without its parts, which have events of their own."""
         item: dict[str, JSON] = {"id": self.id, "type": self.kind.type, "status": status}
         if self.call is not None:
             return item | {"call_id": self.call.id, "name": self.call.name, "arguments": self.text}
@@ -58,18 +58,18 @@ class _Item:
         return item | {"content": [] if status == "in_progress" else [self.part()]}
 
     def part(self) -> dict[str, JSON]:
-        """The one part of a message, or of a reasoning."""
+        """Return the one part of a message, or of a reasoning item."""
         part: dict[str, JSON] = {"type": self.kind.part, "text": self.text}
         return part | {"annotations": [], "logprobs": list(self.logprobs)} if self.kind is _MESSAGE else part
 
     def event(self, type: str, /, **members: JSON) -> Event:
-        """An event about the item, its one part included."""
+        """Return an event about the item, with the index of its one part."""
         where: dict[str, JSON] = {"item_id": self.id, "output_index": self.index}
         return type, where | ({"content_index": 0} if self.kind.part else {}) | members
 
 
 class Items:
-    """The output of one response. done: the items that are whole."""
+    """The output of one response. done: the complete items."""
 
     def __init__(self, new_id: NewId) -> None:
         self.done: list[dict[str, JSON]] = []
@@ -77,7 +77,7 @@ class Items:
         self._open: _Item | None = None
 
     def add(self, parts: Sequence[Part], logprobs: Sequence[JSON] = ()) -> Iterator[Event]:
-        """Take what the choice says next; logprobs: of these parts' tokens, shown with what is said to the user."""
+        """Process what the choice says next; logprobs: of these parts' tokens, shown with what is said to the user."""
         for part in parts:
             item = self._open
             if item is None or isinstance(part, ToolStart) or item.kind is not _KINDS[type(part)]:
@@ -92,10 +92,10 @@ class Items:
                 told, logprobs = {"logprobs": list(logprobs)}, ()
             yield item.event(f"{item.kind.event}.delta", delta=part.text, **told)
         if logprobs and self._open is not None and self._open.kind is _MESSAGE:
-            self._open.logprobs += logprobs  # of tokens that show nothing, the last one's above all
+            self._open.logprobs += logprobs  # of tokens that show nothing, above all the last one
 
     def end(self, *, complete: bool) -> Iterator[Event]:
-        """Nothing more comes. An answer without a word is an empty message."""
+        """End the output. An answer without any part is an empty message."""
         if self._open is None and not self.done:
             yield from self._begin(_MESSAGE, None)
         yield from self._close("completed" if complete else "incomplete")

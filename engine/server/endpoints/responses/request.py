@@ -1,4 +1,4 @@
-"""A request to /v1/responses: the fields of the chat that it comes to, and what its answer repeats of it."""
+"""A request to /v1/responses: the fields of the chat that it becomes, and what its answer repeats of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.refusals import missing, wrong_type
 from nproxy.openai.typed import unknown
 
-# Beside OpenAI's own fields: what a chat takes under the same name, vLLM's extensions among it.
+# Fields that a chat takes under the same name, including vLLM's extensions.
 _AS_IN_CHAT = SAMPLING | {
     "cache_salt",
     "chat_template_kwargs",
@@ -53,23 +53,28 @@ _NEUTRAL: Mapping[str, Sequence[JSON]] = {"background": (False,), "truncation": 
 _UNSUPPORTED = frozenset({"context_management", "conversation", "moderation", "prompt"})
 
 _LOGPROBS = "message.output_text.logprobs"
-_INCLUDED = (_LOGPROBS, "reasoning.encrypted_content")  # the latter comes in the open: nothing here is encrypted
+_INCLUDED = (_LOGPROBS, "reasoning.encrypted_content")  # the latter comes unencrypted
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a client asked for. fields: as they were sent. items: its input. logprobs: None where none are asked for."""
+    """What a client asked for."""
 
     fields: Mapping[str, JSON]
+    """As they were sent."""
     items: tuple[Item, ...]
+    """The input."""
     instructions: str | None
     previous: str | None
     stream: bool
     store: bool
     logprobs: int | None
+    """None if none are asked for."""
 
     def chat(self, before: Sequence[Item]) -> dict[str, Any]:
-        """The fields of the chat that this is, behind the items before; raises ApiError 400 for what cannot be."""
+        """Return the fields of the chat that this request becomes, after earlier items; raise ApiError 400 for what is
+        invalid.
+        """
         fields, members = self.fields, Members(self.fields)
         asked: dict[str, Any] = {name: fields[name] for name in _AS_IN_CHAT & fields.keys()}
         asked["messages"] = messages_of([*before, *self.items], self.instructions)
@@ -82,7 +87,7 @@ class Asked:
         return {name: value for name, value in asked.items() if value is not None}
 
     def repeated(self) -> dict[str, JSON]:
-        """What the response says again of its request, with the defaults that stood for what was left out."""
+        """Return what the response repeats of its request, with the defaults of fields that were left out."""
         given = {name: value for name, value in self.fields.items() if value is not None}
         reasoning, text = Members(given).object("reasoning"), Members(given).object("text")
         return {
@@ -110,7 +115,7 @@ class Asked:
 
 
 def read_asked(fields: Mapping[str, JSON], new_id: NewId) -> Asked:
-    """Read a request; raises ApiError 400 naming the field at fault. There is no `n` in this API."""
+    """Read a request; raise ApiError 400 naming the field at fault. There is no `n` in this API."""
     for name, value in fields.items():
         if value is not None and name not in _READ and name not in _AS_IN_CHAT and name not in _HARMLESS:
             _check_neutral(name, value)
@@ -145,7 +150,7 @@ _RENAMED = (  # a chat's fields, and what the client has sent in their place
 
 
 def renamed(error: ApiError) -> ApiError:
-    """An error about a chat as one about the request that came to it."""
+    """Return an error about a chat as one about the request that became it."""
     param = error.param
     if param is None:
         return error
@@ -179,12 +184,12 @@ def _text(members: Members, name: str) -> str | None:
 
 
 def _check_texts(text: Mapping[str, JSON], reasoning: Mapping[str, JSON]) -> None:
-    """Members of `text` and `reasoning`: what they may be beside the format and the effort."""
+    """Check the members of `text` and `reasoning` besides the format and the effort."""
     neutral: Mapping[str, tuple[JSON, ...]] = {
         "text.format": (text.get("format"),),
         "text.verbosity": (None, "medium"),
         "reasoning.effort": (reasoning.get("effort"),),
-        "reasoning.summary": (None, "auto"),  # as it may be: reasoning comes in full
+        "reasoning.summary": (None, "auto"),  # accepted, because reasoning comes in full
         "reasoning.generate_summary": (None, "auto"),
     }
     given = {f"text.{name}": value for name, value in text.items()}
@@ -208,7 +213,7 @@ def _included(value: JSON) -> Sequence[JSON]:
 
 
 def _format(text: Mapping[str, JSON]) -> JSON:
-    """`text.format` as `response_format`: the schema and its name stand one level deeper there."""
+    """Return `text.format` as `response_format`, in which the schema and its name are one level deeper."""
     form = text.get("format")
     if not isinstance(form, dict) or form.get("type") != "json_schema":
         return form
@@ -216,7 +221,7 @@ def _format(text: Mapping[str, JSON]) -> JSON:
 
 
 def _tools(value: JSON) -> JSON:
-    """Functions as a chat has them, one level deeper; a tool of another kind runs at OpenAI, not here."""
+    """Return functions as in a chat, one level deeper; a tool of another kind runs at OpenAI, not here."""
     if not isinstance(value, list):
         return value
     return [_deeper(tool) for tool in value]

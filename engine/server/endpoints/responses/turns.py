@@ -1,4 +1,4 @@
-"""Responses that may be gone on from: kept in memory, the least recently used forgotten first."""
+"""Responses that later requests may continue from: kept in memory, the least recently used forgotten first."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ from nproxy.openai.jsonvalue import JSON, dumps
 
 @dataclass(slots=True, eq=False)
 class Turn:
-    """One kept response. owner: the salt of its API key, who alone may see it. asked: its own input items.
-
-    previous: the turn that it goes on from, which lives as long as this one does, listed or not. holders: the list,
-    and turns that are held and go on from it.
-    """
+    """One kept response."""
 
     owner: str
+    """The salt of its API key; only requests with this key may see it."""
     response: Mapping[str, JSON]
     asked: tuple[Item, ...]
+    """Its own input items."""
     said: tuple[Item, ...]
+    """Its output items."""
     previous: Turn | None
+    """The turn that it continues from. That one is kept as long as this one, listed or not."""
     size: int = 0
+    """Bytes as JSON."""
     holders: int = 0
+    """How many hold it: the list, and held turns that continue from it."""
 
     @property
     def id(self) -> str:
@@ -34,7 +36,7 @@ class Turn:
 
     @property
     def context(self) -> list[Item]:
-        """All that the response was made from: the items of the turns before, and its own input."""
+        """All items that the response was made from: those of the turns before, and its own input."""
         turns: list[Turn] = []
         turn = self.previous
         while turn is not None:
@@ -44,14 +46,14 @@ class Turn:
 
     @property
     def conversation(self) -> list[Item]:
-        """All that a turn after this one goes on from."""
+        """All items that a turn after this one continues from."""
         return [*self.context, *self.said]
 
 
 class Turns:
     """At most `most` responses of `most_bytes` in all, counted as JSON.
 
-    A turn that is no longer listed counts as long as listed ones go on from it.
+    A turn that is no longer listed counts as long as listed ones continue from it.
     """
 
     def __init__(self, most: int, most_bytes: int) -> None:
@@ -64,7 +66,7 @@ class Turns:
         return len(self._turns)
 
     def find(self, owner: str, id: str, param: str | None = None) -> Turn:
-        """The turn of this id, now the most recently used; raises ApiError 404 where the owner has none."""
+        """Return the turn of this id, which is now the most recently used; raise ApiError 404 if the owner has none."""
         turn = self._turns.get(id)
         if turn is None or turn.owner != owner:
             what = "Previous response" if param else "Response"
@@ -74,7 +76,7 @@ class Turns:
         return turn
 
     def keep(self, turn: Turn) -> None:
-        """List a turn, and forget what is too much then, be it this one."""
+        """List a turn, and forget turns until the limits are met, possibly this one too."""
         turn.size = len(dumps(turn.response)) + len(dumps(turn.asked))
         self._turns[turn.id] = turn
         self._hold(turn)
@@ -82,7 +84,7 @@ class Turns:
             self.forget(next(iter(self._turns.values())))
 
     def forget(self, turn: Turn) -> None:
-        """Take a turn off the list; its memory is free when nobody goes on from it."""
+        """Take a turn off the list; its memory is freed when no held turn continues from it."""
         del self._turns[turn.id]
         held: Turn | None = turn
         while held is not None:

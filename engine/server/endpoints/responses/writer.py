@@ -1,4 +1,6 @@
-"""One response in bytes: as events while it comes, or whole; kept at its end for those who go on from it."""
+"""One response in bytes: as events while it is computed, or whole; kept at its end for requests that
+continue from it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,10 @@ Response = dict[str, JSON]
 
 
 class ResponseWriter:
-    """Writes what Answer sends. head: what the response says from its beginning on; keep: takes it at its end."""
+    """Writes what Answer sends.
+
+    head: the response's members that are known from its beginning; keep: called at its end.
+    """
 
     def __init__(self, head: Response, items: Items, spelling: Spelling, keep: Callable[[Response], None]) -> None:
         self._head = head
@@ -30,22 +35,22 @@ class ResponseWriter:
         self._sent = 0
 
     def prelude(self) -> bytes:
-        """The response, begun."""
+        """Return the events that the response has begun."""
         begun = self._response("in_progress")
         return self._events([("created", {"response": begun}), ("in_progress", {"response": begun})])
 
     def chunk(self, piece: Piece, usage: Usage | None = None) -> bytes:
-        """What a piece comes to: items that begin and end, and more of their text."""
+        """Return a piece's events: items that begin and end, and more of their text."""
         return self._events(self._add(piece))
 
     def end(self, usage: Usage) -> bytes:
-        """The last item's end, and the response, whole."""
+        """Return the last item's end, and the whole response."""
         last = self._events(self._items.end(complete=self._complete))
         whole = self._whole(usage)
         return last + self._events([(str(whole["status"]), {"response": whole})])
 
     def failure(self, error: ApiError) -> bytes:
-        """The response as far as it came, and why it goes no further."""
+        """Return the response so far, with the reason why it failed."""
         code = "rate_limit_exceeded" if error.status == 429 else "server_error"
         failed = self._response("failed", error={"code": code, "message": error.message})
         return self._events([("failed", {"response": failed})])
@@ -53,7 +58,7 @@ class ResponseWriter:
     def answer(
         self, choices: Sequence[ChoiceText], usage: Usage, prompt_logprobs: Sequence[Sequence[Logprobs | None] | None]
     ) -> bytes:
-        """The response, whole: the same pieces put together."""
+        """Return the whole response, made of the same pieces."""
         for piece in [piece for said in choices for piece in said.pieces]:
             deque(self._add(piece), maxlen=0)
         deque(self._items.end(complete=self._complete), maxlen=0)
