@@ -262,6 +262,8 @@ SPAN = 512
 """Tokens of KV per item on a CPU. Smaller items must divide it, both in whole blocks, for cuts that do not depend on
 other rows.
 """
+FIXED_SPAN = 256
+"""Tokens of KV per item in deterministic mode and on a device. The block size must divide it in deterministic mode."""
 
 
 def span_tokens(span: int, block_size: int) -> int:

@@ -17,7 +17,7 @@ from engine.attention.cache import KvCache
 from engine.attention.compute import Attention
 from engine.attention.torch_backend import TorchBackend
 from engine.backends import Machine, backend, cpu_backend
-from engine.batch import SPAN, Batch, StepOutput
+from engine.batch import FIXED_SPAN, SPAN, Batch, StepOutput
 from engine.config import EngineConfig, cpu_pool
 from engine.errors import ConfigError
 from engine.messages import Logprobs, Ready
@@ -44,7 +44,6 @@ _ROWS = 32  # rows of a pass in deterministic mode; products of one row alone ta
 # Items of at least so many keys are read in place if that kernel is the faster one: for every dtype except a bfloat16
 # that the CPU multiplies natively, for which batched products are faster. Deterministic mode always uses products.
 _IN_PLACE = 256
-_SPAN = 256  # keys per item in deterministic mode; a row's last item is padded with keys that the row does not see
 
 
 def load(config: EngineConfig) -> CpuRunner | DeviceRunner:
@@ -52,6 +51,8 @@ def load(config: EngineConfig) -> CpuRunner | DeviceRunner:
 
     Also raises ConfigError if deterministic mode is asked for and does not hold on this machine.
     """
+    if config.deterministic and FIXED_SPAN % config.block_size:
+        raise ConfigError(f"deterministic: block_size must divide {FIXED_SPAN}, and {config.block_size} does not")
     runner = _load(config)
     if config.deterministic and not deterministic_trial.holds(
         lambda batch: runner.submit(batch).result(), runner.ready, config.max_sequences, config.max_logprobs
@@ -223,7 +224,7 @@ def _cpu_backend(
     attention = Attention(
         model.attention,
         cache,
-        _SPAN if fixed else SPAN,
+        FIXED_SPAN if fixed else SPAN,
         fixed=fixed,
         in_place=None if fixed or (cache.dtype == torch.bfloat16 and not emulated) else _IN_PLACE,
     )

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from engine.attention.cache import KvCache
 from engine.attention.tiles import plan_tiles
 from engine.attention.worklist import Tables, Tiling, work_list
-from engine.batch import SPAN, Batch, KvSpan, Row, span_tokens
+from engine.batch import FIXED_SPAN, SPAN, Batch, KvSpan, Row, span_tokens
 from engine.device.frame import Arrays
 from engine.kernels import launch
 from engine.kernels.attn_items import Work, attn_items
@@ -28,8 +28,6 @@ from engine.kernels.prefill_attn import prefill_attn
 from engine.kernels.qkv_rope_store import qkv_rope_store, store
 from engine.models.ops import Heads
 from engine.models.spec import AttentionSpec
-
-ITEM = 256  # tokens: work lists are cut at multiples of it
 
 
 class Turns(NamedTuple):
@@ -106,7 +104,7 @@ class DeviceAttention:
 
     def longest(self, rows: int, places: int) -> Arrays:
         """Return arrays as long as those of a step of so many rows and partial results can be."""
-        blocks = places * -(-ITEM // self._cache.block_size)
+        blocks = places * -(-FIXED_SPAN // self._cache.block_size)
         shapes = {"items": (places, 8), "rows": (places,), "blocks": (blocks,), "parts": (rows + 1,)}
         shapes |= {"part_slots": (places,), "counts": (2,)}
         return _numbered([{name: np.zeros(shape, dtype=np.int32) for name, shape in shapes.items()}] * len(self._kinds))
@@ -225,7 +223,7 @@ def _tiling(kind: AttentionSpec, cache: KvCache) -> Tiling:
     group = kind.heads // kind.kv_heads
     shape = launch.attn(kind.head_dim, group, cache.dtype.itemsize)
     fill = launch.programs(cache.device, shape.per_core) // kind.kv_heads  # each item is one program per key head
-    return Tiling(group, shape.wide, shape.narrow, fill, ITEM)
+    return Tiling(group, shape.wide, shape.narrow, fill, FIXED_SPAN)
 
 
 def within_window(rows: Sequence[Row], stretches: Sequence[KvSpan], block_size: int, window: int) -> tuple[KvSpan, ...]:

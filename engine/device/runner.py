@@ -17,9 +17,9 @@ import torch
 
 from engine.attention.cache import KvCache
 from engine.backends import Backend, round_once
-from engine.batch import Batch, Draw, StepOutput
+from engine.batch import FIXED_SPAN, Batch, Draw, StepOutput
 from engine.config import EngineConfig, cpu_pool
-from engine.device.attention import ITEM, DeviceAttention, Turns
+from engine.device.attention import DeviceAttention, Turns
 from engine.device.buckets import buckets, capacity
 from engine.device.frame import Arrays, Frame, Views
 from engine.device.graphs import Graphs, Record, Recorded, Step, cuda_recorder
@@ -117,7 +117,7 @@ class DeviceRunner:
             # In transformers' classes a row's numbers may depend on its index in the batch, so each row runs alone.
             self._rows = fixed_rows(config.max_sequences, _ROWS) if model.steady else 1
         sizes = (self._rows,) if self._rows else buckets(config.max_sequences)
-        places = {rows: capacity(rows, model.context, ITEM) for rows in sizes}
+        places = {rows: capacity(rows, model.context, FIXED_SPAN) for rows in sizes}
         self._attention = DeviceAttention(model.attention, cache, max(places), max(places.values()))
         self._sampler = DeviceSampler(cache.device, model.vocab)
         self._last = torch.zeros(config.max_sequences, dtype=torch.int64, device=cache.device)

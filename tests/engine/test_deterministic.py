@@ -247,6 +247,14 @@ def test_draws_do_not_depend_on_the_draws_beside_them() -> None:
         assert (alone.tokens[0], alone.logprobs[i]) == (together.tokens[i], together.logprobs[i])
 
 
+def test_blocks_must_divide_the_span_of_an_item(tiny_folder: Path) -> None:
+    """Else a row's items would depend on the rows beside it: 512 and 256 tokens are 504 and 240 in blocks of 24."""
+    settings = EngineConfig(str(tiny_folder), num_blocks=20, block_size=24)
+    load_any(settings)
+    with pytest.raises(ConfigError, match="deterministic: block_size must divide 256, and 24 does not"):
+        load_any(replace(settings, deterministic=True))
+
+
 def test_loading_tries_what_it_promises(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = EngineConfig(str(tiny_folder), dtype="bfloat16", num_blocks=20, deterministic=True)
     assert load_any(settings).ready.dtype == "bfloat16"
