@@ -32,6 +32,7 @@ from engine.native.build import Kernels
 from engine.native.draws import exponentials, from_whole
 from engine.native.products import NativeProducts
 from engine.passes import Pass, fixed_rows, passes
+from engine.readiness import ready_of
 from engine.resources import give_back, ram, usable_cores
 from engine.sampling.logprobs import logprobs, positions
 from engine.sampling.sampler import Sampler
@@ -111,24 +112,11 @@ class CpuRunner:
         token_bytes = kv_values_per_token(model.attention) * dtype.itemsize
         blocks = config.kv_blocks(token_bytes, ram(), cap=cpu_pool(model.context * token_bytes))
         cache = KvCache(model.attention, blocks, config.block_size, dtype)
-        ready = Ready(
-            vocab_size=model.vocab,
-            max_model_len=model.context,
-            blocks=blocks,
-            block_size=config.block_size,
-            kv_bytes_per_token=token_bytes,
-            eos_tokens=model.eos,
-            device="cpu",
-            dtype=str(dtype).removeprefix("torch."),
-            batch_tokens=config.batch_tokens("cpu"),
-            layers=len(model.attention),
-            kernels=chosen.kernels,
-            quantization=config.quantization or "none",
-        )
+        ready = ready_of(config, model, cache, chosen.kernels)
         rows = None
         if config.deterministic:
             # In transformers' classes a row's numbers may depend on its index in the batch, so each row runs alone.
-            rows = 1 if model.frequencies is None else fixed_rows(config.max_sequences, _ROWS)
+            rows = fixed_rows(config.max_sequences, _ROWS) if model.steady else 1
         sampler = Sampler() if native is None else Sampler(exponentials(native), from_whole(native))
         return cls(ready, model, cache, _cpu_backend(config, native, model, cache, emulated=emulated), sampler, rows)
 

@@ -31,13 +31,13 @@ from engine.device.scores import Scores
 from engine.device.transfer import Buffers, Fetched
 from engine.errors import ConfigError
 from engine.kernels.copy_blocks import copy_blocks
-from engine.messages import Ready
 from engine.models.load import load_model
 from engine.models.lora import TokensOf
 from engine.models.model import Model
 from engine.models.rope import turns
 from engine.models.spec import kv_values_per_token
 from engine.passes import Pass, fixed_rows, passes
+from engine.readiness import ready_of
 from engine.resources import ram
 from engine.token_layout import adapted, chunks_at, drawn_from
 
@@ -91,20 +91,7 @@ class DeviceRunner:
     ) -> None:
         """record: records decoding steps; if it is None, every launch of every step is made anew."""
         self.overlaps = overlaps
-        self.ready = Ready(
-            vocab_size=model.vocab,
-            max_model_len=model.context,
-            blocks=cache.blocks,
-            block_size=cache.block_size,
-            kv_bytes_per_token=kv_values_per_token(model.attention) * cache.dtype.itemsize,
-            eos_tokens=model.eos,
-            device=cache.device.type,
-            dtype=str(cache.dtype).removeprefix("torch."),
-            batch_tokens=config.batch_tokens(cache.device.type),
-            layers=len(model.attention),
-            kernels="triton",
-            quantization=config.quantization or "none",
-        )
+        self.ready = ready_of(config, model, cache, "triton")
         self._model = model
         self._cache = cache
         # Several threads may call, each with its own current device and stream; steps are ordered on one stream only.
