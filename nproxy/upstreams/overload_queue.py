@@ -38,7 +38,7 @@ from nproxy.upstreams.shared_capacity import OwnLimit, SharedCapacity
 JUST_NOW_SECONDS = 0.5
 """A server may still count a call that ended so long ago; longer than all RELEASE_DELAYS together."""
 OVER_SECONDS = 1.0
-"""If nobody waits and nobody was refused for so long, the overload is over."""
+"""If no leg waits and none was refused for so long, the overload is over."""
 STANDS_SECONDS = 0.1
 """A call that stands for so long was probably not refused, as far as another worker needs to know."""
 AGAIN_SECONDS = 2.0
@@ -104,7 +104,7 @@ class OverloadQueue:
         self._answered_at = -inf  # of this account, by any worker
         self._answered_here_at = -inf
         self._slots: WeakSet[FreedSlot] = WeakSet()  # that are used, or about to be; each lives as long as its attempts
-        self._delayed_slots = 0  # that somebody will be admitted for after a delay
+        self._delayed_slots = 0  # for which a leg will be admitted after a delay
 
     # ---- the way of one leg
 
