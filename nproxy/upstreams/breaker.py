@@ -2,8 +2,7 @@
 
     CLOSED     calls go through; failed requests are counted, in a row and as a share
     OPEN       no calls, until the wait is over
-    HALF_OPEN  one request may try the replica (with all of its calls): a failure opens the breaker again, for twice as
-    long
+    HALF_OPEN  one request may try the replica (with all of its calls); if it fails: OPEN again, for twice as long
 
 A failure is known at once. A success is known only at the end of an answer, which is much later if answers are long. So
 a request that is being answered counts in favour of the replica until then. Otherwise a few refusals would open the
@@ -91,7 +90,7 @@ class Breaker:
         return self._opened_at is None
 
     def shut(self, now: float) -> bool:
-        """Whether it refuses requests: it is open, and either its wait is not over or some request is trying the
+        """Whether it refuses requests: it is not closed, and either its wait is not over or a request tries the
         replica.
         """
         return self._opened_at is not None and (self._tried or self.wait(now) > 0)

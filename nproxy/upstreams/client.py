@@ -179,8 +179,9 @@ class Client:
 
 
 def _wait(head: Head, body: bytes) -> float | None:
-    """Seconds that an error answer asks to wait: from its headers; if it lacks capacity, else from the text of its
-    body.
+    """Seconds that an error answer asks to wait, None if it does not: by its headers, else by its body's text.
+
+    The text counts only if the status says that the server lacks capacity.
     """
     told = retry_after(head.headers)
     return said_in(body) if told is None and head.status in NO_ROOM else told

@@ -147,8 +147,8 @@ class Gate:
     def judge(self, group: CallGroup, leg: int, failure: Failure | None) -> Replica | None:
         """Take the result of a leg's last call, once. Returns the replica if its breaker opened by it.
 
-        A request counts once at each replica, however many of its legs failed there. Only while the breaker is not
-        closed does every failed trial count. A leg avoids a replica where it failed.
+        A request counts once at each replica, however many of its legs failed there. While its breaker is not closed,
+        each trial that fails counts. A leg avoids a replica where it failed.
         """
         replica = group.at.pop(leg, None)
         if replica is None:

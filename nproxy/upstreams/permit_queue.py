@@ -15,9 +15,9 @@ class PermitQueue:
     """The legs that wait for a permit, in order of arrival.
 
     A leg waits while all replicas that it may go to are full. Some legs may be overtaken, one kind may not:
+
     - Legs that belong on one replica wait for that one. Others may overtake them.
-    - A leg that has failed somewhere waits for other replicas, and not for the one where it would fail again. Others
-    may overtake it.
+    - A leg that has failed waits for other replicas than the one where it would fail again. Others may overtake it.
     - A leg that needs a replica alone waits for one without calls. No leg overtakes it, or there might never be one.
 
     If no replica may be called, a leg is told so at once (NoReplicaError).

@@ -10,7 +10,7 @@ from nproxy.upstreams.call_group import CallGroup
 from nproxy.upstreams.replicas import AVOID_SECONDS, Replica
 
 NOBODY_SECONDS = 1.0
-"""After how long to try again if there is no replica at all."""
+"""The shortest wait that NoReplicaError tells, and the wait if there is no replica at all."""
 ROUNDING = 0.01
 """Seconds that a timer may fire too early."""
 

@@ -10,9 +10,9 @@ FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 16.0
 SHORTEST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_ANSWERS = 8
-"""The interval is not longer than so many answers take either,"""
+"""The interval is at most so many times the mean duration of an answer; see ANSWERS_SECONDS."""
 ANSWERS_SECONDS = 1.0
-"""unless answers are so short that this is less than so many seconds."""
+"""The limit by the duration of answers is at least so long."""
 IDLE_PAUSE_SECONDS = 0.5
 """The longest interval if no call is in flight whose end would admit a leg."""
 _ANSWERS_AVERAGED = 4

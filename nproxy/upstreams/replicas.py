@@ -124,8 +124,9 @@ class Replica:
         return self.breaker.admits(who, now, last_resort=last_resort)
 
     def answers(self, now: float) -> bool:
-        """Whether it answers, even if only with errors: it was reachable at the last attempt, and its last failure was
-        an answer.
+        """Whether it answers, even if only with errors.
+
+        That is: it was not found unreachable within AVOID_SECONDS, and the last request that failed there was answered.
         """
         return not self.draining and now >= self.avoid_until and self.breaker.answers
 
