@@ -1,5 +1,4 @@
-"""Ports for test servers that no other test process uses, neither before a server has bound its port nor after it
-ended.
+"""Ports for test servers that no other test process uses, not even before they are bound or after the server ended.
 
 A port that the system assigns (`bind` to 0) is free for all again as soon as its socket is closed. While a server
 starts, and after it was killed, another process may get it, and clients of one test then reach servers of another. So

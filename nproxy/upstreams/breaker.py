@@ -90,9 +90,7 @@ class Breaker:
         return self._opened_at is None
 
     def shut(self, now: float) -> bool:
-        """Whether it refuses requests: it is not closed, and either its wait is not over or a request tries the
-        replica.
-        """
+        """Whether it refuses requests: it is not closed, and its wait is not over or a request tries the replica."""
         return self._opened_at is not None and (self._tried or self.wait(now) > 0)
 
     @property

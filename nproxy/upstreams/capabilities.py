@@ -113,9 +113,7 @@ class Capabilities:
         )
 
     def _takes_lists(self, model: str, width: int | None) -> bool:
-        """Whether legacy completions take lists of prompts; a server without `n` seldom does, and mlx-lm's dies of
-        them.
-        """
+        """Whether legacy completions take lists of prompts. A server without `n` seldom does; mlx-lm's dies of them."""
         if self._prompts != "auto":
             return self._prompts == "list"
         return width != 1 and self._recall(model, "prompt_lists") is None
@@ -165,8 +163,9 @@ class Capabilities:
         return {model: _as_told(self.snapshot(model, None)) for model in models}
 
     def _legs_at_once(self, parallel: int | None) -> int | None:
-        """Legs of one request at once, if each replica takes `parallel`: those of all replicas, or of one if all legs
-        go there.
+        """How many legs of a request may run at once, if each replica takes `parallel`; None for no limit.
+
+        That is at all replicas together, or at one replica if all legs go to one.
         """
         return None if parallel is None else parallel * (max(1, self._replicas()) if self._spread else 1)
 

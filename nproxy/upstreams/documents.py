@@ -61,9 +61,7 @@ class Documents:
         return last
 
     async def any_answers(self) -> bool:
-        """Whether any replica answers at all, even with an error. A replica that leads back to this gateway does not
-        count.
-        """
+        """Whether any replica answers, even with an error. One that leads back to this gateway does not count."""
         self.why_not = ""
         for replica in self._gate.replicas:
             try:

@@ -55,9 +55,7 @@ class FullReplicas(Collection[Replica]):
         self._full = {replica: full for replica, full in self._full.items() if now < full.no_probe_before}
 
     def note_full(self, replica: Replica, now: float, wait: float | None) -> FullReplica:
-        """Note that a replica is full, and return what is known of it. wait: the seconds of its Retry-After, if it sent
-        one.
-        """
+        """Note that a replica is full; return what is known of it. wait: the seconds of its Retry-After, if any."""
         # a draining replica is not called again, so nothing is kept of it
         full = FullReplica() if replica.draining else self._full.setdefault(replica, FullReplica())
         full.refused_at = now

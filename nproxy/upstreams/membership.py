@@ -90,9 +90,7 @@ def members(
 
 
 def _behind(entry: DnsName, address: str) -> Replica:
-    """The replica at one address of a name. Connections go to the address; the name is in the Host header and
-    certificate.
-    """
+    """The replica at one address of a name. Connections go to the address; Host and certificate have the name."""
     url = base_url(entry.scheme, address, entry.port, entry.path)
     usual = DEFAULT_PORTS[entry.scheme] == entry.port
     authority = entry.name if usual else f"{entry.name}:{entry.port}"

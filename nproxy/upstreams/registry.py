@@ -51,9 +51,7 @@ class Registry:
         return self._leases.pop((upstream, url), None) is not None
 
     def drain(self, upstream: str, address: str) -> None:
-        """Mark an address: its replica gets no new calls until `undrain`, even if it goes and comes back. Raises
-        TooMany.
-        """
+        """Mark an address: its replica gets no new calls until `undrain`, even if it returns. Raises TooMany."""
         if len(self._draining) >= MOST_DRAINING and (upstream, address) not in self._draining:
             raise TooMany(f"{MOST_DRAINING} addresses are marked as draining; there is no room for another.")
         self._draining.add((upstream, address))

@@ -131,9 +131,7 @@ class Replica:
         return not self.draining and now >= self.avoid_until and self.breaker.answers
 
     def flawed(self, now: float) -> bool:
-        """Whether others are preferred: it was unreachable a moment ago, asked to be left alone, or failed its last
-        check.
-        """
+        """Whether others are preferred: it was unreachable, asked to be left alone, or failed its last check."""
         return now < self.avoid_until or now < self.resting_until or self.health.doubtful
 
     def take(self, who: object, choices: int, now: float, *, alone: bool) -> None:

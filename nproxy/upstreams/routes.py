@@ -63,9 +63,7 @@ class Routes:
         return [one for one in there if one is not None and model is not None and not one.models.lacks(model)]
 
     async def next(self) -> Route | None:
-        """The next route; None if there are no more. The first call always returns one, unless the first route is
-        taken.
-        """
+        """The next route; None if there are no more. There is always a first one, unless it is taken."""
         while self._place < len(self._names):
             route = self._first if self._place == 0 else await self._to(self._names[self._place])
             self._place += 1

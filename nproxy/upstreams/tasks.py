@@ -9,8 +9,9 @@ from contextlib import asynccontextmanager
 
 @asynccontextmanager
 async def beside(*work: Coroutine[None, None, object]) -> AsyncIterator[None]:
-    """Run coroutines while the block runs, and no longer. An error on either side ends the other, and is raised as it
-    is.
+    """Run coroutines while the block runs, and no longer.
+
+    An error on either side ends the other, and is raised as it is.
     """
     try:
         async with asyncio.TaskGroup() as group:

@@ -120,14 +120,13 @@ class Upstream:
 
     @property
     def names_matter(self) -> bool:
-        """Whether it matters which model is requested: names are configured, or its servers have announced their
-        models.
-        """
+        """Whether it matters which model is requested: names are configured, or servers announced their models."""
         return self.models.configured or bool(self._announced_models())
 
     def may_serve(self, model: str) -> bool:
-        """Whether a replica may serve a model: false only if all of them have announced models, and this is not among
-        them.
+        """Whether a replica may serve a model.
+
+        It is certain that none does only if all of them have announced their models, and this is not among them.
         """
         replicas = self.gate.replicas
         return not replicas or any(replica.serves(model) for replica in replicas)
@@ -141,9 +140,7 @@ class Upstream:
         return self.api_key == "passthrough" and "Authorization" in headers
 
     def caller_shown(self, name: str) -> str:
-        """The caller's name as sent to the upstream: nproxy's own engine receives it, any other server gets an empty
-        one.
-        """
+        """The caller's name as sent to the upstream; "" for any server but nproxy's own engine."""
         return name if self._told_callers else ""
 
     async def call(self, call: Call, group: CallGroup, take: Take, *, alone: bool = False, waits: bool = False) -> None:

@@ -140,9 +140,7 @@ class Upstreams:
         raise model_not_found(model)
 
     async def find(self, model: str) -> Route | None:
-        """The first upstream that has a model by exactly this name, else the first that has it as `:latest`; None if
-        none has.
-        """
+        """Find the first upstream that has a model by exactly this name, else the first that has it as `:latest`."""
         implied: Route | None = None
         for upstream in self.all:
             name = await upstream.models.find(model)
@@ -168,8 +166,7 @@ class Upstreams:
 
 
 def _engine(socket: Path, config: Config) -> Settings:
-    """The settings of the built-in engine as an upstream: native `n`, an exact wire, and long time limits, as it may
-    compute for long.
+    """The settings of the built-in engine as an upstream: native `n`, an exact wire, and long time limits.
 
     It shares computed prompts among the requests of one key: the client's own key, or with `auth` the caller's name.
     """

@@ -19,9 +19,7 @@ def _random() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Pseudonym:
-    """The name of one gateway, with all of its processes, in `Via`. It is random, so that it reveals nothing of a
-    machine.
-    """
+    """The name of one gateway, with all of its processes, in `Via`: random, so that it tells nothing of a machine."""
 
     name: str = field(default_factory=_random)
 

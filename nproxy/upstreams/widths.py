@@ -18,10 +18,10 @@ class Width:
     doubted: bool = False
 
     def after(self, asked: int, got: int) -> Width:
-        """What is known after a call for `asked` choices that brought `got`, or was refused while one for `got` was
-        not.
+        """What is known after a call for `asked` choices that brought `got`.
 
-        A width that has worked is given up only if a second call comes short after the first.
+        If that width was refused, `got` is a narrower one that was accepted. A width that has worked is given up only
+        if a second call comes short after the first.
         """
         got = max(1, got)
         if got >= asked:

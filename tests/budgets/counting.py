@@ -30,10 +30,9 @@ class Calls:
 
 
 def calls_of(play: Callable[[Player, Calls], float]) -> float:
-    """Run a gateway like `nproxy serve`, with its log discarded, and run `play` against it; return the result of
-    `play`.
+    """Run a gateway like `nproxy serve`, with its log discarded, and return what `play` returns.
 
-    play: runs in another thread, and reads the number of calls when it needs it.
+    play: uses the gateway from another thread, and reads the number of calls when it needs it.
     """
     return uvloop.run(_calls_of(play))
 

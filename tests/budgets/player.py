@@ -50,9 +50,7 @@ class Player:
 
     @contextmanager
     def stream(self, n: int) -> Iterator[Sequence[socket.socket]]:
-        """Request n streamed choices, each of which is a call. Yields the calls' connections, and ends the calls
-        afterwards.
-        """
+        """Request n streamed choices, each of which is a call. Yields the calls' connections, and ends the calls."""
         self._ask(n=n, stream=True)
         legs = self._called(n)
         for leg in legs:

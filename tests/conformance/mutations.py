@@ -1,5 +1,4 @@
-"""Rules that are switched off one at a time: in this file, this text is replaced by that. The row's tests must then
-fail.
+"""Rules to be switched off one at a time: a text in a file is replaced. The row's tests must then fail.
 
 A row is missing here if there is no rule to switch off: what passes because no code touches it (C10, F5, F7, G7, G8,
 H1, H2, H4, I1, J6, J8, R2, R6), and what the HTTP library is responsible for (Q13).

@@ -18,9 +18,7 @@ BEST = SEED + 2
 
 
 def likely(answer: dict[str, Any]) -> dict[str, Any]:
-    """Change the log probabilities: choices are likelier the higher their seed is, up to BEST; higher seeds are
-    unlikely.
-    """
+    """Make choices the likelier the higher their seed is, up to BEST; those with higher seeds are unlikely."""
     for choice in answer["choices"]:
         text = choice["message"]["content"] if "message" in choice else choice["text"]
         found = re.match(r"seed (\d+)", text)

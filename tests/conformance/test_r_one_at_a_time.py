@@ -76,9 +76,7 @@ async def test_R9_streams_of_several_clients(scene: Scene) -> None:
 
 @of_legs
 async def test_R9_what_the_client_has_read_is_not_said_twice(scene: Scene) -> None:
-    """The text of a completion begins with its first event. So this request fails, and the next one makes one call at a
-    time.
-    """
+    """A completion's text begins with its first event. So this request fails; the next makes one call at a time."""
     (answer,) = await together(scene, N - 1, scene.stream(COMPLETIONS, n=N))
     assert "`parallel: 1`" in answer.error["message"]
     assert "parallel" not in await learned(scene), "that it helps is not known yet"

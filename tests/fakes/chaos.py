@@ -138,9 +138,7 @@ class ChaosProxy:
     async def _down(
         self, fault: Fault, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, up: asyncio.Task[None]
     ) -> None:
-        """Pass on the answer until the fault begins, then apply the fault. The requests' direction ends with the
-        connection.
-        """
+        """Pass on the answer up to the fault, then apply that. The requests' direction ends with the connection."""
         passed = 0
         while passed < fault.after and (data := await reader.read(min(_SIZE, fault.after - passed))):
             writer.write(data)

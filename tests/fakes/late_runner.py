@@ -13,10 +13,10 @@ from tests.fakes.runner import HashRunner, ready
 
 
 class LateRunner(HashRunner):
-    """Batches wait here until a result is requested. A device may be faster than its host: `early` says of a batch, by
-    its number from 0, whether it runs at once when it is submitted.
+    """Batches wait here until a result is requested, unless they run at once when they are submitted.
 
-    A row without a token gets the token that the previous batch drew for it; only this runner knows it.
+    The latter may happen, as a device may be faster than its host: `early` says it of a batch, by its number from 0. A
+    row without a token gets the token that the previous batch drew for it; only this runner knows it.
 
     given: the batches as they were submitted. calls: ("submit" or "result", number), in order. refusing: numbers of
     batches that are refused. failing_late: numbers of batches that fail when they run; what they write and draw is

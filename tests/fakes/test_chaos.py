@@ -34,9 +34,7 @@ def port_of(url: str) -> int:
 
 
 async def ask(proxy: ChaosProxy, *, ends: bool = True) -> tuple[bytes, str]:
-    """Send one line; return what came, and whether an end, a reset or nothing followed. ends: end the requests after
-    it.
-    """
+    """Send one line; return what came, and if then an end, a reset or nothing did. ends: end the requests after it."""
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
     came = bytearray()
     try:

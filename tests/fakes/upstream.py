@@ -67,9 +67,7 @@ class Seen:
 
 
 class FakeUpstream:
-    """See the module. models: the ids in its list. list_fails: the list is answered with a 500. unix: a socket to
-    listen on.
-    """
+    """See the module. models: the ids in its list. list_fails: the list is a 500. unix: a socket to listen on."""
 
     def __init__(
         self,

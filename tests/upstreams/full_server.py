@@ -113,8 +113,7 @@ class Server:
         too_much: bool = False,
         account: Account = ACCOUNT,
     ) -> float:
-        """Run the legs of a request; return the time at which all had their answers. Raises Refused if one is refused
-        for good.
+        """Run the legs of a request; return when all had their answers. Raises Refused if one is refused for good.
 
         at: seconds until it begins. too_much: it is refused even if there is capacity.
         """

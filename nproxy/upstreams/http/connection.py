@@ -76,9 +76,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing has come that the loop has not seen yet: the end, or data that would be taken for the next
-        answer.
-        """
+        """Whether nothing has come that the loop has not seen: the end, or data that would pass for the next answer."""
         if self._transport is None:
             return False
         if self._poll is None:
@@ -226,8 +224,7 @@ class Reply:
 
     @property
     def stale(self) -> bool:
-        """Whether the connection had carried a call before and now, at once, ended without an answer: it was closed
-        already.
+        """Whether the connection had carried a call before, and at once ended without an answer: it was stale.
 
         A connection that ends later may have carried the request, and its receiver may have begun to process it.
         """

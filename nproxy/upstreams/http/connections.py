@@ -117,8 +117,9 @@ class Connections:
         await asyncio.sleep(0)  # the loop closes the sockets
 
     def _take(self, key: object) -> Connection | None:
-        """Take the idle connection that was used last, so that surplus ones grow old and are closed; None if there is
-        none.
+        """Take the idle connection that was used last; None if there is none.
+
+        So surplus connections grow old, and are closed.
         """
         idle = self._idle.get(key, [])
         oldest = self.loop.time() - KEEPALIVE_SECONDS

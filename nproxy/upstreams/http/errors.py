@@ -38,9 +38,7 @@ class DisconnectedError(HTTPError):
 
 
 class LostError(HTTPError):
-    """The connection broke, or was given up, before the answer was complete. cause: the system's error; None if there
-    was none.
-    """
+    """The connection broke, or was given up, before the answer was complete. cause: the system's error or None."""
 
     def __init__(self, cause: OSError | None = None) -> None:
         super().__init__("lost")
