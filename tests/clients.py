@@ -1,4 +1,4 @@
-"""Clients of the tests."""
+"""HTTP clients for tests."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 import httpx
 
 PATIENCE = 100.0
-"""Seconds without a byte; no test is about that, and pytest itself gives up a little later."""
+"""Seconds without a byte after which a client gives up. No test depends on it; pytest's limit is a little higher."""
 
 
 def plain_client(url: str = "", **settings: Any) -> httpx.AsyncClient:
-    """A client of HTTP without TLS: the certificates for that would take it 20 ms to read, each time."""
+    """An HTTP client without TLS: reading the certificates for TLS would take 20 ms for each client."""
     return httpx.AsyncClient(base_url=url, verify=False, trust_env=False, **{"timeout": PATIENCE, **settings})

@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Settings and fixtures for all tests."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from nproxy import models
 from tests.order import longest_first
 from tests.witness import witness
 
-# Read when torch is first imported: its threads sleep while they wait, because several torch processes run at once.
+# Read when torch is first imported. Its threads then sleep while they wait, since several torch processes run at once.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-# Read when Triton is first imported, which torch and transformers may do before any kernel of ours: kernels run under
-# its interpreter, in fp32 and fp16 (its bf16 is wrong). What needs the compiler runs in a process without the variable.
+# Read when Triton is first imported, which torch and transformers may do before any kernel of ours. Kernels then run
+# under Triton's interpreter, in fp32 and fp16 (its bf16 is wrong). Tests that need the compiler use a process without
+# the variable.
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
-# The same examples in every run, however slow the machine is: a failure is the code's and comes again.
+# The same examples in every run, however slow the machine is: a failure is the code's fault, and can be repeated.
 settings.register_profile("fixed", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("fixed")
 
@@ -38,13 +39,13 @@ logging.Logger.handle = _heard_and_handled  # type: ignore[method-assign]  # han
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes long is begun first."""
+    """Run the test files that take long first."""
     items[:] = longest_first(items)
 
 
 @pytest.fixture(autouse=True)
 def no_secret_is_told() -> Iterator[None]:
-    """Nothing that a test has logged or shown holds its secrets, prompts and answers."""
+    """Fail if a test has logged or shown secrets, prompts or answers; see tests/witness.py."""
     witness.listen()
     yield
     assert witness.told() == []
@@ -52,8 +53,8 @@ def no_secret_is_told() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def default_model() -> Path:
-    """The real default model's .gguf file, fetched on first use and then kept in the user's cache.
+    """The real default model's .gguf file. It is downloaded on first use, and then kept in the user's cache.
 
-    A test that asks for it carries the mark `model`.
+    A test that uses it carries the mark `model`.
     """
     return models.fetch(models.DEFAULT)

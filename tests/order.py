@@ -1,4 +1,4 @@
-"""Files that take long come first: begun last, one would keep its process busy when the others have ended."""
+"""Runs test files that take long first: started last, one would keep its process busy after the others have ended."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ LONG = (
     "tests/system/test_slowhttptest.py",
     "tests/system/test_bench_gateway.py",
 )
-"""Those that take half a minute and more beside two others, the longest first."""
+"""Files that take half a minute or more while two others run, the longest first."""
 
 
 def longest_first(items: Iterable[pytest.Item], long: Sequence[str] = LONG) -> list[pytest.Item]:
-    """The tests with those of these files before all others, and else in their order."""
+    """The tests, with those of the long files first; otherwise in their order."""
     place = {str(ROOT / path): number for number, path in enumerate(long)}
     return sorted(items, key=lambda item: place.get(str(item.path), len(place)))

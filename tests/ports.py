@@ -1,8 +1,9 @@
-"""Ports to listen on that no other test process takes, neither before a server has bound its port nor once it is gone.
+"""Ports for test servers that no other test process uses, not even before they are bound or after the server ended.
 
-A port that the system gives away (`bind` to 0) is free for all again as soon as its socket is closed: while a server
-starts, and after it was killed, another process may get it, and clients of one test reach servers of another. So ports
-come from below those that Linux gives away (net.ipv4.ip_local_port_range), and each process has a block of its own.
+A port that the system assigns (`bind` to 0) is free for all again as soon as its socket is closed. While a server
+starts, and after it was killed, another process may get it, and clients of one test then reach servers of another. So
+ports come from below the range from which Linux assigns them (net.ipv4.ip_local_port_range), and each process has a
+block of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _next = itertools.count()
 
 
 def free_port() -> int:
-    """A loopback port that nothing listens on; this process gives it away again after a thousand others."""
+    """Return a loopback port on which nothing listens. This process returns it again only after a thousand others."""
     first, _ = _block(os.getpid())
     for _ in range(_BLOCK):
         port = first + next(_next) % _BLOCK
@@ -40,7 +41,7 @@ def free_port() -> int:
 
 @cache
 def _block(process: int) -> tuple[int, IO[bytes]]:
-    """The first port of a block that is this process's as long as it keeps the lock's file open."""
+    """The first port of this process's block, and the open lock file. The block is reserved while that file is open."""
     folder = Path(tempfile.gettempdir()) / f"nproxy-tests-ports-{os.getuid()}"
     folder.mkdir(exist_ok=True)
     for first in _BLOCKS:

@@ -1,4 +1,4 @@
-"""An event loop whose time goes by at once: what would wait for a timer is at that moment already."""
+"""An event loop with virtual time: instead of waiting for a timer, it moves its clock to the timer's time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Time stands still while anything is ready, and else goes on to the next timer. It is for what waits for no IO."""
+    """Time stands still while any callback is ready; then it jumps to the next timer. For code that waits for no IO."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,6 +27,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run it to its end, in no time."""
+    """Run a coroutine to its end, without waiting for timers."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(coroutine)

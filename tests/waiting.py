@@ -1,4 +1,4 @@
-"""Waiting for what somebody else does, in the same loop or in another process, and never for ever."""
+"""Waiting for something that happens in the same loop or in another process, with a time limit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 async def until(
     condition: Callable[[], object] | Callable[[], Awaitable[object]], seconds: float = 10.0, pause: float = 0.01
 ) -> None:
-    """Wait until something comes true; it is asked again and again. Raises TimeoutError."""
+    """Wait until a condition holds. It is checked every `pause` seconds. Raises TimeoutError after `seconds`."""
     async with asyncio.timeout(seconds):
         while True:
             held = condition()

@@ -1,8 +1,8 @@
-"""Sees whatever the tests of a session log and show, and knows what may never stand there.
+"""Checks everything that the tests of a session log and show for text that must not appear there.
 
-Secrets and prompts of tests hold the word `canary`, and answers of the scripted upstream begin with `seed` and a
-number: neither may be in a log record, down to debug and with its traceback, in the metrics or on the status page.
-Every test is asked at its end (tests/conftest.py), so the whole suite is.
+Secrets and prompts of tests contain the word `canary`, and answers of the scripted upstream begin with `seed` and a
+number. Neither may appear in a log record, down to debug level and including its traceback, nor in the metrics or on
+the status page. tests/conftest.py checks this at the end of every test, and so for the whole suite.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ _traceback = logging.Formatter().formatException
 
 
 class Witness:
-    """What was seen where it may not be; `told` gives it once."""
+    """Collects forbidden text; `told` returns it once."""
 
     def __init__(self) -> None:
         self._seen: list[str] = []
         self._watched: set[type] = set()
 
     def look(self, where: str, text: str) -> None:
-        """Look through one text."""
+        """Search one text. where: named in the report."""
         if (found := SECRET.search(text)) is not None:
             self._seen.append(f"{where}: ...{text[max(0, found.start() - 80) : found.end() + 40]}...")
 
     def told(self) -> list[str]:
-        """What was seen since the last time."""
+        """Return what was found since the last call."""
         seen, self._seen = self._seen, []
         return seen
 
     def listen(self) -> None:
-        """Have everything logged, and look through it."""
+        """Enable all log levels, and watch the gateway's App once it is imported."""
         for name in LOGGERS:
             logging.getLogger(name).setLevel(logging.DEBUG)
         app = sys.modules.get("nproxy.gateway.app")
@@ -46,7 +46,7 @@ class Witness:
             self._watch(app.App)
 
     def heard(self, record: logging.LogRecord) -> None:
-        """Look through a record: its message, its fields, its traceback."""
+        """Search a log record: its message, its fields, its traceback."""
         if record.name.partition(".")[0] not in LOGGERS:
             return
         error = _traceback(record.exc_info) if record.exc_info and record.exc_info[0] else ""
@@ -54,7 +54,7 @@ class Witness:
         self.look(f"logger {record.name}", f"{record.getMessage()} {fields} {error}")
 
     def _watch(self, app: Any) -> None:
-        """Have the metrics and the status of every gateway looked through when it ends."""
+        """Search the metrics and the status of every gateway when it ends."""
         close = app.close
 
         async def look_and_close(self: Any) -> None:
@@ -69,11 +69,11 @@ class Witness:
 
 
 def _labels(report: Any) -> set[str]:
-    """What metrics say that no code has written down: the values of labels, those of exemplars too."""
+    """All text in the metrics that does not come from the code: values of labels, including those of exemplars."""
     said = {value for family in report.values() for _, labels in family.samples for _, value in labels}
     traced = (exemplar for family in report.values() for exemplar in family.exemplars.values())
     return said | {value for exemplar in traced for value in exemplar.labels.values()}
 
 
 witness = Witness()
-"""One for a process: loggers are the process's, too."""
+"""One for the process, like the loggers."""

@@ -1,7 +1,7 @@
-"""Prefix affinity: requests that begin alike go to one replica, which has their beginning in its cache.
+"""Prefix affinity: requests that begin alike go to one replica, which has their beginning in its prefix cache.
 
 A prompt's home is found by rendezvous hashing (Thaler and Ravishankar, 1998) with weights (Resch, 2015: the score of a
-replica is -weight / ln of its hash): every gateway finds the same one, and where a replica comes or goes only the
+replica is -weight / ln of its hash). So every gateway finds the same one, and if a replica comes or goes, only the
 prompts move whose home it is. A home that has 1.25 times its share of what is in flight gives way to the next in the
 prompt's order (Mirrokni, Thorup and Zadimoghaddam, Consistent Hashing with Bounded Loads, 2018).
 """
@@ -18,15 +18,15 @@ from nproxy.upstreams.replicas import Replica
 
 BOUND = 1.25
 LEADING = 4096
-"""Characters of a message or a prompt that count.
+"""Characters of a message or a prompt that are hashed.
 
-What is shorter costs little to compute again. What is longer, say a document with another question behind it, is found
-again by its beginning.
+A shorter text costs little to compute again. A longer one, say a document followed by different questions, is
+recognized by its beginning.
 """
 
 
 def home(replicas: Sequence[Replica], prompt: bytes) -> Replica:
-    """The replica for a prompt, by its hash: the first in its order that has not too much in flight already."""
+    """The replica for a prompt, by its hash: the first in the prompt's order that does not have too much in flight."""
     load = sum(replica.choices for replica in replicas) + 1
     weight = sum(replica.weight for replica in replicas)
     order = sorted(replicas, key=lambda replica: _score(replica, prompt), reverse=True)
@@ -37,9 +37,10 @@ def home(replicas: Sequence[Replica], prompt: bytes) -> Replica:
 
 
 def prompt_hash(request: Request) -> bytes:
-    """A hash of what a server's prefix cache sees first, the same for all turns of one conversation.
+    """A hash of what a server's prefix cache sees first; the same for all turns of one conversation.
 
-    Of a chat: the messages up to the first of the user; of a legacy completion: the first prompt; and the model.
+    Of a chat: the model, and the messages up to the first of the user. Of a legacy completion: the model and the first
+    prompt.
     """
     seen = blake2b(request.model.encode("utf-8", "surrogatepass"), digest_size=16)
     for text in _beginning(request):
@@ -61,7 +62,7 @@ def _beginning(request: Request) -> Iterator[str]:
 
 
 def _texts(value: JSON) -> Iterator[str]:
-    """All texts of a message, with those of its parts."""
+    """All texts in a message, including those in its parts."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):

@@ -9,19 +9,19 @@ from nproxy.upstreams.affinity import home
 from nproxy.upstreams.replicas import Replica
 
 COMPARED = 3
-"""So many replicas are all compared; of more, two that are drawn."""
+"""If there are at most so many replicas, all are compared; if more, two that are drawn."""
 
 Draw = Callable[[], float]
-"""A random number from 0 up to, not including, 1."""
+"""Returns a random number from 0 up to, not including, 1."""
 
 
 def standing(replicas: Sequence[Replica], who: object, now: float) -> Sequence[Replica]:
-    """The replicas that a request may be sent to, whether they have room or not; see Replica.admits.
+    """The replicas that a request may be sent to, whether or not they have a free slot; see Replica.admits.
 
-    Where none is in order, those are the last resort that can still be tried: looks that fail everywhere may have the
-    wrong path, and breakers that are open everywhere may be the work of one client. Envoy's panic threshold likewise
-    disregards health where too few are healthy; here what is tried remains bounded by the breakers, but for servers
-    that answer, be it with errors: a breaker that is open saves nobody anything there.
+    If none is healthy, those that may be tried as a last resort: checks that fail everywhere may use the wrong path,
+    and breakers that are open everywhere may be the work of one client. Envoy's panic threshold also disregards health
+    if too few are healthy. Here breakers still limit the trials, except at servers that answer, even with errors: there
+    an open breaker would not save anything.
     """
     if len(replicas) == 1 and replicas[0].admits(who, now):
         return replicas
@@ -41,11 +41,11 @@ def choose(
     failed: Collection[Replica] = (),
     prompt: bytes | None = None,
 ) -> Replica | None:
-    """The replica that takes a call, of those that may; None where none has room.
+    """Choose the replica that takes a call, from those that may; None if none has a free slot.
 
-    parallel: calls at once per replica, None for any number. failed: where this leg has failed, which comes last; room
-    at others is waited for where that one would fail again, as one that nobody reaches is free most of all.
-    prompt: a hash by which its home is found; None: the least busy takes it.
+    parallel: calls at once per replica; None for no limit. failed: where this leg has failed; these come last. If the
+    leg would fail there again, it waits for others instead: a replica that cannot be reached is always the least busy.
+    prompt: a hash that selects the prompt's home; None: the least busy replica takes the call.
     """
     if failed:
         replicas = [one for one in replicas if one not in failed or not one.flawed(now)] or replicas
@@ -60,10 +60,11 @@ def choose(
 
 
 def least_busy(replicas: Sequence[Replica], draw: Draw) -> Replica:
-    """The one with the fewest choices in flight for its weight; equals are drawn by weight.
+    """The replica with the fewest choices in flight for its weight; one of several equals is drawn by weight.
 
-    Of many, only two drawn ones are compared: the power of two random choices (Mitzenmacher, 2001), which comes near to
-    the least busy of all, and keeps gateways that do not know of each other's calls from all running to the same one.
+    Of many replicas, only two that are drawn are compared: the power of two random choices (Mitzenmacher, 2001). This
+    comes close to the least busy of all, and keeps gateways that do not know each other's calls from all choosing the
+    same one.
     """
     if len(replicas) > COMPARED:
         one = drawn(replicas, draw)
@@ -74,7 +75,7 @@ def least_busy(replicas: Sequence[Replica], draw: Draw) -> Replica:
 
 
 def drawn(replicas: Sequence[Replica], draw: Draw) -> Replica:
-    """One of them at random, as likely as its weight is large."""
+    """One of the replicas at random, with a probability proportional to its weight."""
     if len(replicas) == 1:
         return replicas[0]
     reached = [*accumulate(replica.weight for replica in replicas)]

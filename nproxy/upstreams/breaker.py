@@ -1,19 +1,21 @@
-"""The breaker of one replica: after too many failed requests it gets none for a while, then one that tries it.
+"""The circuit breaker of one replica: after too many failed requests it gets none for a while, then one that tries it.
 
-    CLOSED     calls go through; requests that fail are counted, in a row and as a share
+    CLOSED     calls go through; failed requests are counted, in a row and as a share
     OPEN       no calls, until the wait is over
-    HALF_OPEN  one request may try it (with all of its calls): a failure opens it again for twice as long
+    HALF_OPEN  one request may try the replica (with all of its calls); if it fails: OPEN again, for twice as long
 
-Failures are known at once and what goes well only at its end, which with long answers is much later: a request that is
-being answered speaks for the replica until then. Else a few refusals would open it while it streams to a hundred.
+A failure is known at once. A success is known only at the end of an answer, which is much later if answers are long. So
+a request that is being answered counts in favour of the replica until then. Otherwise a few refusals would open the
+breaker while the replica streams to a hundred clients.
 
-The first event of a trial lets the others through again, so that nobody waits for the end of a long answer; but until
-some answer has come whole, one failure is enough to open it again. Time is an argument: seconds that never go back.
+The first event of a trial closes the breaker, so that no other request waits for the end of a long answer. But until
+some answer has come whole, one failure is enough to open it again. All times are arguments: seconds of a monotonic
+clock.
 
-Where there is no other replica to go to, an open breaker refuses requests only if this one says nothing at all: each
-would wait in vain, and hold its permits meanwhile. One that answers, however badly, is asked on, since what failed may
-be the work of one client or one endpoint, and to refuse all others would make an outage of it. nginx never takes out a
-server that is alone, and Envoy sends on where too few are left.
+If there is no other replica to go to, an open breaker refuses requests only if this replica does not answer at all:
+each of them would wait in vain, and hold its permits meanwhile. A replica that answers, however badly, is still called,
+because the failures may be the work of one client or one endpoint, and to refuse all other requests would turn them
+into an outage. nginx never takes out a server that is alone, and Envoy keeps sending if too few are left.
 """
 
 from __future__ import annotations
@@ -25,15 +27,15 @@ from nproxy.config import Breaker as Settings
 
 LONGEST_OPEN = 300.0
 LAST_RESORT_SECONDS = 1.0
-"""Where no other replica can be asked, one request in so many seconds tries this one, however long it is open for, and
-whether or not those that try it already have been answered.
+"""If no other replica can be called, one request in so many seconds tries this one. This holds however long the breaker
+is still open for, and whether or not earlier trials have been answered.
 
-With others to go to, an open breaker costs nothing; without, each second is one in which nobody is served.
+If there are others to go to, an open breaker costs nothing. If not, each second is one in which no client is served.
 """
 FRESH_SECONDS = 5.0
-"""A request is being answered while something has come for it within so many seconds."""
+"""A request counts as being answered if something came for it within the last so many seconds."""
 SLOTS = 10
-"""The window is counted in so many parts."""
+"""Number of slots in which the window is counted."""
 
 
 class State(StrEnum):
@@ -43,9 +45,9 @@ class State(StrEnum):
 
 
 class Breaker:
-    """Counts requests that failed and that went well. settings: None never opens.
+    """Counts the requests to one replica that failed and that succeeded. settings: None if it never opens.
 
-    who: the request, any object that its calls share.
+    who: in all methods the request, any object that its calls share.
     """
 
     __slots__ = (
@@ -67,13 +69,13 @@ class Breaker:
         self._settings = settings
         self._opened_at: float | None = None
         self._open_for = 0.0
-        self._trials: dict[object, int] = {}  # requests that try it, or tried it last, and the calls they have here
+        self._trials: dict[object, int] = {}  # requests that try the replica, or were the last to, and their calls here
         self._tried_at = -inf  # when the last of them began
-        self._silent = False  # whether the last request that failed was not answered at all
-        self._spared_until = -inf  # where it is the last resort, nobody tries it before
+        self._silent = False  # whether the last request that failed got no answer at all
+        self._spared_until = -inf  # if it is the last resort, no request tries it before this time
         self._row = 0
-        self._answered: dict[object, float] = {}  # when something came last for requests that have calls here
-        self._periods = [-1] * SLOTS  # which part of all time each slot counts
+        self._answered: dict[object, float] = {}  # requests that have calls here, and when something came for them last
+        self._periods = [-1] * SLOTS  # which period each slot counts
         self._well = [0] * SLOTS
         self._failed = [0] * SLOTS
 
@@ -88,16 +90,16 @@ class Breaker:
         return self._opened_at is None
 
     def shut(self, now: float) -> bool:
-        """Whether it keeps requests away: not once the next one may try it, and nobody does."""
+        """Whether it refuses requests: it is not closed, and its wait is not over or a request tries the replica."""
         return self._opened_at is not None and (self._tried or self.wait(now) > 0)
 
     @property
     def answers(self) -> bool:
-        """Whether the last request that failed was answered: what is asked on where there is nothing else to ask."""
+        """Whether the last failed request was answered. Such a replica is still called if there is no other."""
         return not self._silent
 
     def wait(self, now: float, *, last_resort: bool = False) -> float:
-        """Seconds until a request may try it; 0 where one may, or is about to."""
+        """Seconds until a request may try the replica; 0 if the wait is over."""
         if self._opened_at is None:
             return 0.0
         if not last_resort:
@@ -105,16 +107,16 @@ class Breaker:
         return max(0.0, self._spared_until - now, self._tried_at + LAST_RESORT_SECONDS - now if self._tried else 0.0)
 
     def admits(self, who: object, now: float, *, last_resort: bool = False) -> bool:
-        """Whether a call of this request may be made. last_resort: there is no other replica to ask.
+        """Whether a call of this request may be made. last_resort: there is no other replica to call.
 
-        Others than the request that tries it wait for its first event, but a last resort does not: that may be long.
+        Other requests wait for the first event of the trial. At a last resort they do not, because that may take long.
         """
         if self._opened_at is None or self._trials.get(who):
             return True
         return (last_resort or not self._tried) and self.wait(now, last_resort=last_resort) == 0
 
     def called(self, who: object, now: float) -> None:
-        """Note that a call which was admitted is made: while it is not closed, its request is a trial."""
+        """Note that an admitted call begins. While the breaker is not closed, its request is a trial."""
         if self._opened_at is None:
             return
         if who not in self._trials:
@@ -123,13 +125,13 @@ class Breaker:
         self._trials[who] = self._trials.get(who, 0) + 1
 
     def left(self, who: object) -> None:
-        """Note that a call is over: a trial that has none left and came to no verdict lets another request try."""
-        self._answered.pop(who, None)  # its other calls will show themselves again
+        """Note that a call is over. Once a trial has no calls left and gave no result, another request may try."""
+        self._answered.pop(who, None)  # if the request has other calls here, their next events add it again
         if self._trials.get(who):
             self._trials[who] -= 1
 
     def spoke(self, who: object, now: float) -> bool:
-        """Note an event of an answer; True where the breaker closed by it."""
+        """Note an event of an answer; True if the breaker closed by it."""
         self._answered[who] = now
         if self._opened_at is None or who not in self._trials:
             return False
@@ -137,13 +139,13 @@ class Breaker:
         return True
 
     def relent(self) -> None:
-        """Let a request try it at once: something else says that it is back."""
+        """Let a request try the replica at once, because a health check says that it is back."""
         if self._opened_at is not None:
             self._open_for = 0.0
             self._spared_until = -inf
 
     def went_well(self, now: float) -> None:
-        """Count a request whose answer came whole."""
+        """Count a request that was answered whole."""
         self._row = 0
         self._open_for = 0.0
         if self._opened_at is not None:
@@ -151,9 +153,10 @@ class Breaker:
         self._well[self._slot(now)] += 1
 
     def failed(self, who: object, now: float, *, silent: bool = False) -> bool:
-        """Count a request that failed; True where it opened. While it is not closed, only a trial says anything.
+        """Count a request that failed; True if the breaker opened. While it is not closed, only trials count.
 
-        silent: it was not answered at all. A last resort that fails before the wait is over makes that no longer.
+        silent: it got no answer at all. If a last resort fails before the wait is over, the wait does not become
+        longer.
         """
         if self._settings is None:
             return False
@@ -175,7 +178,7 @@ class Breaker:
 
     @property
     def _tried(self) -> bool:
-        """Whether a request that tries it has calls here."""
+        """Whether a request that tries the replica has calls here."""
         return any(self._trials.values())
 
     @property

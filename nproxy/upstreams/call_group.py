@@ -65,7 +65,7 @@ class CallGroup:
     failed: dict[int, set[Replica]] = field(default_factory=dict)
     """Where a leg has failed; it avoids these replicas while another can take it."""
     full: dict[int, set[Replica]] = field(default_factory=dict)
-    """Replicas that refused a leg for lack of capacity; avoided likewise."""
+    """Replicas that refused a leg for lack of capacity; it avoids these in the same way."""
     blamed: set[Replica] = field(default_factory=set)
     """Replicas whose breakers have counted a failure of this request: once, however many legs failed there."""
     praised: set[Replica] = field(default_factory=set)
@@ -90,7 +90,7 @@ class CallGroup:
         return len(self.at) > (leg in self.at)
 
     def place(self, leg: int, now: float) -> Replica | None:
-        """The replica where a leg should go to be with the others; None if it may go anywhere."""
+        """The replica where a leg should go to be with the request's other legs; None if it may go anywhere."""
         replica = self.replica
         if not self.together or replica is None or replica in self.avoided(leg):
             return None

@@ -1,4 +1,4 @@
-"""The cancel_handle of a call: lets it be given up from outside while it waits for its upstream."""
+"""The cancel handle of a call: with it, the call can be given up from outside while it waits for its upstream."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from typing import Self
 
 
 class GivenUpError(Exception):
-    """The call was given up."""
+    """The call was given up through its cancel handle."""
 
 
 class CancelHandle:
-    """Belongs to one call and to the task that makes it. model: that it asks for. spoken: something of its answer has
-    come.
+    """Belongs to one call, and to the task that makes it.
 
-    all: where it can be found while a block `with line:` runs, in which the call is made. The block raises GivenUpError
-    where the call is given up before its answer is `whole`.
+    The call is made in a block `with handle:`. The block raises GivenUpError if the call is given up before its answer
+    is `whole`.
+
+    all: the set that holds the handle while the block runs. model: what the call asks for. spoken: part of the answer
+    has come.
     """
 
     __slots__ = ("_all", "_cut", "_over", "_task", "model", "spoken")
@@ -30,13 +32,13 @@ class CancelHandle:
         self.spoken = False
 
     def cut(self) -> None:
-        """Give the call up."""
+        """Give up the call; nothing happens if its answer is whole."""
         if not self._cut and not self._over and self._task is not None:
             self._cut = True
             self._task.cancel()
 
     def whole(self) -> None:
-        """The answer has come to its end: there is nothing left to give up."""
+        """Note that the whole answer has come, so that nothing is left to give up."""
         self._over = True
 
     def __enter__(self) -> Self:
@@ -48,6 +50,6 @@ class CancelHandle:
     ) -> None:
         self._over = True
         self._all.discard(self)
-        # Counted by the task as in asyncio.timeout: whoever else cancelled it has the last word.
+        # uncancel() counts as in asyncio.timeout: if the task was also cancelled by others, their cancellation stands.
         if self._cut and kind is asyncio.CancelledError and self._task is not None and self._task.uncancel() == 0:
             raise GivenUpError from None

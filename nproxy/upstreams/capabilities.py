@@ -1,4 +1,4 @@
-"""What is known of an upstream's abilities: from the configuration, and from what its answers taught."""
+"""What is known of an upstream's capabilities: from the configuration, and from what its answers taught."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from nproxy.config import NativeUpTo, Upstream
 from nproxy.upstreams.widths import Width
 
 FORGET_SECONDS = 600.0
-"""A lesson older than this is asked again: servers are upgraded and restarted with other settings."""
+"""How long a lesson is believed. Then it is tested again: servers are upgraded, and restarted with other settings."""
 
 MOST_LESSONS = 1024
 
 SIGHTS = 2
-"""No log probabilities are believed in when answers lacked them so many times in a row: one may be odd."""
+"""After so many answers in a row without log probabilities there are none; a single one may be an exception."""
 
 _SURENESS: tuple[Verdict, ...] = ("suspected", "refuted", "confirmed")
-"""A verdict on whether calls are to be made one at a time gives way to those that stand behind it."""
+"""Verdicts on whether calls must be made one at a time. A verdict is replaced only by itself or by a later one here."""
 
 NMode = Literal["auto", "native", "fanout"] | NativeUpTo
 
 
 @dataclass(frozen=True, slots=True)
 class _Learned:
-    what: Width | Verdict | int | None  # "n", "parallel", "logprobs" (sights in a row); None: that it is so
+    what: Width | Verdict | int | None  # of "n", "parallel", "logprobs" (answers in a row); None: the lesson holds
     until: float
 
 
 @dataclass(slots=True)
 class _Made:
-    """A snapshot for a model, which holds until a lesson is forgotten or another is learned, or replicas come or go."""
+    """A snapshot for a model. It holds until a lesson expires or is learned, or the number of replicas changes."""
 
     capability: Capability
     replicas: int
@@ -43,9 +43,10 @@ class _Made:
 
 
 class Capabilities:
-    """One upstream's abilities, per model. `snapshot` is what a plan is made from; `learn` takes what an answer taught.
+    """One upstream's capabilities, per model. Plans are made from a `snapshot`; `learn` takes what an answer taught.
 
-    replicas: how many there are now, where they come and go. clock: seconds that never go back.
+    replicas: returns the current number of replicas; None for the number in the configuration. clock: a monotonic time
+    in seconds.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class Capabilities:
         )
 
     def snapshot(self, model: str, upstream_model: str | None) -> Capability:
-        """The abilities for `model` as of now; `upstream_model` is the upstream's own name where it differs."""
+        """The capabilities for `model` as of now. upstream_model: the upstream's name for it; None if the same."""
         replicas, now = self._replicas(), self._clock()
         known = self._made.get((model, upstream_model))
         if known is None or known.replicas != replicas or known.until <= now:
@@ -112,13 +113,13 @@ class Capabilities:
         )
 
     def _takes_lists(self, model: str, width: int | None) -> bool:
-        """A server without `n` seldom takes several prompts either, and mlx-lm's dies of them."""
+        """Whether legacy completions take lists of prompts. A server without `n` seldom does; mlx-lm's dies of them."""
         if self._prompts != "auto":
             return self._prompts == "list"
         return width != 1 and self._recall(model, "prompt_lists") is None
 
     def learn(self, model: str, lesson: Lesson) -> bool:
-        """Keep a lesson about `model` for a while; gives whether it was new. What is configured is not unlearned."""
+        """Keep a lesson about `model` for a while; return whether it was new. The configuration takes precedence."""
         match lesson:
             case NativeWidth(asked=asked, got=got):
                 return self._n == "auto" and self._keep(model, "n", (self._width(model) or Width()).after(asked, got))
@@ -141,7 +142,8 @@ class Capabilities:
     def known(self) -> dict[str, dict[str, int | bool | None]]:
         """What was learned and is still believed, per model.
 
-        `n` is the widest call (None: no limit showed), `parallel` how many calls at once, all others are False.
+        `n` is the width of the widest call (None: no limit was found), `parallel` how many calls at once; all others
+        are False.
         """
         told: dict[str, dict[str, int | bool | None]] = {}
         for model, what in list(self._learned):
@@ -154,14 +156,17 @@ class Capabilities:
     def status(self) -> dict[str, dict[str, int | bool | str | None]]:
         """What is believed now of each model that is configured or was learned about.
 
-        `n` is the widest call: None for no known limit, "untested" where no answer has shown it yet. `parallel` is how
-        many calls of one request are made at once: None for no limit.
+        `n` is the width of the widest call: None for no known limit, "untested" if no answer has shown it yet.
+        `parallel` is how many calls of one request are made at once: None for no limit.
         """
         models = dict.fromkeys([*self._configured, *self.known()])
         return {model: _as_told(self.snapshot(model, None)) for model in models}
 
     def _legs_at_once(self, parallel: int | None) -> int | None:
-        """Legs of one request at once, with so many on each replica; where they go to one, what that one takes."""
+        """How many legs of a request may run at once, if each replica takes `parallel`; None for no limit.
+
+        That is at all replicas together, or at one replica if all legs go to one.
+        """
         return None if parallel is None else parallel * (max(1, self._replicas()) if self._spread else 1)
 
     def _width(self, model: str) -> Width | None:
@@ -169,12 +174,12 @@ class Capabilities:
         return learned.what if learned is not None and isinstance(learned.what, Width) else None
 
     def _sights(self, model: str) -> int:
-        """How many answers in a row lacked the log probabilities that were asked for."""
+        """How many answers in a row lacked the log probabilities that were requested."""
         learned = self._recall(model, "logprobs")
         return learned.what if learned is not None and isinstance(learned.what, int) else 0
 
     def _believed(self, model: str, what: str) -> bool:
-        """Whether something was learned, and there is no doubt about it."""
+        """Whether something was learned, and is not in doubt."""
         learned = self._recall(model, what)
         match None if learned is None else learned.what:
             case Width(doubted=doubted):
@@ -187,7 +192,7 @@ class Capabilities:
                 return learned is not None
 
     def _keep(self, model: str, name: str, what: Width | Verdict | int | None = None) -> bool:
-        """Gives whether something else, or nothing, was known."""
+        """Keep a lesson. Returns whether it differs from what was known."""
         known = self._recall(model, name)
         self._made.clear()
         self._learned.pop((model, name), None)

@@ -1,6 +1,6 @@
 """One upstream call, as batches of leg events.
 
-Cancelling the task that makes a call closes its socket at once.
+If the task that makes a call is cancelled, its socket is closed at once.
 """
 
 from __future__ import annotations
@@ -30,33 +30,35 @@ from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.retry_after import retry_after, said_in
 
 MAX_BODY = 128 << 20
-"""Bytes of a JSON answer of one choice: 60,000 tokens, each with the 20 likeliest and their log probabilities."""
+"""Largest JSON answer for one choice, in bytes: 60,000 tokens, each with the log probabilities of 20 alternatives."""
 MOST_CHOICES = 4
-"""So many times as much is taken for more choices, since the answer is in memory as a whole."""
+"""For more choices the limit is at most this many times as large, because the whole answer is held in memory."""
 MAX_ERROR_BODY = 1 << 20
 ERROR_BODY_SECONDS = 10.0
 
 
 @frozen
 class Call:
-    """What one leg sends. path: below the replica's base. streamed: the body asks for a stream of events.
-
-    fields: those of the request, which its other calls have too. own: those of this call.
-    own_key: the headers carry nproxy's own credentials. choices: how many it asks for.
-    """
+    """What one leg sends."""
 
     leg: int
     path: str
+    """Below the replica's base."""
     fields: Fields
+    """Header fields that all calls of the request have in common."""
     body: Spliced
     streamed: bool
+    """The body asks for a stream of events."""
     own: Sequence[tuple[str, str]] = ()
+    """Header fields of this call only."""
     own_key: bool = False
+    """The headers carry nproxy's own credentials."""
     choices: int = 1
+    """How many it asks for."""
 
 
 class Client:
-    """Calls the replicas of one upstream, under its timeouts; its name is told to clients where it fails."""
+    """Calls the replicas of one upstream with its timeouts. name: of the upstream, for error messages to clients."""
 
     def __init__(self, connections: Connections, timeouts: Timeouts, name: str) -> None:
         self._connections = connections
@@ -65,7 +67,7 @@ class Client:
         self._limits = TimeLimits.of(timeouts)
 
     async def call(self, replica: Replica, call: Call, take: Take) -> None:
-        """Send one leg and hand over what comes back. The last event is LegEnded or LegFailed; nothing is raised."""
+        """Send one leg and pass what comes back to `take`. The last event is LegEnded or LegFailed. Raises nothing."""
         started = self._connections.loop.time()
         reply = await self._begun(replica, call, started)
         if isinstance(reply, Failure):
@@ -94,16 +96,17 @@ class Client:
         deadline: float,
         own: Sequence[tuple[str, str]] = (),
     ) -> Reply | TimeoutError | Failure:
-        """Send a request and wait for the answer's head until `deadline`, in the loop's time; the caller closes it.
+        """Send a request and wait for the head of the answer. The caller closes the answer.
 
-        body: its parts, none for no body. own: further fields.
+        body: its parts; empty for no body. deadline: for the head, in the loop's time. own: further header fields.
+        Returns TimeoutError if the deadline has passed, and a Failure if no answer came for another reason.
         """
         seconds, reply = self._connect_seconds, None
         try:
             reply = await self._connections.send(replica, method, url, fields, body, seconds, deadline, own)
             reply.watchdog.watch(deadline)
             await reply.begun()
-            if reply.watchdog.expired:  # in the very turn in which the head came
+            if reply.watchdog.expired:  # in the same turn of the event loop in which the head came
                 return TimeoutError()
             reply.watchdog.watch(inf)
         except asyncio.CancelledError:
@@ -135,7 +138,7 @@ class Client:
         return timed_out(limit.which) if isinstance(reply, TimeoutError) else reply
 
     async def _status_failure(self, reply: Reply, call: Call) -> Failure:
-        """Read an error answer as far as it is sensible; what cannot be read is left out."""
+        """Read an error answer within limits of size and time; a body that cannot be read is left out."""
         body, head = bytearray(), reply.head
         try:
             async with asyncio.timeout(ERROR_BODY_SECONDS):
@@ -155,7 +158,7 @@ class Client:
         )
 
     async def _body(self, reply: Reply, call: Call, started: float) -> list[Event]:
-        """Read an answer in JSON form whole."""
+        """Read a whole answer in JSON form."""
         leg, limit = call.leg, self._limits.whole
         most = MAX_BODY * min(call.choices, MOST_CHOICES)
         began = LegBegan(leg, sse=False)
@@ -176,13 +179,16 @@ class Client:
 
 
 def _wait(head: Head, body: bytes) -> float | None:
-    """How long an error answer asks to wait: by its header, else where there is no room, by its words."""
+    """Seconds that an error answer asks to wait, None if it does not: by its headers, else by its body's text.
+
+    The text counts only if the status says that the server lacks capacity.
+    """
     told = retry_after(head.headers)
     return said_in(body) if told is None and head.status in NO_ROOM else told
 
 
 def _refusal(head: Head) -> Failure | None:
-    """Refuse answers that no OpenAI server gives and that would be misread."""
+    """Refuse answers that no OpenAI server sends and that would be misread; None for all others."""
     if 300 <= head.status < 400:
         return malformed("The upstream answered with a redirect, which is not followed.")
     if head.headers.get(hdrs.CONTENT_ENCODING, "identity").strip().lower() not in ("identity", ""):

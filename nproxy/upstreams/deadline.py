@@ -1,4 +1,4 @@
-"""The time limits of a call, and which of several passes first."""
+"""The time limits of a call, and which of several ends first."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from nproxy.config import Timeouts
 
 
 class Limit(NamedTuple):
-    """A time limit: seconds from when the call was made, and the `timeouts` key that it comes from."""
+    """A time limit: seconds from the start of the call, and the `timeouts` key that it comes from."""
 
     seconds: float
     which: str
 
     @classmethod
     def soonest(cls, **limits: float | None) -> Self:
-        """The first to pass of some, each under its key; None for one that never does."""
+        """The first of some limits to end, each given under its key; None for no limit."""
         which = min(limits, key=lambda key: _seconds(limits[key]))
         return cls(_seconds(limits[which]), which)
 
 
 @dataclass(frozen=True, slots=True)
 class TimeLimits:
-    """An upstream's `timeouts`, ready for use. whole: of an answer in JSON form. first: until a stream's first event.
+    """An upstream's `timeouts`, ready for use, in seconds; infinity for no limit.
 
-    idle: between two of its events. total: of the whole call. In seconds; infinity for no limit.
+    whole: for an answer in JSON form. first: until the first event of a stream. idle: between two of its events. total:
+    for the whole call.
     """
 
     whole: Limit

@@ -1,7 +1,7 @@
-"""Host names that have servers behind them: looked up again and again, and kept as they were while nobody can say.
+"""Host names with servers behind them. They are resolved again and again; while that fails, their addresses stay.
 
-By the system's own resolver, which knows hosts files and search domains and tells no time to live: so names are looked
-up at an interval. A name that cannot be resolved is no sign that its servers are gone.
+This uses the system's resolver, which knows hosts files and search domains, but gives no time to live. So names are
+resolved at a fixed interval. That a name cannot be resolved does not mean that its servers are gone.
 """
 
 from __future__ import annotations
@@ -17,22 +17,26 @@ from typing import Literal
 
 INTERVAL_SECONDS = 5.0
 JITTER = 0.2
-"""Gateways that were started together do not ask together: each interval is longer or shorter by up to this share."""
+"""Each interval is longer or shorter by up to this share, so that gateways started together do not ask at the same
+time.
+"""
 FORGET_SECONDS = 300.0
-"""How long a name that resolvers say has no address keeps those it had. While they fail, it keeps them for good."""
+"""How long a name keeps its addresses when resolvers say that it has none. While resolvers fail, it keeps them for
+good.
+"""
 
 _NO_ADDRESS = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
 
 log = logging.getLogger("nproxy.upstreams")
 
 Resolve = Callable[[str], Awaitable[Sequence[str]]]
-"""Gives a name's addresses, none where it has none; raises OSError where that cannot be said."""
+"""Returns the addresses of a name, none if it has none; raises OSError if that cannot be found out."""
 
 
 async def resolve(name: str) -> list[str]:
-    """All IPv4 and IPv6 addresses of a name, as the system resolves it; those that hold on one link only are left out.
+    """All IPv4 and IPv6 addresses of a name by the system's resolver, except those valid on one link only.
 
-    Raises OSError where the resolver fails.
+    Raises OSError if the resolver fails.
     """
     try:
         found = await asyncio.get_running_loop().getaddrinfo(name, None, type=socket.SOCK_STREAM)
@@ -45,8 +49,10 @@ async def resolve(name: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of one name. addresses: in order. said: how the last look ended. none_since: when it began to have
-    no address, None where it has some; in the clock's seconds.
+    """What is known of one name.
+
+    addresses: sorted. said: the result of the last lookup; None before the first. none_since: since when the name has
+    had no address, in the clock's seconds; None if it has some.
     """
 
     addresses: tuple[str, ...] = ()
@@ -54,7 +60,7 @@ class Known:
     none_since: float | None = None
 
     def after(self, found: Sequence[str] | None, now: float) -> Known:
-        """What is known once another look has found this; None: it failed."""
+        """What is known after another lookup. found: its result; None if it failed."""
         if found:
             return Known(tuple(sorted(set(found))), "addresses")
         if found is None:
@@ -64,10 +70,10 @@ class Known:
 
 
 class Names:
-    """Keeps the addresses of some names.
+    """Keeps the addresses of some names up to date.
 
-    names: those that are wanted now. changed: called with the addresses of all of them when any have changed. look_up:
-    None for the system's resolver.
+    names: returns the names that are wanted now. changed: called with the addresses of all of them when any have
+    changed. look_up: None for the system's resolver. clock: a monotonic time in seconds.
     """
 
     def __init__(
@@ -86,7 +92,7 @@ class Names:
         self._soon = asyncio.Event()
 
     async def run(self) -> None:
-        """Look up all names at every interval, until cancelled; one that takes long holds up no other."""
+        """Look up all names at every interval, until cancelled. A slow lookup does not hold up the others."""
         async with asyncio.TaskGroup() as looks:
             while True:
                 self._soon.clear()
@@ -100,7 +106,7 @@ class Names:
                     pass
 
     def soon(self) -> None:
-        """Look now: other names may be wanted."""
+        """Start the next round of lookups now, because other names may be wanted."""
         self._soon.set()
 
     async def once(self) -> None:
@@ -132,7 +138,7 @@ class Names:
 
 
 def _tell(name: str, known: Known, why: str) -> None:
-    """Log what became of a name: once for each change, however often it is looked up."""
+    """Log a change in what is known of a name."""
     fields: dict[str, object] = {"name": name, "addresses": known.addresses}
     match known.said:
         case "addresses":

@@ -1,4 +1,4 @@
-"""What nproxy asks of an upstream's replicas for itself: lists of models, looks, metrics."""
+"""Documents that nproxy requests from an upstream's replicas for its own use: model lists, health checks, metrics."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from nproxy.upstreams.replicas import Replica
 
 LIST_SECONDS = 3.0
 LARGEST = 4 << 20
-"""Bytes of a document."""
+"""Most bytes of a document that are read."""
 _NO_HEADERS: Mapping[str, str] = {}
 
 
 class Documents:
-    """Small documents of the replicas behind a gate, asked for with the upstream's own key where it has one.
+    """Small documents of the replicas behind a gate, requested with the upstream's own key if it has one.
 
-    why_not: why none answered, when they were last asked.
+    why_not: if no replica answered the last `any_answers`, the reason.
     """
 
     def __init__(self, client: Client, gate: Gate, api_key: ApiKey) -> None:
@@ -30,13 +30,13 @@ class Documents:
         self.why_not = ""
 
     async def get(self, replica: Replica, path: str, seconds: float) -> tuple[int, bytes]:
-        """Ask one replica; gives status and body. Raises ForwardError."""
+        """Request a document from one replica; return its status and body. Raises ForwardError."""
         headers = upward(_NO_HEADERS, self._api_key)
         headers["Accept-Encoding"] = "identity"
         return await fetch(self._client, replica, path, headers, seconds=seconds, limit=LARGEST)
 
     async def first(self, path: str, seconds: float) -> bytes:
-        """The first replica's document, such as `/metrics`; empty where it does not come."""
+        """The first replica's document, such as `/metrics`; empty if it does not come."""
         try:
             status, body = await self.get(self._gate.replicas[0], path, seconds)
         except ForwardError:
@@ -44,7 +44,10 @@ class Documents:
         return body if status == 200 else b""
 
     async def models(self) -> tuple[int, bytes] | None:
-        """The list of the first replica that gives it, of those that have not said themselves what they serve."""
+        """Status and body of the first model list that comes, from the replicas that have not announced their models.
+
+        If no replica answers with 200, the last answer; None if none answers.
+        """
         last: tuple[int, bytes] | None = None
         for replica in self._gate.in_order():
             if replica.models is not None:
@@ -58,7 +61,7 @@ class Documents:
         return last
 
     async def any_answers(self) -> bool:
-        """Whether any replica answers at all, be it with an error; one that leads back to this gateway does not."""
+        """Whether any replica answers, even with an error. One that leads back to this gateway does not count."""
         self.why_not = ""
         for replica in self._gate.replicas:
             try:

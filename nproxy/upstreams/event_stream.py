@@ -1,6 +1,6 @@
-"""An answer in server-sent events, as batches of leg events, under the time limits between them.
+"""An answer in server-sent events, as batches of leg events, within the time limits for them.
 
-What arrives in one segment becomes one batch, so that what is ready at the same moment can leave in one write.
+What arrives in one segment becomes one batch, so that what is ready at the same moment can be sent in one write.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from nproxy.upstreams.failures import FOREIGN, after_the_head, oversize, timed_o
 from nproxy.upstreams.http.connection import Reply
 
 Take: TypeAlias = Callable[[list[Event]], asyncio.Future[None] | None]
-"""Takes a batch of events, never empty; gives what to wait for before the next one, None for nothing."""
+"""Takes a batch of events, never empty. Returns a future to wait for before the next batch, None for no wait."""
 
 AFTER_DONE_SECONDS = 1.0
-"""How long after `[DONE]` the upstream may take to close its answer before the socket is given up instead of reused."""
+"""How long after `[DONE]` the upstream may take to close its answer. Then its socket is closed instead of reused."""
 
 
 class EventStream:
-    """One such answer on its way. `run` once; it ends when the last batch was taken.
+    """One answer in server-sent events. `run` is called once, and returns when the last batch was taken.
 
-    started: when the call was, in the loop's time.
+    started: when the call was made, in the loop's time.
     """
 
     __slots__ = (
@@ -60,7 +60,7 @@ class EventStream:
         self._watchdog.watch(started + limits.first.seconds)
 
     async def run(self) -> None:
-        """Hand over all that comes; the last batch ends with LegEnded or LegFailed."""
+        """Pass on everything that comes; the last batch ends with LegEnded or LegFailed."""
         last: Event = LegEnded(self._leg)
         try:
             await self._reply.pour(self._segment)
@@ -77,7 +77,7 @@ class EventStream:
         chunks = read_segment(self._leg, self._decoder, data)
         self._note(chunks)
         if not chunks or self._reply.at_end:
-            return None  # half an event, or a comment, which satisfies no deadline; or the last ones, which `run` takes
+            return None  # half an event, or a comment, which meets no deadline; or the last events, which `run` takes
         batch, self._batch = self._batch, []
         room = self._take(batch)
         if room is None:
@@ -90,11 +90,11 @@ class EventStream:
     def _note(self, chunks: Chunks) -> None:
         self._batch += chunks
         for chunk in chunks:
-            if len(chunk.data) <= LONGEST_MARK and is_done(chunk.data):  # a call for none of the others
+            if len(chunk.data) <= LONGEST_MARK and is_done(chunk.data):  # the length is compared first to avoid a call
                 self._done, self._idle = True, AFTER_DONE_SECONDS
 
     def _listen(self, _: object = None) -> None:
-        """From now on something has to come."""
+        """Start the time limit for the next event."""
         at, self._which = self._clock() + self._idle, "idle"
         if self._total < at:
             at, self._which = self._total, "total"

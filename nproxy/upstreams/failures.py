@@ -1,6 +1,6 @@
-"""Errors of HTTP and of the system become Failures here, once; nothing behind this file knows of them.
+"""Translates errors of HTTP and of the system into Failures; no code behind this module knows of them.
 
-A message is one sentence for the client. It holds no URL: a URL tells where things stand inside, and may hold more.
+A message is one sentence for the client. It holds no URL, which would reveal the internal network and may hold secrets.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from nproxy.upstreams.http.errors import (
 )
 
 FOREIGN = (HTTPError, OSError, TimeoutError, ValueError)
-"""What a request or a read may raise that means the upstream failed; everything else is a fault of our own."""
+"""What a request or a read may raise if the upstream failed. Everything else is a fault of this program."""
 
 
 _SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL})
-"""File descriptors of the process or of the machine, memory, buffers, ports of its own."""
+"""File descriptors of the process or the machine, memory, buffers, or local ports have run out."""
 
 
 _UNREACHED: dict[Unreached, str] = {
@@ -37,10 +37,10 @@ _UNREACHED: dict[Unreached, str] = {
 
 
 def before_the_head(error: Exception, *, stale: bool, upstream: str) -> Failure:
-    """Translate what was raised before a response head came.
+    """Translate what was raised before the head of a response came.
 
-    stale: the connection had served before, and brought nothing now. upstream: its name, which the client may know from
-    x-nproxy-upstream.
+    stale: the connection had carried a call before, and brought nothing now. upstream: its name, which the client may
+    know from x-nproxy-upstream.
     """
     who = f"The upstream '{upstream}'"
     match error:
@@ -63,7 +63,7 @@ def before_the_head(error: Exception, *, stale: bool, upstream: str) -> Failure:
 
 
 def _ours(error: Exception) -> bool:
-    """Whether this process, or its machine, is what ran out of something."""
+    """Whether this process or its machine ran out of something."""
     cause = error.cause if isinstance(error, ConnectError | LostError) else error
     return isinstance(cause, OSError) and cause.errno in _SHORTAGES
 
@@ -86,29 +86,29 @@ _WHAT_RAN_OUT = {
 
 
 def timed_out(which: str) -> Failure:
-    """A time of the upstream's `timeouts` ran out after the connection stood; `which` is its key."""
+    """A time limit of the upstream's `timeouts` ran out after the connection was established. which: its key."""
     return Failure(FailureKind.TIMEOUT, _WHAT_RAN_OUT[which])
 
 
 def unavailable(upstream: str, seconds: float) -> Failure:
-    """No replica may be asked now; one may in so many seconds."""
+    """No replica may be called now. seconds: until one may."""
     message = f"The upstream '{upstream}' has no server that can be asked now."
     return Failure(FailureKind.UNAVAILABLE, message, retry_after=seconds)
 
 
 def given_up(upstream: str, *, spoken: bool) -> Failure:
-    """The replica was found down while a call was there. spoken: something of its answer had come."""
+    """The replica was found down during a call. spoken: part of its answer had come."""
     message = f"The upstream's server stopped answering, as others of '{upstream}' have not."
     return Failure(FailureKind.CUT if spoken else FailureKind.DOWN, message)
 
 
 def malformed(message: str) -> Failure:
-    """What came is not what the protocol says."""
+    """What came violates the protocol."""
     return Failure(FailureKind.MALFORMED, message)
 
 
 def oversize(message: str) -> Failure:
-    """More came than is taken."""
+    """What came exceeds a limit of size."""
     return Failure(FailureKind.OVERSIZE, message)
 
 

@@ -1,4 +1,4 @@
-"""Requests that pass through as they are: bytes up, bytes down, nothing understood."""
+"""Requests that are forwarded unchanged: bytes up and bytes down, nothing is interpreted."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ForwardError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The head of a forwarded answer, and its body as it comes. chunks: raises ForwardError when it breaks off."""
+    """The head of a forwarded answer, and its body as it comes. chunks: raises ForwardError if the body breaks off."""
 
     status: int
     headers: CIMultiDictProxy[str]
@@ -50,9 +50,9 @@ async def forward(
     headers: Mapping[str, str],
     data: bytes | AsyncIterator[bytes] | None,
 ) -> AsyncIterator[Answer]:
-    """Send a request and give its answer; the connection is closed, or reused, when the block is left.
+    """Send a request and yield its answer. When the block is left, the connection is closed or reused.
 
-    data: the body, whole or as it comes. Raises ForwardError when no answer comes.
+    data: the body, whole or as it comes. Raises ForwardError if no answer comes.
     """
     started = asyncio.get_running_loop().time()
     deadline = inf if timeouts.response is None else started + timeouts.response
@@ -100,9 +100,9 @@ async def _chunks(reply: Reply, timeouts: Timeouts) -> AsyncGenerator[bytes]:
 async def fetch(
     client: Client, replica: Replica, path: str, headers: Mapping[str, str], *, seconds: float, limit: int
 ) -> tuple[int, bytes]:
-    """GET a small document below the replica's base within `seconds`: its status and at most `limit` bytes.
+    """GET a small document below the replica's base within `seconds`; return its status and at most `limit` bytes.
 
-    Raises ForwardError when no whole answer comes.
+    Raises ForwardError if the answer does not come whole, unless it is longer than `limit`.
     """
     deadline = asyncio.get_running_loop().time() + seconds
     reply = _come(await client.send(replica, "GET", replica.root_url(path), Fields.of(headers), (), deadline))

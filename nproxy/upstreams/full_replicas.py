@@ -12,8 +12,10 @@ from nproxy.upstreams.replicas import Replica
 
 @dataclass(slots=True, eq=False)
 class FullReplica:
-    """refused_at: the last refusal. no_probe_before: by its Retry-After. no_call_before: likewise, and then no call is
-    made when another one ends either. Times of the queue's clock, in seconds.
+    """What is known of a full replica. Times of the queue's clock, in seconds.
+
+    refused_at: when it last refused a call. no_probe_before: by its Retry-After, it is not probed before.
+    no_call_before: before this time it gets no call even if another one ends.
     """
 
     refused_at: float = 0.0
@@ -22,7 +24,10 @@ class FullReplica:
 
 
 class FullReplicas(Collection[Replica]):
-    """Those of one account. other_usable: whether a healthy replica exists that is not among the given ones."""
+    """The full replicas of one account.
+
+    other_usable: whether a healthy replica exists that is not among the given ones.
+    """
 
     def __init__(self, other_usable: Callable[[Collection[Replica]], bool]) -> None:
         self._other_usable = other_usable
@@ -38,6 +43,7 @@ class FullReplicas(Collection[Replica]):
         return len(self._full)
 
     def all_but(self, replica: Replica | None) -> set[Replica]:
+        """All full replicas except this one."""
         return self._full.keys() - {replica}
 
     def keep(self, there: Collection[Replica]) -> None:
@@ -49,7 +55,7 @@ class FullReplicas(Collection[Replica]):
         self._full = {replica: full for replica, full in self._full.items() if now < full.no_probe_before}
 
     def note_full(self, replica: Replica, now: float, wait: float | None) -> FullReplica:
-        """A replica is full. wait: the seconds of its Retry-After, if it sent one."""
+        """Note that a replica is full; return what is known of it. wait: the seconds of its Retry-After, if any."""
         # a draining replica is not called again, so nothing is kept of it
         full = FullReplica() if replica.draining else self._full.setdefault(replica, FullReplica())
         full.refused_at = now
@@ -58,7 +64,7 @@ class FullReplicas(Collection[Replica]):
         return full
 
     def note_refused(self, replica: Replica, now: float) -> None:
-        """A replica refused a call, for lack of capacity or not."""
+        """Note that a replica refused a call, for lack of capacity or another reason."""
         if replica in self._full:
             self._full[replica].refused_at = now
 

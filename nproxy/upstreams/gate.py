@@ -1,4 +1,4 @@
-"""The gate: which replicas there are, how they fare, and the permit of one for each leg."""
+"""The gate of an upstream: its replicas, their state, and a permit of one of them for each leg."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from nproxy.upstreams.shared_capacity import SharedCapacity
 from nproxy.upstreams.verdicts import serves, silent
 
 PATIENCE_SECONDS = 10.0
-"""How long a request waits for room, where nothing else is said; as long as for the gateway's own permits."""
+"""How long a request waits for capacity unless another value is set; as long as for the gateway's own permits."""
 MOST_ACCOUNTS = 1024
-"""So many are remembered of which no call is in flight."""
+"""From this many accounts on, those without calls and waiting legs are forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What the gate goes by.
+    """The settings of a gate.
 
-    parallel: legs at once on each replica, None for any number. resumes: calls that have brought something can go on at
-    another replica.
+    parallel: legs at once on each replica; None for no limit. resumes: a call that has brought something can be
+    continued at another replica. breaker: None if breakers never open.
     """
 
     parallel: int | None = None
@@ -47,12 +47,11 @@ class Policy:
 
 
 class Gate:
-    """Hands out replicas, and takes what became of the calls there and of looks at them.
+    """Hands out replicas, and takes the results of the calls and health checks there.
 
-    A leg that waits has not been sent, so none of its timers run. One gate serves all requests of an upstream.
+    One gate serves all requests of an upstream. A leg that waits here has not been sent, so none of its timers run.
 
-    patience: see OverloadQueue. draw: a random number from 0 up to 1. clock:
-    seconds that never go back.
+    patience: see OverloadQueue. draw: a random number from 0 up to 1. clock: a monotonic time in seconds.
     """
 
     def __init__(
@@ -72,11 +71,11 @@ class Gate:
         self._queues: dict[Account, OverloadQueue] = {}
         self._shared = SharedCapacity()
         self._shares: Callable[[Account], PeerWorkers] | None = None
-        self._leaving: dict[str, Replica] = {}  # that are gone, and may have calls yet
+        self._leaving: dict[str, Replica] = {}  # that were removed and still have calls, by label
         self.replace(replicas)
 
     def follow(self, policy: Policy) -> None:
-        """Go by another policy; what it changed of breakers and health is begun anew."""
+        """Follow another policy. Breakers and health checks whose settings changed start anew."""
         before, self.policy = self.policy, policy
         self._permits.parallel = policy.parallel
         for replica in (*self.replicas, *self._leaving.values()):
@@ -87,10 +86,11 @@ class Gate:
         self._waiting.serve()
 
     def replace(self, replicas: Sequence[Replica]) -> None:
-        """Change which replicas there are; those that wait are served anew.
+        """Change which replicas there are, and serve the legs that wait.
 
-        A replica whose label stays keeps its object, with all that is in flight on it and known of it, and follows what
-        is given now. One that leaves gets no new calls; those it has go on, and while they do it can come again.
+        A replica whose label stays keeps its object, with its calls in flight and its state, and takes over the new
+        attributes. A replica that leaves gets no new calls. Those that it has go on, and while they do it can come back
+        as the same object.
         """
         here = {replica.label: replica for replica in self.replicas}
         known = {**self._leaving, **here}
@@ -101,7 +101,7 @@ class Gate:
             kept[replica.label] = known.get(replica.label, replica)
             kept[replica.label].follow(replica)
         for label in here.keys() - kept.keys():
-            here[label].draining = True  # those whose group is there go peers
+            here[label].draining = True  # legs whose group is there go elsewhere
         gone = known.keys() - kept.keys()
         self._leaving = {label: known[label] for label in gone if known[label].legs}
         self._permits.replace(tuple(kept.values()))
@@ -113,16 +113,16 @@ class Gate:
 
     @property
     def replicas(self) -> tuple[Replica, ...]:
-        """All that there are; those that leave and have calls yet are none of them."""
+        """All current replicas; not those that were removed and still have calls."""
         return self._permits.replicas
 
     @property
     def waiting(self) -> int:
-        """Legs that wait for a permit, or for room."""
+        """Number of legs that wait for a permit or for capacity."""
         return len(self._waiting) + sum(len(queue.waiting) for queue in self._queues.values())
 
     def usable(self, model: str | None = None) -> bool:
-        """Whether some replica is in order and may be asked now, be it that it has no room at the moment."""
+        """Whether a healthy replica for the model may be called now. It may be full at the moment."""
         now = self.clock()
         for replica in self._permits.replicas:  # noqa: SIM110 - most have one, and a generator costs more than it
             if replica.serves(model) and replica.admits(self, now):
@@ -130,29 +130,29 @@ class Gate:
         return False
 
     def other(self, replica: Replica, group: CallGroup | None = None) -> bool:
-        """Whether another replica is in order, serves the model and has nothing that speaks against it."""
+        """Whether another replica is healthy, serves the group's model, and is not flawed (see Replica.flawed)."""
         return self._any_beside({replica}, None if group is None else group.model, group)
 
     def _any_beside(self, some: Collection[Replica], model: str | None, group: CallGroup | None = None) -> bool:
-        """The same for any replica beside these."""
+        """The same for any replica that is not among `some`."""
         now = self.clock()
         others = (one for one in self.replicas if one not in some)
         return any(one.serves(model) and one.admits(group or self, now) and not one.flawed(now) for one in others)
 
     def in_order(self) -> list[Replica]:
-        """All replicas, those that are to be preferred first."""
+        """All replicas, the preferred ones first."""
         now = self.clock()
         return sorted(self.replicas, key=lambda replica: (not replica.admits(self, now), replica.flawed(now)))
 
     def judge(self, group: CallGroup, leg: int, failure: Failure | None) -> Replica | None:
-        """Take what became of a leg's last call, once; gives its replica where a breaker opened by it.
+        """Take the result of a leg's last call, once. Returns the replica if its breaker opened by it.
 
-        A request counts once at each replica, however many of its legs failed there, but for trials of one whose
-        breaker is not closed. The leg avoids it.
+        A request counts once at each replica, however many of its legs failed there. While its breaker is not closed,
+        each trial that fails counts. A leg avoids a replica where it failed.
         """
         replica = group.at.pop(leg, None)
         if replica is None:
-            return None  # it was never called, or its call is judged already
+            return None  # it was never called, or this call was judged before
         if failure is not None and not no_room(failure):
             group.failed.setdefault(leg, set()).add(replica)
         verdict, now = serves(failure), self.clock()
@@ -171,12 +171,12 @@ class Gate:
         return None
 
     def heard(self, replica: Replica, group: CallGroup) -> None:
-        """Note that a call brought something; with the first of a trial its replica is back."""
+        """Note that a call brought something. The first event of a trial closes the breaker of its replica."""
         if replica.heard(group, self.clock()):
             self._returned()
 
     def _may_be_tried(self) -> None:
-        """The wait of a breaker is over: where nobody comes, one who waits peers in vain tries it."""
+        """The wait of a breaker is over. Let a leg that waits try the replica, or else a call stuck elsewhere."""
         self._waiting.serve()
         self.rescue(most=1)
 
@@ -186,15 +186,15 @@ class Gate:
         self.rescue()
 
     def _may_have_room(self) -> None:
-        """Have those who wait for room find out what a replica that came, or came back, is good for."""
+        """Let legs that wait for capacity find out how much a replica offers that has come, or has come back."""
         for queue in self._queues.values():
             if queue.waiting:
                 queue.capacity_may_have_grown()
 
     def rescue(self, most: int | None = None) -> None:
-        """Give up calls that wait at replicas which are down, where another one can take them; no more than `most`.
+        """Give up calls that wait at replicas which are down, if another replica can take them; at most `most` calls.
 
-        A call that has brought something is left to its own time limits, unless it can be resumed peers.
+        A call that has brought something is left to its own time limits, unless it can be resumed elsewhere.
         """
         lines: list[CancelHandle] = []
         for replica in self.replicas:
@@ -207,14 +207,17 @@ class Gate:
             line.cut()
 
     def note_check(self, replica: Replica, status: int | None) -> bool:
-        """Take what a look at a replica showed; True where it is down or up from now on.
+        """Take the result of a check of a replica; True if the replica is down or up from now on.
 
-        status: of the answer, None where none came. A replica that comes up again is tried at once.
+        status: of the answer; None if none came. A replica that comes up again may be called at once.
         """
         return self._settled(replica, changed=replica.health.ended(well=_well(status), answered=_answered(status)))
 
     def note_peer_check(self, replica: Replica, status: int | None, began: float, jitter: float) -> bool:
-        """Take what another process of this gateway saw; as `looked`. began, jitter: see `HealthChecks.told`."""
+        """The same as `note_check` for a check by another process of this gateway.
+
+        began, jitter: see `HealthChecks.note_peer_check`.
+        """
         changed = replica.health.note_peer_check(began, jitter, well=_well(status), answered=_answered(status))
         return self._settled(replica, changed=changed)
 
@@ -230,10 +233,11 @@ class Gate:
     def permit(
         self, choices: int, group: CallGroup | None = None, *, leg: int = 0, alone: bool = False, waits: bool = False
     ) -> Permit:
-        """A permit of a replica, to be waited for and held by `async with`, and given back however the block is left.
+        """Return a permit of a replica. `async with` waits for it, and gives it back however the block is left.
 
-        leg: its number in the request. alone: hold all permits. waits: the leg was turned away for want of room, and is
-        to wait till others have left some. Entering raises NoReplicaError where no replica may be asked.
+        leg: its number in the request. alone: no other call may use the replica meanwhile. waits: the leg was refused
+        for lack of capacity, and is to wait until there is some. Entering raises NoReplicaError if no replica may be
+        called.
         """
         group = CallGroup() if group is None else group
         queue = None if group.account is None else self._queue(group.account)
@@ -242,7 +246,10 @@ class Gate:
         return Permit(self._waiting, PermitRequest(choices, group, leg, alone), queue, waits=waits)
 
     def share_room(self, upstream: str, process: str, tell: Callable[[PeerNews], None]) -> None:
-        """Take turns with other processes of this gateway. process: what they call this one. tell: sends them news."""
+        """Share capacity with other processes of this gateway.
+
+        process: their name of this one. tell: sends them news.
+        """
 
         def peers(account: Account) -> PeerWorkers:
             def send(what: What, worker: str, label: str, requests: int) -> None:
@@ -255,12 +262,12 @@ class Gate:
             queue.peers = peers(account)
 
     def take_news(self, news: PeerNews) -> None:
-        """Learn what another process tells."""
+        """Take news from another process."""
         replica = next((one for one in self.replicas if one.label == news.replica), None)
         self._queue((news.model, news.caller)).hear(news.what, news.process, replica, news.requests)
 
     def remind(self) -> None:
-        """Tell other processes again where some wait here; from time to time."""
+        """Tell other processes again whether legs wait here; to be called from time to time."""
         for queue in self._queues.values():
             queue.remind()
 
@@ -284,7 +291,7 @@ class Gate:
 
 
 class Permit(CallAttempt):
-    """A permit, held while an `async with` block runs, which is given the replica."""
+    """A permit. It is held while an `async with` block runs, which gets the replica."""
 
     __slots__ = ("_queue", "_request", "_waiting", "_waits", "replica")
 
@@ -321,7 +328,7 @@ class Permit(CallAttempt):
             self._queue.ended(self, self.replica)
 
     def refused(self, wait: float | None, *, sure: bool) -> Room:
-        """Note that the replica turned the call away for want of room; gives where there may be some.
+        """Note that the replica refused the call for lack of capacity. Returns where there may be capacity for it.
 
         wait, sure: see OverloadQueue.refused.
         """
@@ -336,5 +343,5 @@ def _well(status: int | None) -> bool:
 
 
 def _answered(status: int | None) -> bool:
-    """Whether somebody else answered: one that leads back to who looks has nobody behind it."""
+    """Whether a server answered: a request that led back to this gateway found none."""
     return status is not None and status != LOOP_DETECTED

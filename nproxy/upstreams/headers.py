@@ -1,4 +1,4 @@
-"""Which headers go on, up and down."""
+"""Which headers are passed on to upstreams and back to clients."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ HOP_BY_HOP = frozenset(
         "upgrade",
     }
 )
-"""Meant for one connection only (RFC 9110, section 7.6.1)."""
+"""They are meant for one connection only (RFC 9110, section 7.6.1)."""
 
 CREDENTIALS = frozenset({"authorization", "api-key", "x-api-key", "x-goog-api-key"})
 
 _NEVER_UP = HOP_BY_HOP | {"host", "content-length", "expect", "cookie"}
-"""Written anew for the upstream; a cookie is meant for this host, not for the next."""
+"""Not passed to upstreams: nproxy writes its own, and a cookie is meant for this host, not for the next."""
 _NEVER_DOWN = HOP_BY_HOP | {"content-length", "set-cookie", "server", "date", "x-request-id"}
 
 ApiKey = str | SecretStr
@@ -36,17 +36,18 @@ ApiKey = str | SecretStr
 def upward(
     headers: Mapping[str, str], api_key: ApiKey, drop: tuple[str, ...] = (), caller: str = ""
 ) -> CIMultiDict[str]:
-    """What `upward_fields` gives, to look things up in and to change."""
+    """Like `upward_fields`, as a multidict that can be searched and changed."""
     return CIMultiDict(upward_fields(headers, api_key, drop, caller))
 
 
 def upward_fields(
     headers: Mapping[str, str], api_key: ApiKey, drop: tuple[str, ...] = (), caller: str = ""
 ) -> list[tuple[str, str]]:
-    """The client's headers as an upstream may see them, with the credentials that `api_key` says.
+    """The client's headers as an upstream may see them, with the credentials that `api_key` demands.
 
-    headers: a multidict's items, repeated names included. drop: further lower-case names to leave out. caller: whose
-    request it is, for nproxy's own engine, which tells clients apart by their keys and is not shown those of `auth`.
+    headers: a multidict, which may hold a name several times. drop: further lower-case names to leave out. caller:
+    whose request it is; "" for none. Only nproxy's own engine is told: it tells clients apart by their keys, but does
+    not get those of `auth`.
     """
     if caller:
         drop = (*drop, "x-api-key")
@@ -59,14 +60,17 @@ def upward_fields(
     return kept
 
 
-@lru_cache(8)  # a few calls' own names
+@lru_cache(8)  # there are few different sets of names
 def _never_up(drop: tuple[str, ...], *, credentials: bool) -> frozenset[str]:
     never = _NEVER_UP | frozenset(drop)
     return never if credentials else never | CREDENTIALS
 
 
 def downward(headers: Mapping[str, str]) -> CIMultiDict[str]:
-    """An upstream's response headers as the client may see them; which pages may read it is nproxy's to say."""
+    """An upstream's response headers as the client may see them.
+
+    Access-Control headers are left out, because nproxy itself decides which pages may read the answer.
+    """
     never = _and_named(_NEVER_DOWN, headers)
     return CIMultiDict(
         (name, value)
@@ -76,7 +80,7 @@ def downward(headers: Mapping[str, str]) -> CIMultiDict[str]:
 
 
 def _and_named(never: frozenset[str], headers: Mapping[str, str]) -> frozenset[str]:
-    """With those that the headers themselves say are for this connection only."""
+    """Add the names that the `Connection` header marks as meant for this connection only."""
     if "Connection" not in headers:
         return never
     values = (value for name, value in headers.items() if name.lower() == "connection")

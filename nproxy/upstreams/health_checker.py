@@ -1,4 +1,4 @@
-"""Health checks of the replicas of upstreams, as often as what is known of them demands."""
+"""Makes the health checks of upstreams' replicas, as often as the state of each demands."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ TICK_SECONDS = 0.25
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What a look at a replica of an upstream showed, for other processes of this gateway.
+    """The result of a check of a replica, for other processes of this gateway.
 
-    status: of the answer, None where none came. seconds: how long ago it began.
+    status: of the answer; None if none came. seconds: how long ago the check began.
     """
 
     upstream: str
@@ -30,7 +30,7 @@ class CheckResult:
 
 
 class Watched(Protocol):
-    """An upstream, as far as it is looked at."""
+    """An upstream, as far as health checks need it; see Upstream."""
 
     gate: Gate
 
@@ -45,11 +45,12 @@ async def watch(
     jitter: Draw = random.random,
     tell: Callable[[CheckResult], None] = lambda _: None,
 ) -> None:
-    """Check replicas until cancelled. upstreams: gives those that there are now; they and their replicas change.
+    """Check replicas until cancelled.
 
-    tell: is called with every result.
+    upstreams: returns the current ones; they and their replicas may change. jitter: a random number from 0 up to 1.
+    tell: called with each result that is of use to other processes.
 
-    No two looks at one replica are under way at once, and none waits for another's.
+    No two checks of one replica run at once, and none waits for that of another replica.
     """
     under_way: set[Replica] = set()
 

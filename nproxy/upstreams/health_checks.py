@@ -1,6 +1,6 @@
-"""How a replica looks while nobody calls it: what looks at it have shown, and when the next one is due.
+"""The health of a replica by its health checks: what they have shown, and when the next one is due.
 
-Pure: time is an argument, in seconds that never go back; `looking` does it.
+Pure: times are arguments, in seconds of a monotonic clock. `health_checker.py` makes the checks.
 """
 
 from __future__ import annotations
@@ -10,20 +10,22 @@ from math import inf
 from nproxy.config import Health as Settings
 
 AGAIN_SECONDS = 1.0
-"""A look that contradicts what is believed is followed by the next one so soon, until the one or the other holds."""
+"""If a check contradicts the current state, the next one follows after so long, until either state is confirmed."""
 SILENT_SECONDS = 2.0
-"""A replica that has calls and says nothing for so long is looked at out of turn.
+"""A replica that has calls and sends nothing for so long gets an extra check.
 
-A stopped server goes on to accept connections, so nothing else shows it before the calls' own limits, which leave a
-slow model its time. A busy one answers the look, and is looked at more and more seldom while its silence lasts.
+A stopped server still accepts connections, so nothing else would show it before the calls' own time limits, which are
+long enough for a slow model. A busy server answers the check, and the extra checks become rarer while its silence
+lasts.
 """
 
 
 class HealthChecks:
-    """What looks at one replica have shown. The first look is due at once.
+    """What the health checks of one replica have shown. The first check is due at once.
 
-    down: so many failed in a row that it gets no calls. doubtful: the last one failed, so that others are preferred.
-    answered: the last one got an answer, be it a bad one; None before the first.
+    down: so many checks in a row failed that it gets no calls. doubtful: it is down, or the last check that counted
+    failed, so that others are preferred. answered: the last check was answered, even if with an error; None before the
+    first.
     """
 
     __slots__ = (
@@ -42,8 +44,8 @@ class HealthChecks:
         self.down = False
         self.answered: bool | None = None
         self._settings = settings
-        self._in_a_row = 0  # looks that contradict `down`
-        self._last = -inf  # when the last look began
+        self._in_a_row = 0  # checks that contradict `down`
+        self._last = -inf  # when the last check began
         self._due = -inf
         self._heard_at = -inf
         self._silent_since = inf
@@ -54,13 +56,13 @@ class HealthChecks:
         return self.down or self._in_a_row > 0
 
     def due(self) -> float:
-        """When the next look is due; infinity where there are none."""
+        """When the next check is due; infinity if checks are off."""
         if self._settings.interval is None:
             return inf
         return min(self._due, self._silent_since + self._patience)
 
     def began(self, now: float, jitter: float) -> None:
-        """Note that a look begins. jitter: from 0 up to 1; the next one is due in 0.9 to 1.1 intervals."""
+        """Note that a check begins. jitter: from 0 up to 1; the next check is due in 0.9 to 1.1 intervals."""
         self._last = now
         self._due = now + (self._settings.interval or inf) * (0.9 + 0.2 * jitter)
         if self._silent_since < inf:
@@ -68,10 +70,10 @@ class HealthChecks:
             self._patience = min(2 * self._patience, max(SILENT_SECONDS, self._settings.interval or inf))
 
     def ended(self, *, well: bool, answered: bool = True) -> bool:
-        """Count a look; True where it changed `down`.
+        """Count the result of a check; True if it changed `down`.
 
-        answered: an answer came, be it a bad one. Where none did and calls brought something meanwhile, the replica is
-        busy, and the look says nothing.
+        well: the answer was good. answered: an answer came, good or not. If none came, but calls brought something
+        meanwhile, then the replica is busy and the check proves nothing.
         """
         self.answered = answered
         if not answered and self.talked_over:
@@ -89,14 +91,15 @@ class HealthChecks:
 
     @property
     def talked_over(self) -> bool:
-        """Whether calls brought something since the last look began."""
+        """Whether calls brought something since the last check began."""
         return self._heard_at >= self._last
 
     def note_peer_check(self, began: float, jitter: float, *, well: bool, answered: bool) -> bool:
-        """Count a look that another process of this gateway made; True where it changed `down`. jitter: as in `began`.
+        """Count a check that another process of this gateway made; True if it changed `down`. jitter: as in `began`.
 
-        One that began within AGAIN_SECONDS of the last, or half an interval, shows no more than that one. Who looked
-        goes on to do so: the next look is due here only when the other's would be over.
+        A check that began within AGAIN_SECONDS of the last one, or within half an interval, is ignored, as it adds
+        nothing. The other process goes on making the checks: the next one is due here only when the other's would be
+        over.
         """
         if began < self._last + min(AGAIN_SECONDS, (self._settings.interval or inf) / 2):
             return False
@@ -106,7 +109,7 @@ class HealthChecks:
         return changed
 
     def suspect(self) -> None:
-        """Have the next look at once: a call could not reach it."""
+        """Make the next check soon, because a call could not reach the replica."""
         if not self.down:
             self._due = min(self._due, self._last + AGAIN_SECONDS)
 

@@ -1,6 +1,6 @@
-"""Which replicas an upstream has: what the configuration lists, what its names resolve to, and who announced itself.
+"""Which replicas an upstream has: from the configuration, from DNS names in it, and from servers that registered.
 
-Pure: others resolve names, keep leases and hand the outcome to a gate.
+Pure: other modules resolve names, keep leases and pass the result to a gate.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from nproxy.upstreams.replicas import Replica
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server that announced itself. url: its base. models: those that it serves; None: all of the upstream's."""
+    """A server that has registered itself.
+
+    url: its base. models: those that it serves; None for all models of the upstream.
+    """
 
     url: str
     weight: float = 1.0
@@ -25,34 +28,34 @@ class Server:
 
     @property
     def label(self) -> str:
-        """What its replica is called."""
+        """The label of its replica."""
         return known_as(self.url)
 
     def to_json(self) -> dict[str, Any]:
-        """The same as JSON holds it."""
+        """The server as JSON data."""
         return {"url": self.url, "weight": self.weight, "models": None if self.models is None else list(self.models)}
 
     @classmethod
     def read(cls, told: Mapping[str, Any]) -> Self:
-        """The server that `told` told of."""
+        """Read a server from the data that `to_json` returned."""
         models = told["models"]
         return cls(told["url"], told["weight"], None if models is None else tuple(models))
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """What the registry has of one upstream: servers that announced themselves, and addresses that drain."""
+    """What the registry holds for one upstream: registered servers, and addresses that drain."""
 
     servers: tuple[Server, ...] = ()
     draining: frozenset[str] = frozenset()
 
     def to_json(self) -> dict[str, Any]:
-        """The same as JSON holds it."""
+        """The same as JSON data."""
         return {"servers": [server.to_json() for server in self.servers], "draining": sorted(self.draining)}
 
     @classmethod
     def read(cls, told: Mapping[str, Any]) -> Self:
-        """What `told` told of."""
+        """Read it from the data that `to_json` returned."""
         return cls(tuple(map(Server.read, told["servers"])), frozenset(told["draining"]))
 
 
@@ -62,10 +65,11 @@ NOBODY = Registered()
 def members(
     listed: Iterable[config.Replica | DnsName], addresses: Mapping[str, Sequence[str]], registered: Registered = NOBODY
 ) -> list[Replica]:
-    """The replicas that these come to, each address once, as new objects: `Gate.replace` knows the old ones by label.
+    """Build the replicas of an upstream as new objects, each address once; `Gate.replace` finds the old ones by label.
 
-    addresses: what host names resolve to; a name that is not among them has no server yet. An address that is known in
-    several ways is the first of: listed as it is, behind a name, announced; its models are those that it announced.
+    addresses: what host names resolve to; a name that is missing has no server yet. An address that is known in several
+    ways counts as the first of: listed as it is, behind a name, registered. If it is registered, its models are those
+    given there.
     """
     entries = tuple(listed)
     known: dict[str, Replica] = {}
@@ -86,7 +90,7 @@ def members(
 
 
 def _behind(entry: DnsName, address: str) -> Replica:
-    """The replica at one address of a name: it is connected to there, and called by the name."""
+    """The replica at one address of a name. Connections go to the address; Host and certificate have the name."""
     url = base_url(entry.scheme, address, entry.port, entry.path)
     usual = DEFAULT_PORTS[entry.scheme] == entry.port
     authority = entry.name if usual else f"{entry.name}:{entry.port}"

@@ -1,4 +1,4 @@
-"""Which models an upstream serves: as configured, or as its own list says."""
+"""Which models an upstream serves: as configured, or by its own list."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from nproxy.openai.jsonvalue import loads
 log = logging.getLogger("nproxy.upstreams")
 
 FRESH_SECONDS = 30.0
-"""How long a list is believed before it is read again."""
+"""How old a list may be before it is read again."""
 RECENT_SECONDS = 2.0
-"""A list younger than this is not read again for a model that is not in it."""
+"""A list younger than this is not read again for a model that it lacks."""
 
 _LATEST = ":latest"
-"""The tag that a name without one has in Ollama: `llama3.2` is `llama3.2:latest`, which is what the list says."""
+"""The tag that a name without one has in Ollama: `llama3.2` is `llama3.2:latest`, and the list has the latter."""
 
 _STARTING = 503
-"""A server that loads its model, or has none of its own at the moment, may have a list later."""
+"""A server that is loading its model, or has none at the moment. It may have a list later."""
 _NOT_NOW = frozenset({401, 403, 408, 425, 429})
-"""Besides all from 500 on: what says nothing of whether there is a list."""
+"""These statuses, and all from 500 on, do not show whether there is a list."""
 
 Fetch = Callable[[], Awaitable[tuple[int, bytes] | None]]
-"""Reads the upstream's list: status and body, or None when it does not answer."""
+"""Reads the upstream's list: its status and body, or None if the upstream does not answer."""
 
 
 @frozen
 class ModelName:
-    """How a model is called: by clients, and by the upstream (None where it is the same).
+    """How a model is called: by clients, and by the upstream (None if that is the same).
 
-    listed: the upstream's own list names it, so that it is no invention of a client's.
+    listed: the upstream's own list has it, so that no client has made it up.
     """
 
     shown: str
@@ -44,17 +44,19 @@ class ModelName:
 
     @property
     def implied(self) -> bool:
-        """Whether the list has it by another name, which is only taken to be meant."""
+        """Whether the list has it by another name only, so that it is an assumption that this one is meant."""
         return self.listed and self.upstream is not None
 
 
 class ModelList:
     """The models of one upstream.
 
-    configured: a map of the client's name to the upstream's, or None to ask the upstream. announced: the models that
-    single servers said they serve, which stand in the list with those that are read. A list that was read stands until
-    something else comes in its place, for a server that is too busy to give it has the same models still. Without one
-    any model is taken: the upstream itself then says what it does not have. upstream: its name in the log.
+    configured: maps the client's name of a model to the upstream's; None to ask the upstream. fetch: reads the
+    upstream's list. announced: the models that single servers said they serve; they are part of the list. upstream: its
+    name in the log.
+
+    A list that was read is kept until another answer replaces it: a server that is too busy to send its list still has
+    the same models. If there is no list, any model is accepted, and the upstream itself rejects what it does not have.
     """
 
     def __init__(
@@ -73,7 +75,7 @@ class ModelList:
         self._announced = announced
         self._clock = clock
         self._upstream = upstream
-        self._told = False  # that something else than a list came
+        self._told = False  # it was logged that an answer held no list
         self._read: Mapping[str, dict[str, Any]] | None = None  # by the upstream's name; None: not readable
         self._entries: Mapping[str, dict[str, Any]] | None = None  # what was read, and what was announced
         self._read_at: float | None = None
@@ -81,7 +83,7 @@ class ModelList:
 
     @property
     def readable(self) -> bool:
-        """Whether the upstream's own list could be read."""
+        """Whether the upstream's own list could be read, or a server announced its models."""
         return self._entries is not None
 
     @property
@@ -89,18 +91,18 @@ class ModelList:
         return self._configured is not None
 
     async def find(self, model: str) -> ModelName | None:
-        """The model that clients call so, from the configuration or the list; None where it is in neither."""
+        """Find a model by the client's name, in the configuration or in the list; None if it is in neither."""
         if self._configured is not None:
             return self._names.get(model)
         if self._stale(FRESH_SECONDS):
             await self._freshen()
         if (listed := self._listed(model)) is None and self._entries is not None:
-            await self._refresh(RECENT_SECONDS)  # it may have been loaded since
+            await self._refresh(RECENT_SECONDS)  # it may have been loaded meanwhile
             listed = self._listed(model)
         return None if listed is None else ModelName(model, None if listed == model else listed, listed=True)
 
     def _listed(self, model: str) -> str | None:
-        """The name by which the list has a model; None where it has none such, or there is no list."""
+        """The name by which the list has a model; None if the list does not have it, or there is no list."""
         if self._entries is None:
             return None
         if model in self._entries:
@@ -108,13 +110,13 @@ class ModelList:
         return model + _LATEST if model + _LATEST in self._entries else None
 
     def lacks(self, model: str) -> bool:
-        """Whether it is known not to have a model that clients call so; nobody is asked."""
+        """Whether the upstream is known not to have a model, given by the client's name. Does not ask the upstream."""
         if self._configured is not None:
             return model not in self._names
         return self._entries is not None and self._listed(model) is None
 
     def takes_any(self) -> bool:
-        """Whether the list is to be the upstream's own, and there is none."""
+        """Whether any model is accepted: none are configured, and there is no list."""
         return self._configured is None and self._entries is None
 
     async def entries(self) -> Mapping[str, dict[str, Any]]:
@@ -126,16 +128,19 @@ class ModelList:
         return {shown: known.get(self._listed(name) or "", {}) for shown, name in self._configured.items()}
 
     async def entry(self, model: str) -> Mapping[str, Any] | None:
-        """The entry of the model that clients call so; None where it is not among those served."""
+        """The entry of a model, given by the client's name; None if it is not served."""
         entries = await self.entries()
         return entries.get(model if self._configured is not None else self._listed(model) or "")
 
     def outdated(self) -> None:
-        """The servers are others: read the list again before it is believed."""
+        """Note that the servers have changed: the list is read again before it is used."""
         self._read_at = None
 
     async def _freshen(self) -> None:
-        """Have an old list read again; while somebody does, it does for all others, unless it is outdated."""
+        """Read the list again if it is old.
+
+        If another task is reading it, the old list is used meanwhile, unless there is none or it is outdated.
+        """
         if not (self._reading.locked() and self._entries is not None and self._read_at is not None):
             await self._refresh(FRESH_SECONDS)
 
@@ -144,7 +149,7 @@ class ModelList:
             return
         async with self._reading:
             if not self._stale(older_than):
-                return  # somebody else has just read it
+                return  # another task has just read it
             announced: dict[str, dict[str, Any]] = {model: {} for model in self._announced()}
             answer = await self._fetch()
             read = None if answer is None else _parse(*answer)
@@ -158,7 +163,7 @@ class ModelList:
                 self._tell("no answer" if answer is None else f"{answer[0]}, and no list of models in it")
 
     def _tell(self, came: str) -> None:
-        """Log once that something else came than a list, until one comes."""
+        """Log that an answer held no list; once, until a list comes."""
         if not self._told:
             done = "the one that was read last stands" if self._read is not None else "so any model is asked for"
             fields = {"upstream": self._upstream, "why": f"GET /v1/models: {came}"}
@@ -174,7 +179,7 @@ def _not_now(status: int) -> bool:
 
 
 def _parse(status: int, body: bytes) -> Mapping[str, dict[str, Any]] | None:
-    """Read `{"data": [{"id": ...}, ...]}`; None for anything else. null is the list of an Ollama that has no model."""
+    """Parse `{"data": [{"id": ...}, ...]}`; None for anything else. An Ollama without models sends null as its list."""
     if status != 200:
         return None
     try:

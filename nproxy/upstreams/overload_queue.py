@@ -38,7 +38,7 @@ from nproxy.upstreams.shared_capacity import OwnLimit, SharedCapacity
 JUST_NOW_SECONDS = 0.5
 """A server may still count a call that ended so long ago; longer than all RELEASE_DELAYS together."""
 OVER_SECONDS = 1.0
-"""If nobody waits and nobody was refused for so long, the overload is over."""
+"""If no leg waits and none was refused for so long, the overload is over."""
 STANDS_SECONDS = 0.1
 """A call that stands for so long was probably not refused, as far as another worker needs to know."""
 AGAIN_SECONDS = 2.0
@@ -104,7 +104,7 @@ class OverloadQueue:
         self._answered_at = -inf  # of this account, by any worker
         self._answered_here_at = -inf
         self._slots: WeakSet[FreedSlot] = WeakSet()  # that are used, or about to be; each lives as long as its attempts
-        self._delayed_slots = 0  # that somebody will be admitted for after a delay
+        self._delayed_slots = 0  # for which a leg will be admitted after a delay
 
     # ---- the way of one leg
 
@@ -193,8 +193,8 @@ class OverloadQueue:
     def _room_for(self, attempt: CallAttempt, now: float, *, sure: bool) -> Room:
         """Where there may be capacity for a leg that was refused; "" if it is to be told of the refusal.
 
-        It waits where calls of this account are in flight or were a short while ago, and where others wait and probe.
-        Other clients, of whom nothing is known here, may use all of the capacity. It does not wait once its request is
+        It waits if calls of this account are in flight or were answered a short while ago, or if others wait and probe.
+        Other clients, of which nothing is known here, may use all of the capacity. It does not wait once its request is
         out of patience.
         """
         group, by = attempt.group, attempt.admitted_by
@@ -414,7 +414,7 @@ class OverloadQueue:
         return self.calls if self._own_limit.believed(self._clock()) else self._shared.calls
 
     def _ensure_probe(self) -> None:
-        """If no call is in flight, no end of one admits those who wait: probe soon."""
+        """If no call is in flight, no end of a call admits the legs that wait: probe soon."""
         self._shared.ensure_probes()
         if self.waiting and not self._in_flight():
             self._schedule_probe()
@@ -480,7 +480,7 @@ class OverloadQueue:
         waiter.patience = asyncio.get_running_loop().call_later(seconds, self._patience_may_be_over, waiter)
 
     def _patience_may_be_over(self, waiter: _Waiter) -> None:
-        """A request of which nothing is answered does not wait for ever: the first of its legs probes."""
+        """A request without an answer does not wait for ever: the first of its legs probes."""
         if waiter not in self.waiting or waiter.future.done():
             return
         group = waiter.attempt.group
@@ -547,5 +547,5 @@ class OverloadQueue:
         return self.peers is not None and self.peers.waits(self._clock())
 
     def forgotten(self) -> None:
-        """The queue, in which nobody waits, is dropped."""
+        """The queue, in which no leg waits, is dropped."""
         self._shared.note_waiting(self, waits=False)

@@ -51,7 +51,7 @@ class PeerWorkers:
         self._process = process
         self._tell = tell
         self._heard_at: dict[str, float] = {}  # by waiting worker
-        self._requests: dict[str, int] = {}  # likewise, as it said last
+        self._requests: dict[str, int] = {}  # by waiting worker, as it said last
         self._next: dict[str, float] = {}  # turns by worker; "" is this one
         self._turn = 0.0  # of the last slot
         self._told_at = self._handed_at = self._answers_at = -inf

@@ -1,4 +1,4 @@
-"""Who waits for a permit, in which order, and how they are woken."""
+"""The legs that wait for a permit: in which order they wait, and how they are woken."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ _Waiter = tuple[asyncio.Future[Replica], PermitRequest]
 
 
 class PermitQueue:
-    """The legs that wait: first come, first served.
+    """The legs that wait for a permit, in order of arrival.
 
-    Legs that belong on one replica wait for that one, and others may pass them by. A leg that is to be alone waits for
-    a replica without calls, and nobody passes it by, or there might never be one. A leg waits while every replica that
-    will do for it is full; one that has failed somewhere also waits rather than go back to where it would fail again,
-    and others pass it by. Where no replica may be asked, a leg is told at once.
+    A leg waits while all replicas that it may go to are full. Some legs may be overtaken, one kind may not:
+
+    - Legs that belong on one replica wait for that one. Others may overtake them.
+    - A leg that has failed waits for other replicas than the one where it would fail again. Others may overtake it.
+    - A leg that needs a replica alone waits for one without calls. No leg overtakes it, or there might never be one.
+
+    If no replica may be called, a leg is told so at once (NoReplicaError).
     """
 
     def __init__(self, permits: Permits) -> None:
@@ -28,29 +31,38 @@ class PermitQueue:
         return len(self._legs)
 
     def at_once(self, request: PermitRequest) -> Replica | None:
-        """A replica, to be given back; None if the leg has to wait. Raises NoReplicaError if none may be asked."""
+        """Take a permit if the leg need not wait, and return its replica; else None. Raises NoReplicaError.
+
+        The permit is to be given back.
+        """
         return None if self._legs else self._permits.take(request)
 
     async def acquire(self, request: PermitRequest) -> Replica:
-        """Wait for a replica, which is to be given back. Raises NoReplicaError where none may be asked."""
+        """Wait for a permit, and return its replica. Raises NoReplicaError.
+
+        The permit is to be given back.
+        """
         future: asyncio.Future[Replica] = asyncio.get_running_loop().create_future()
         entry = (future, request)
         self._legs.append(entry)
-        self.serve()  # those before it may wait for another replica
+        self.serve()  # legs before it may wait for another replica
         if request.has_failed:
             self._serve_again(entry)
         try:
             return await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled() and future.exception() is None:
-                self.give_back(future.result(), request)  # handed over in the very moment of the cancellation
+                self.give_back(future.result(), request)  # granted in the very moment of the cancellation
             elif entry in self._legs:
                 self._legs.remove(entry)
-                self.serve()  # those whom it did not let pass
+                self.serve()  # legs that could not overtake it
             raise
 
     def _serve_again(self, entry: _Waiter) -> None:
-        """Look again for a leg that has failed: it may wait for others than one that is free, which will do now."""
+        """Serve the queue again, for a leg that has failed, once a replica that it avoids may be acceptable again.
+
+        Nothing else may do so: that replica may be free all the time, so that no call ends there.
+        """
         future, request = entry
         if not future.done():
             seconds = self._permits.avoided_seconds(request)
@@ -61,21 +73,21 @@ class PermitQueue:
         self._serve_again(entry)
 
     def give_back(self, replica: Replica, request: PermitRequest) -> None:
-        """Take back what a leg was given, and give it to those who wait."""
+        """Take back a leg's permit, and serve the legs that wait."""
         replica.release(request.group, request.choices)
         self.serve()
 
     def serve(self) -> None:
-        """Give what is free to those who wait, in their order: called when more or fewer may be asked than before.
+        """Grant free permits to the legs that wait, in their order.
 
-        Thousands may wait, and this is called for each that comes and goes: so nothing is looked for where nothing is
-        free, and only once for each model.
+        To be called when more or fewer replicas may be called than before. Thousands may wait, and this is called for
+        each that comes and goes. So it looks for nothing if nothing is free, and only once for each model.
         """
         if not self._legs:
             return
         permits = self._permits
         passed_by: list[_Waiter] = []
-        waited_for: set[str | None] = set()  # models of those who cannot be served, whom their like do not pass by
+        waited_for: set[str | None] = set()  # models whose legs found no slot: further ones are skipped
         spent = permits.spent
         while self._legs and not spent:
             entry = self._legs.popleft()
@@ -96,9 +108,9 @@ class PermitQueue:
                 spent = permits.spent
                 continue
             passed_by.append(entry)
-            nowhere = anywhere and not request.has_failed  # else others may want what it does not
+            nowhere = anywhere and not request.has_failed  # else others may take what this leg avoids
             if request.alone or (nowhere and not permits.divided):
-                break  # nothing is free anywhere, or nobody may pass
+                break  # nothing is free anywhere, or no leg may overtake
             if nowhere:
                 waited_for.add(request.group.model)
         self._legs.extendleft(reversed(passed_by))

@@ -1,4 +1,4 @@
-"""Permits: what a leg needs, and the replica that has it to give."""
+"""Permits: what a leg needs of a replica, and which replica can give it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from nproxy.upstreams.call_group import CallGroup
 from nproxy.upstreams.replicas import AVOID_SECONDS, Replica
 
 NOBODY_SECONDS = 1.0
-"""When to come again where there is no replica at all."""
+"""The shortest wait that NoReplicaError tells, and the wait if there is no replica at all."""
 ROUNDING = 0.01
-"""Seconds that a timer may run out before its time."""
+"""Seconds that a timer may fire too early."""
 
 
 class NoReplicaError(Exception):
-    """No replica may be asked. seconds: when one may."""
+    """No replica may be called now. seconds: until one may."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(seconds)
@@ -25,7 +25,7 @@ class NoReplicaError(Exception):
 
 @frozen
 class PermitRequest:
-    """What a leg needs: a permit for so many choices, where its group is, alone on the replica or not."""
+    """What a leg needs: a permit for so many choices, at the replica of its group, alone on the replica or not."""
 
     choices: int
     group: CallGroup
@@ -34,15 +34,15 @@ class PermitRequest:
 
     @property
     def has_failed(self) -> bool:
-        """Whether there are replicas that the leg is to avoid, having failed there."""
+        """Whether there are replicas that the leg avoids, because it failed or was refused there."""
         return bool(self.group.avoided(self.leg))
 
 
 class Permits:
-    """The permits of some replicas: at most `parallel` legs on each at once, None for any number.
+    """The permits of an upstream's replicas: at most `parallel` legs on each at once; None for no limit.
 
-    divided: not all replicas serve the same models. draw: a random number from 0 up to 1. clock: seconds that never go
-    back.
+    divided: not all replicas serve the same models. draw: a random number from 0 up to 1. clock: a monotonic time in
+    seconds.
     """
 
     def __init__(self, parallel: int | None, draw: Draw, clock: Callable[[], float]) -> None:
@@ -53,28 +53,28 @@ class Permits:
         self._clock = clock
 
     def replace(self, replicas: tuple[Replica, ...]) -> None:
-        """Change whose permits they are."""
+        """Change which replicas there are."""
         self.replicas = replicas
         self.divided = any(replica.models is not None for replica in replicas)
 
     @property
     def spent(self) -> bool:
-        """Whether no replica has room, but some will."""
+        """Whether no replica has a free slot, but some will have one."""
         parallel, there = self.parallel, self.replicas
         return any(not one.draining for one in there) and not any(one.has_room(parallel) for one in there)
 
     def place(self, request: PermitRequest) -> Replica | None:
-        """The one replica that will do for a leg; None where others will, too."""
+        """The only replica that a leg may go to; None if it may go to others too."""
         return request.group.place(request.leg, self._clock())
 
     def avoided_seconds(self, request: PermitRequest) -> float:
-        """After how many seconds, at the latest, another replica may do for a leg that has failed."""
+        """After how many seconds, at the latest, another replica may be acceptable for a leg that has failed."""
         now = self._clock()
         ends = [max(one.avoid_until, one.resting_until) - now for one in request.group.avoided(request.leg)]
         return ROUNDING + min([AVOID_SECONDS, *(seconds for seconds in ends if seconds > 0)])
 
     def take(self, request: PermitRequest) -> Replica | None:
-        """Give a leg its replica; None where it has to wait. Raises NoReplicaError."""
+        """Assign a replica to a leg and count its call there; None if the leg has to wait. Raises NoReplicaError."""
         now, group = self._clock(), request.group
         replica = choose(
             self._standing(request, now),
@@ -92,7 +92,7 @@ class Permits:
         return replica
 
     def _standing(self, request: PermitRequest, now: float) -> Sequence[Replica]:
-        """The replicas that may take a leg, now or once they have room. Raises NoReplicaError where there are none."""
+        """The replicas that may take a leg, now or once they have a free slot. Raises NoReplicaError if none may."""
         place = request.group.place(request.leg, now)
         if place is not None:
             return (place,)

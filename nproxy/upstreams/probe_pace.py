@@ -10,11 +10,11 @@ FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 16.0
 SHORTEST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_ANSWERS = 8
-"""Nor longer than this many answers take."""
+"""The interval is at most so many times the mean duration of an answer; see ANSWERS_SECONDS."""
 ANSWERS_SECONDS = 1.0
-"""But up to this long, however short the answers are."""
+"""The limit by the duration of answers is at least so long."""
 IDLE_PAUSE_SECONDS = 0.5
-"""Nor longer than this when no call is in flight whose end would admit somebody."""
+"""The longest interval if no call is in flight whose end would admit a leg."""
 _ANSWERS_AVERAGED = 4
 """Time constant of the moving average of an answer's duration."""
 
@@ -33,7 +33,7 @@ class ProbePace:
         self._found_once = False  # the last probe was answered
 
     def pause(self, *, idle: bool) -> float:
-        """Mean seconds until the next probe. idle: no call is in flight whose end would admit somebody."""
+        """Mean seconds until the next probe. idle: no call is in flight whose end would admit a leg."""
         most = IDLE_PAUSE_SECONDS if idle else max(LONGEST_PAUSE_ANSWERS * self._answer_seconds, ANSWERS_SECONDS)
         return min(self._pause, most)
 

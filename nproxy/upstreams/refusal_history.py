@@ -1,7 +1,7 @@
 """What a refusal means: missing capacity, another fault of the server, or something that request asks for. Pure.
 
 A 503 may have any cause, and a 429 may be about the tokens that one request wants and no other does. Treated as missing
-capacity, such a refusal would hold up everybody. What happens to the other requests tells the cases apart.
+capacity, such a refusal would hold up all requests. What happens to the other requests tells the cases apart.
 """
 
 from __future__ import annotations

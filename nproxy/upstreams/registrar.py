@@ -1,4 +1,4 @@
-"""A registry at work: leases run out by themselves, and whoever keeps replicas is told of every change."""
+"""A registry with a clock: leases run out by themselves, and every change is published."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = logging.getLogger("nproxy.upstreams")
 
 
 class Registrar:
-    """Keeps one registry by the clock. publish: called with its snapshot whenever that is another."""
+    """Keeps one registry up to date. publish: called with its snapshot whenever that has changed."""
 
     def __init__(self, publish: Callable[[Snapshot], None], clock: Callable[[], float] = time.monotonic) -> None:
         self.registry = Registry()
@@ -62,7 +62,7 @@ class Registrar:
         return dict(self.registry.leases(upstream, self._clock()))
 
     async def run(self) -> None:
-        """Let servers go when their leases run out, until cancelled."""
+        """Remove servers when their leases run out, until cancelled."""
         while True:
             self._sooner.clear()
             until = self.registry.next_expiry()

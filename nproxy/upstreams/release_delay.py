@@ -82,7 +82,7 @@ class ReleaseDelay:
             self._on_time_in_a_row = 0
             if self._share < 0.5:
                 later = self.delay + 1 if pause else self._later_on_time
-                # where no longer delay is on time, others use the capacity, and waiting is of no use
+                # if no longer delay is on time, others use the capacity, and waiting is of no use
                 self.delay = later if self.delay < later <= LONGEST_DELAY else 0
                 self._share, self._later_on_time = 1.0, 0
         if slot.delay == LONGEST_DELAY:

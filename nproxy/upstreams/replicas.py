@@ -1,4 +1,4 @@
-"""Replicas: one base URL or Unix socket each, with what is in flight on it and whether it was reachable."""
+"""Replicas: one base URL or Unix socket each, with its calls in flight and whether it was reachable."""
 
 from __future__ import annotations
 
@@ -17,55 +17,66 @@ from nproxy.upstreams.cancel_handle import CancelHandle
 from nproxy.upstreams.health_checks import HealthChecks
 
 AVOID_SECONDS = 5.0
-"""How long a replica that could not be reached is passed over while another one can be."""
+"""How long a replica that could not be reached is avoided while another one can be called."""
 
 LONGEST_REST_SECONDS = 300.0
-"""How long a replica is left alone that asks for it, as long as a breaker is open at most: a clock may be wrong."""
+"""The longest time for which a replica is left alone at its own request: as long as a breaker is open at most. A
+server's clock may be wrong.
+"""
 
 Source = Literal["static", "dns", "registered"]
-"""Where a replica comes from: the configuration, a name that it resolves, or the server itself."""
+"""How a replica is known: from the configuration, from a host name in it, or because the server registered itself."""
 
 
 @dataclass(slots=True, eq=False)
 class Replica:
-    """One place where an upstream answers.
-
-    base: its URL without a slash at the end, `/v1` included. label: how it is named in metrics and the status page.
-    authority: the name and port that it is called by, where its URL holds an address. source: how it is known of.
-    weight: its share of the calls, measured against the others'. models: the upstream's names of those that it serves,
-    None for all of the upstream's. draining: it gets no new calls.
-    legs, choices: calls in flight and the choices they carry. begun: calls so far. ended: how many of them ended how,
-    for the metrics. errors: how many were answered with an error, by its status and whether the key was nproxy's own.
-    reserved: one of them has the replica for itself. speaker: whose answer said something last.
-    trusted_until: by then it is known to stream several calls at once, in monotonic seconds. up: whether the last
-    attempt to reach it succeeded, None before the first. resting_until: it asked to be left alone till then. breaker,
-    health: how it stats, by calls and while nobody calls it. told_until: the log has been told of its breaker, and is
-    not again before. cancel_handles: of the calls in flight.
-    """
+    """One address at which an upstream answers."""
 
     base: str
+    """Its URL without a slash at the end, `/v1` included."""
     socket: Path | None
+    """Its Unix socket; None if it is reached by host and port."""
     label: str
+    """Its name in metrics and on the status page."""
     authority: str | None = None
+    """The name and port that it is called by, if its URL holds an address."""
     source: Source = "static"
     weight: float = 1.0
+    """Its share of the calls, relative to the weights of the others."""
     models: frozenset[str] | None = None
+    """The upstream's names of the models that it serves; None for all models of the upstream."""
     draining: bool = False
+    """It gets no new calls."""
     legs: int = 0
+    """Calls in flight."""
     choices: int = 0
+    """The choices that these calls carry."""
     begun: int = 0
+    """All calls so far."""
     ended: Counter[str] = field(default_factory=Counter)
+    """How many calls ended with which outcome, for the metrics."""
     errors: Counter[tuple[int, bool]] = field(default_factory=Counter)
+    """How many calls were answered with an error, by its status and whether the key was nproxy's own."""
     reserved: bool = False
+    """A call in flight has the replica for itself."""
     speaker: object | None = None
+    """The call whose answer brought something last; see ConcurrentCalls."""
     trusted_until: float = -inf
+    """Until then it is believed to stream several calls at once; monotonic seconds."""
     up: bool | None = None
+    """Whether it was reachable, by the last call or by its health checks; None before the first call."""
     avoid_until: float = 0.0
+    """Until then others are preferred, because it could not be reached; monotonic seconds."""
     resting_until: float = 0.0
+    """Until then it asked to be left alone; monotonic seconds."""
     told_until: float = -inf
+    """The log has been told of its breaker, and is not told again before this time."""
     breaker: Breaker = field(default_factory=lambda: Breaker(None))
+    """Its state by the results of calls."""
     health: HealthChecks = field(default_factory=lambda: HealthChecks(config.Health(interval=None)))
+    """Its state by the results of health checks."""
     cancel_handles: set[CancelHandle] = field(default_factory=set)
+    """Of the calls in flight."""
     _urls: dict[str, URL] = field(default_factory=dict)
 
     @classmethod
@@ -73,16 +84,16 @@ class Replica:
         return cls(base=replica.url, socket=replica.socket, label=str(replica), weight=replica.weight)
 
     def url(self, path: str) -> URL:
-        """The URL of an endpoint, such as `/chat/completions`, below the base."""
+        """The URL of an endpoint below the base, such as `/chat/completions`."""
         url = self._urls.get(path)
         if url is None:
             url = self._urls[path] = URL(self.base + path, encoded=True)
         return url
 
     def root_url(self, raw_target: str) -> URL:
-        """The URL of a raw request target (`/v1/...?query`), where the base stands for `/v1`; bytes stay as they are.
+        """The URL of a raw request target (`/v1/...?query`). The base replaces `/v1`; the other bytes stay as they are.
 
-        A path outside /v1 is looked for beside the base: `http://host/v1` answers `/tokenize` at `http://host/tokenize`.
+        A path outside /v1 is resolved beside the base: `http://host/v1` answers `/tokenize` at `http://host/tokenize`.
         """
         if raw_target == "/v1" or raw_target.startswith(("/v1/", "/v1?")):
             return URL(self.base + raw_target[3:], encoded=True)
@@ -90,38 +101,41 @@ class Replica:
 
     @property
     def server_name(self) -> str | None:
-        """The name that its certificate must be for, where it is not the host of the URL."""
+        """The name that its certificate must be for; None if that is the host of the URL."""
         return None if self.authority is None else self.authority.partition(":")[0]
 
     def follow(self, given: Replica) -> None:
-        """Take from another object for the same place what may change while it is in use."""
+        """Take over the attributes that may change during use from a new object for the same address."""
         self.authority, self.source = given.authority, given.source
         self.weight, self.models, self.draining = given.weight, given.models, given.draining
 
     def serves(self, model: str | None) -> bool:
-        """Whether calls for a model, by the upstream's name of it, may go here; None: a call that names none."""
+        """Whether calls for a model, by the upstream's name, may go here. None: a call that names no model."""
         return self.models is None or model is None or model in self.models
 
     def has_room(self, parallel: int | None) -> bool:
-        """Whether one more call may be made, where so many at once are allowed; None for any number."""
+        """Whether one more call may be made if `parallel` are allowed at once; None for no limit."""
         return not self.draining and not self.reserved and (parallel is None or self.legs < parallel)
 
     def admits(self, who: object, now: float, *, last_resort: bool = False) -> bool:
-        """Whether a call of this request may be made at all. last_resort: no other replica is in order."""
+        """Whether a call of this request may be made at all. last_resort: no other replica is healthy."""
         if self.draining or (self.health.down and not last_resort):
             return False
         return self.breaker.admits(who, now, last_resort=last_resort)
 
     def answers(self, now: float) -> bool:
-        """Whether it is there, be it to fail: it was reached when that was tried last, and said something."""
+        """Whether it answers, even if only with errors.
+
+        That is: it was not found unreachable within AVOID_SECONDS, and the last request that failed there was answered.
+        """
         return not self.draining and now >= self.avoid_until and self.breaker.answers
 
     def flawed(self, now: float) -> bool:
-        """Whether others are preferred: it was not reached a moment ago, asked to be left alone, or gave no answer."""
+        """Whether others are preferred: it was unreachable, asked to be left alone, or failed its last check."""
         return now < self.avoid_until or now < self.resting_until or self.health.doubtful
 
     def take(self, who: object, choices: int, now: float, *, alone: bool) -> None:
-        """Count a call that is made."""
+        """Count a call that begins."""
         self.begun += 1
         self.legs += 1
         self.choices += choices
@@ -130,7 +144,7 @@ class Replica:
         self.health.called(now)
 
     def release(self, who: object, choices: int) -> None:
-        """Count a call that is over."""
+        """Count a call that has ended."""
         self.legs -= 1
         self.choices -= choices
         self.reserved = False
@@ -139,16 +153,16 @@ class Replica:
             self.health.idle()
 
     def heard(self, who: object, now: float) -> bool:
-        """Note that a call brought something; True where its breaker closed by it."""
+        """Note that a call brought something; True if the breaker closed by it."""
         self.health.heard(now)
         return self.breaker.spoke(who, now)
 
     def rest(self, seconds: float, now: float) -> None:
-        """Note that it asked to be left alone for so long; LONGEST_REST_SECONDS at most."""
+        """Note that it asked to be left alone for so many seconds; at most LONGEST_REST_SECONDS count."""
         self.resting_until = max(self.resting_until, now + min(seconds, LONGEST_REST_SECONDS))
 
     def cancel_handle(self, model: str | None = None) -> CancelHandle:
-        """A cancel_handle of a call of the current task, which asks for a model."""
+        """Return a cancel handle for a call of the current task. model: what the call asks for."""
         return CancelHandle(self.cancel_handles, model)
 
     @property
@@ -157,7 +171,7 @@ class Replica:
 
     @property
     def shut(self) -> bool:
-        """Whether its breaker keeps requests from it."""
+        """Whether its breaker refuses requests."""
         return self.breaker.shut(time.monotonic())
 
     def reached(self) -> None:
@@ -166,7 +180,7 @@ class Replica:
         self.avoid_until = 0.0
 
     def unreachable(self) -> None:
-        """Note that no connection came about."""
+        """Note that no connection could be established."""
         self.up = False
         self.avoid_until = time.monotonic() + AVOID_SECONDS
         self.health.suspect()

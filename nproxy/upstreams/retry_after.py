@@ -1,4 +1,4 @@
-"""How long an upstream asks us to wait, in any of the ways it may say so."""
+"""How long an upstream asks a client to wait, in any of the ways in which it may say so."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from email.utils import parsedate_to_datetime
 def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
     """Seconds to wait by `retry-after-ms` (milliseconds) or `retry-after` (seconds, or an HTTP date: RFC 9110 10.2.3).
 
-    headers: looked up by lower-case names, so it is to be a case-insensitive mapping. None where nothing was said or
-    it cannot be read; never negative.
+    headers: looked up by lower-case names, so it must be a case-insensitive mapping. None if nothing was said or it
+    cannot be read; never negative.
     """
     milliseconds = _number(headers.get("retry-after-ms"))
     if milliseconds is not None:
@@ -23,7 +23,7 @@ def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> floa
         return seconds
     try:
         at = parsedate_to_datetime(value)
-    except (ValueError, OverflowError):  # of years, hours or zones beyond all measure
+    except (ValueError, OverflowError):  # years, hours or zones out of range
         return None
     at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
     return max(0.0, (at - (now or datetime.now(UTC))).total_seconds())
@@ -42,14 +42,15 @@ _SAID = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 """As hosted servers word it: "Please try again in 6m0.5s", "... in 20ms" (OpenAI, Groq), "please try again after 1
-seconds" (Moonshot), "Please retry after 6 seconds" (Azure), google.rpc.RetryInfo's "retryDelay" (Gemini)."""
+seconds" (Moonshot), "Please retry after 6 seconds" (Azure), google.rpc.RetryInfo's "retryDelay" (Gemini).
+"""
 _PART = re.compile(rf"({_NUMBER}) ?({_UNIT})", re.IGNORECASE)
 _UNIT_SECONDS = (("ms", 0.001), ("milli", 0.001), ("m", 60.0), ("s", 1.0), ("h", 3600.0), ("d", 86400.0))
-"""By how a unit begins; the first that fits counts."""
+"""Seconds by the beginning of a unit's name; the first that fits counts."""
 
 
 def said_in(body: bytes) -> float | None:
-    """Seconds to wait by the words of an error, where no header tells; None where they say nothing of it."""
+    """Seconds to wait by the text of an error, to be used if no header says it; None if the text does not either."""
     found = _SAID.search(body)
     if found is None:
         return None
@@ -64,7 +65,7 @@ def _seconds(unit: str) -> float:
 
 
 def _number(text: str | None) -> float | None:
-    """A decimal number, not negative; None for anything else that Python would take for one, too."""
+    """A decimal number that is not negative; None for anything else, including what only Python takes for a number."""
     return float(text) if text is not None and _DECIMAL.fullmatch(text) else None
 
 

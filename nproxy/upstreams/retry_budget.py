@@ -1,4 +1,4 @@
-"""The retry budget: so many of the last seconds' calls may be retries, so that retries cannot feed an overload."""
+"""The retry budget: which share of recent calls may be retries, so that retries cannot make an overload worse."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ FREE_PER_SECOND = 10
 
 
 class RetryBudget:
-    """Allows retries up to `share` of the calls of the last ten seconds, and ten a second besides.
+    """Allows retries up to `share` of the calls of the last ten seconds, and ten a second in addition.
 
-    Counts per second, in a ring: memory does not grow with the load. `clock` gives seconds that never go back.
+    Calls are counted per second in a ring buffer, so memory does not grow with the load. clock: a monotonic time in
+    seconds.
     """
 
     __slots__ = ("_calls", "_clock", "_retries", "_seconds", "share")
@@ -29,7 +30,7 @@ class RetryBudget:
         self._calls[self._slot()] += 1
 
     def take(self) -> bool:
-        """Take one retry from the budget; False when it is spent."""
+        """Take one retry from the budget; False if it is spent."""
         slot = self._slot()
         oldest = self._seconds[slot] - WINDOW_SECONDS
         live = [i for i, second in enumerate(self._seconds) if second > oldest]

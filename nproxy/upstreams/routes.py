@@ -1,4 +1,4 @@
-"""Where a request for a model may go: the upstream for it, and those to fall back to."""
+"""Where a request for a model may go: to the upstream for it, and to the upstreams to fall back to."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from nproxy.upstreams.upstream import Upstream
 
 @frozen
 class Route:
-    """An upstream that a request may go to, and how the model is called there."""
+    """An upstream that a request may go to, and the model's names there."""
 
     upstream: Upstream
     name: ModelName
 
     @property
     def called(self) -> str | None:
-        """The upstream's own name of the model; None where it is known by none."""
+        """The upstream's own name of the model; None if the request names none."""
         return self.name.upstream or self.name.shown or None
 
     @property
     def usable(self) -> bool:
-        """Whether a replica that is in order serves it."""
+        """Whether a healthy replica of the upstream serves the model."""
         return self.upstream.gate.usable(self.called)
 
 
 class Routes:
-    """The routes of one request, each found when it is asked for: lists of models may have to be read.
+    """The routes of one request. Each is looked up when it is needed, because model lists may have to be read.
 
-    The first, then its upstream's fallbacks, then those of these; each upstream once. Those without a replica in order
-    are passed over, unless there are no others. model: None where the request names none; then there is only the first.
-    taken: the first was found to be in order, and gone.
+    The first is followed by its upstream's fallbacks, then by theirs; each upstream comes once. Upstreams without a
+    healthy replica are passed over, unless there are no others. model: None if the request names none; then there is
+    only the first route. taken: the first was usable and has been used, so that `next` returns those behind it.
     """
 
     def __init__(
@@ -48,22 +48,22 @@ class Routes:
 
     @property
     def more(self) -> bool:
-        """Whether there may be a next one."""
+        """Whether there may be a next route."""
         return bool(self._following()) or bool(self._passed_over and not self._found)
 
     @property
     def fallback_available(self) -> bool:
-        """Whether there may be a next one that is in order."""
+        """Whether there may be a next route with a healthy replica."""
         return any(upstream.gate.usable() for upstream in self._following())
 
     def _following(self) -> Sequence[Upstream]:
-        """Those that may have the model, of the ones that are known to come next."""
+        """The upstreams that are known to come next and may have the model."""
         model = self._model
         there = (self._upstreams.get(name) for name in self._names[self._place :])
         return [one for one in there if one is not None and model is not None and not one.models.lacks(model)]
 
     async def next(self) -> Route | None:
-        """The next route; None where there are no more. There is a first one."""
+        """The next route; None if there are no more. There is always a first one, unless it is taken."""
         while self._place < len(self._names):
             route = self._first if self._place == 0 else await self._to(self._names[self._place])
             self._place += 1
@@ -80,7 +80,7 @@ class Routes:
         return () if self._model is None else route.upstream.fallback
 
     async def _to(self, name: str) -> Route | None:
-        """The upstream of this name, if it has the model, or its list cannot be read."""
+        """The route to this upstream, if it has the model or its list cannot be read; else None."""
         upstream, model = self._upstreams.get(name), self._model
         if upstream is None or model is None:
             return None

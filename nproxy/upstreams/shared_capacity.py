@@ -99,7 +99,7 @@ class SharedCapacity:
             self._turns[replica].give_back(account)
 
     def ensure_probes(self) -> None:
-        """If nothing is in flight, no end of a call will admit those who wait: have them probe soon."""
+        """If nothing is in flight, no end of a call will admit the legs that wait: have the accounts probe soon."""
         if self._waiting and not self.calls:
             for account in tuple(self._waiting):
                 account.nothing_in_flight()

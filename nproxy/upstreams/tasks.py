@@ -1,4 +1,4 @@
-"""Work that goes on beside a block."""
+"""Work that runs beside a block."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from contextlib import asynccontextmanager
 
 @asynccontextmanager
 async def beside(*work: Coroutine[None, None, object]) -> AsyncIterator[None]:
-    """Do it while the block runs, and no longer. An error on either side ends the other, and is raised as it is."""
+    """Run coroutines while the block runs, and no longer.
+
+    An error on either side ends the other, and is raised as it is.
+    """
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one) for one in work]
@@ -21,4 +24,4 @@ async def beside(*work: Coroutine[None, None, object]) -> AsyncIterator[None]:
     except BaseExceptionGroup as failures:
         if len(failures.exceptions) > 1:
             raise
-        raise failures.exceptions[0] from None  # no group around the one reason
+        raise failures.exceptions[0] from None  # a single error is not wrapped in a group

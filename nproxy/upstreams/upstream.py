@@ -1,4 +1,4 @@
-"""An upstream at work: its replicas behind one gate, its abilities, its models, its retry budget."""
+"""An upstream at work: its replicas behind one gate, its capabilities, its model list and its retry budget."""
 
 from __future__ import annotations
 
@@ -35,23 +35,26 @@ from nproxy.upstreams.retry_budget import RetryBudget
 from nproxy.upstreams.verdicts import broken
 
 OK, CANCELLED = "ok", "cancelled"
-"""How calls end that do not fail; the others end as their failure's kind says."""
-_LAST = LegEnded, LegFailed  # of what a call brings
+"""Outcomes of calls that did not fail. The outcome of a failed call is the kind of its failure."""
+_LAST = LegEnded, LegFailed  # the last event of every call
 _TEACHING = frozenset({"replicas", "models", "n", "wire", "parallel", "seed", "prefix_cache", "usage", "prompts"})
-"""Settings with which an upstream may be another server, or may be asked otherwise."""
+"""Settings which, when changed, may mean another server or other requests to it. What was learned is then forgotten."""
 
 TOLD_SECONDS = 10.0
-"""How often the log is told of one replica's breaker at most."""
+"""The log reports a replica's breaker at most once in this many seconds."""
 
 log = logging.getLogger("nproxy.upstreams")
 
 
 class Upstream:
-    """One configured upstream. Its parts are public: the driver plans by `capabilities` and retries by `budget`.
+    """One configured upstream.
 
-    documents: what nproxy asks of it for itself. own_key: calls carry nproxy's own key, so that a 401 is not the
-    client's fault. fallback: the upstreams to go to instead. replays: a stream that is cut is asked for again.
-    by_prompt: what begins with the same prompt belongs together.
+    Its parts are public: the driver plans by `capabilities` and takes retries from `budget`.
+
+    documents: small documents that nproxy requests of it for its own use. own_key: calls carry nproxy's own key, so
+    that a 401 is not the client's fault. fallback: names of the upstreams to use when this one fails. replays: a stream
+    that was cut is requested again. by_prompt: requests with the same beginning of the prompt should go to the same
+    replica.
     """
 
     def __init__(self, settings: Settings, connections: Connections) -> None:
@@ -68,9 +71,9 @@ class Upstream:
         self.models = self._models()
 
     def reconfigure(self, settings: Settings) -> None:
-        """Take new settings: those who come next are served by them, calls in flight go on with what they have.
+        """Take new settings. New requests follow them; calls in flight continue with the old ones.
 
-        What was learned is forgotten where it may have changed.
+        What was learned is forgotten if the change may have made it wrong.
         """
         changed = {key for key in Settings.model_fields if getattr(settings, key) != getattr(self.settings, key)}
         self._follow(settings)
@@ -85,7 +88,7 @@ class Upstream:
         self._place()
 
     def _follow(self, settings: Settings) -> None:
-        """Everything that each request reads of the settings is set here."""
+        """Set all attributes that requests read from the settings."""
         self.settings = settings
         self.api_key = settings.api_key
         self.own_key = isinstance(settings.api_key, SecretStr)
@@ -95,7 +98,7 @@ class Upstream:
         self._told_callers = settings.wire == "exact"
 
     def take(self, addresses: Mapping[str, Sequence[str]], registered: Registered) -> None:
-        """Learn what host names resolve to now, and which servers came by themselves; replicas come and go with it."""
+        """Take what host names resolve to and which servers are registered; add and remove replicas accordingly."""
         if registered.servers != self._registered.servers:
             self.models.outdated()
         self._addresses, self._registered = addresses, registered
@@ -117,11 +120,14 @@ class Upstream:
 
     @property
     def names_matter(self) -> bool:
-        """Whether it matters which model is asked for: names are configured, or its servers said what they serve."""
+        """Whether it matters which model is requested: names are configured, or servers announced their models."""
         return self.models.configured or bool(self._announced_models())
 
     def may_serve(self, model: str) -> bool:
-        """Whether not all of its servers have said that they do not serve a model."""
+        """Whether a replica may serve a model.
+
+        It is certain that none does only if all of them have announced their models, and this is not among them.
+        """
         replicas = self.gate.replicas
         return not replicas or any(replica.serves(model) for replica in replicas)
 
@@ -130,19 +136,21 @@ class Upstream:
         return self.settings.timeouts
 
     def shows_key(self, headers: Mapping[str, str]) -> bool:
-        """Whether it is shown a key of the client's, whose limits are that one's own."""
+        """Whether it receives the client's own key, so that its limits are those of that client."""
         return self.api_key == "passthrough" and "Authorization" in headers
 
     def caller_shown(self, name: str) -> str:
-        """What it is told of who calls: nproxy's own engine the caller's name, any other server nothing."""
+        """The caller's name as sent to the upstream; "" for any server but nproxy's own engine."""
         return name if self._told_callers else ""
 
     async def call(self, call: Call, group: CallGroup, take: Take, *, alone: bool = False, waits: bool = False) -> None:
-        """Wait at the gate, then send one leg, where its group is, and hand over what comes back; see Client.call.
+        """Wait at the gate for a replica, then send one leg and pass on what comes back; see Client.call.
 
-        alone: with no other call at its replica. waits: until there is room for it; see Gate.permit. The last event is
-        LegFailed too where no replica may be asked, or where the one that was asked is found down; `judge` is to be
-        told of what else becomes of it.
+        alone: let no other call run at the replica. waits: wait until the upstream has capacity for it; see
+        Gate.permit.
+
+        The last event is also LegFailed if no replica may be called, or if the replica is found down during the call.
+        How the call ended otherwise is to be reported to `judge`.
         """
         try:
             permit = self.gate.permit(call.choices, group, leg=call.leg, alone=alone, waits=waits)
@@ -159,7 +167,7 @@ class Upstream:
             take([LegFailed(call.leg, unavailable(self.name, nobody.seconds))])
 
     def _heard(self, permit: Permit, line: CancelHandle, take: Take) -> Take:
-        """What hands a call's events over, and has its replica known by them."""
+        """Return a callback that forwards a call's events and notes them at its replica."""
         leg, group, replica = permit.leg, permit.group, permit.replica
         company = ConcurrentCalls(replica)
 
@@ -189,7 +197,7 @@ class Upstream:
         headers: Mapping[str, str],
         data: bytes | AsyncIterator[bytes] | None,
     ) -> AsyncIterator[Answer]:
-        """Wait at the gate, then send a request as it is; see `forward`. The replica is judged by its answer."""
+        """Wait at the gate, then forward a request unchanged; see `forward`. The replica is judged by its answer."""
         try:
             async with self.gate.permit(1, group) as replica, AsyncExitStack() as stack:
                 self.budget.count_call()
@@ -221,14 +229,15 @@ class Upstream:
             self.count(group, 0, failure.kind, failure.status)
 
     def _failed(self, permit: Permit, failure: Failure) -> Failure:
-        """Judge by a failure, and say whether another replica can do what this one asks to be spared for a while.
+        """Judge the replica by a failure; return the failure with what the replicas' state adds to it.
 
-        Where it had no room, say where there may be some.
+        room: set if the replica lacked capacity: where there may be some. another: set if the replica asked to be left
+        alone for a while, or leads back to this gateway: whether another replica can take the leg.
         """
         group, replica = permit.group, permit.replica
         self.judge(group, permit.leg, failure)
         if no_room(failure):
-            sure = failure.status != UNSURE or failure.retry_after is not None  # who is out of order names no time
+            sure = failure.status != UNSURE or failure.retry_after is not None  # a faulty server sends no Retry-After
             failure = replace(failure, room=permit.refused(failure.retry_after, sure=sure))
             if failure.retry_after is None:
                 return failure
@@ -240,19 +249,19 @@ class Upstream:
         return replace(failure, another=self.gate.other(replica, group))
 
     def judge(self, group: CallGroup, leg: int, failure: Failure | None) -> None:
-        """Take what became of a leg's last call; see `Gate.judge`."""
+        """Take the result of a leg's last call, and log if a breaker opened by it; see `Gate.judge`."""
         replica = self.gate.judge(group, leg, failure)
         if replica is None or failure is None or (now := time.monotonic()) < replica.told_until:
-            return  # it opens and closes, as one client's requests fail and others' do not
+            return  # it opens and closes, if one client's requests fail and others' do not
         replica.told_until = now + TOLD_SECONDS
-        # not its message, which may be the server's own words, and these the prompt's
+        # not the failure's message, which may be the server's own words and so quote the prompt
         why = failure.kind.value if failure.status is None else f"{failure.kind.value} {failure.status}"
         log.warning("a replica's breaker is open", extra=self._fields(replica, why=why))
 
     def count(self, group: CallGroup, leg: int, outcome: str, status: int | None = None) -> None:
-        """Note for the metrics how a leg's last call ended, once; nothing where no replica was called.
+        """Count for the metrics how a leg's last call ended, at most once. Nothing is counted if no replica was called.
 
-        status: of the error that it was answered with.
+        status: of the error answer, if there was one.
         """
         if (replica := group.uncounted.pop(leg, None)) is None:
             return
@@ -262,16 +271,17 @@ class Upstream:
 
     @property
     def watched(self) -> bool:
-        """Whether its replicas are looked at: where there is another one, or another upstream, to go to instead.
+        """Whether its replicas get health checks: if another replica or another upstream could be used instead.
 
-        The built-in engine is supervised by who started it.
+        The built-in engine gets none, because the process that started it supervises it.
         """
         return self.name != ENGINE_UPSTREAM and (len(self.gate.replicas) > 1 or bool(self.settings.fallback))
 
     async def check(self, replica: Replica) -> CheckResult | None:
-        """Look at a replica, and go by it where that makes it go down or come up.
+        """Check a replica, and mark it down or up if the result says so.
 
-        None where it says nothing to others: it is busy with calls of this process, or this had nothing to look with.
+        None if the result is of no use to other processes: the replica was busy with calls of this process, or this
+        process lacked the resources for the check.
         """
         health, began = self.settings.health, time.monotonic()
         try:
@@ -288,7 +298,7 @@ class Upstream:
         return None if busy else CheckResult(self.name, replica.label, status, time.monotonic() - began)
 
     def take_peer_check(self, look: CheckResult, jitter: float) -> None:
-        """Go by what another process saw, which has logged it."""
+        """Apply the result of a check by another process, which has logged it already."""
         for replica in self.gate.replicas if self.watched else ():
             if replica.label == look.replica:
                 self.gate.note_peer_check(replica, look.status, time.monotonic() - look.seconds, jitter)
@@ -297,7 +307,7 @@ class Upstream:
         return {"fields": {"upstream": self.name, "replica": replica.label, "why": why}}
 
     async def answers(self) -> bool:
-        """Whether any replica answers at all, be it with an error; the built-in engine, whether its model is loaded."""
+        """Whether any replica answers, even with an error; for the built-in engine, whether its model is loaded."""
         if self.name == ENGINE_UPSTREAM:
             return bool(await self.documents.first("/health", LIST_SECONDS))
         looks = [replica.health.answered for replica in self.gate.replicas] if self.watched else []

@@ -1,4 +1,4 @@
-"""All upstreams of a gateway: which there are, where they stand, and which of them is for a model."""
+"""All upstreams of a gateway: which there are, the state of their replicas, and which of them serves a model."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ from nproxy.upstreams.upstream import Upstream
 from nproxy.upstreams.via import Pseudonym
 
 FIRST_LOOK_SECONDS = 5.0
-"""How long the start waits for host names to be resolved; those that take longer come later."""
+"""How long the start waits for host names to be resolved. Replicas behind names that take longer are added later."""
 
 
 class Upstreams:
-    """All upstreams of a configuration, in the file's order; the built-in engine first.
+    """All upstreams of a configuration, in the file's order, after the built-in engine.
 
-    pseudonym: what the gateway calls itself to all of them. tell_check: hears of each look at a replica.
+    pseudonym: this gateway's name in the `Via` headers of all calls. tell_check: called with each result of a health
+    check.
     """
 
     def __init__(self, config: Config, engine_socket: Path | None, pseudonym: Pseudonym) -> None:
@@ -48,8 +49,8 @@ class Upstreams:
     def reconfigure(self, config: Config) -> None:
         """Take the upstreams of another configuration.
 
-        Those whose settings stay are left alone, new ones are made; those that are gone get no new requests, and end
-        when the calls that hold them have ended.
+        Those whose settings stay the same are left alone, and new ones are made. Those that are gone get no new
+        requests, and end with the last call that holds them.
         """
         known, self.by_name = self.by_name, {}
         engine = [] if self._engine_socket is None else [_engine(self._engine_socket, config)]
@@ -74,33 +75,36 @@ class Upstreams:
 
     @asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
-        """Resolve host names again and again, and look at replicas, while the block runs."""
+        """Resolve host names again and again, and check replicas, while the block runs."""
         async with beside(self.names.run(), watch(lambda: self.all, tell=lambda look: self.tell_check(look))):
             yield
 
     def share_room(self, process: str, tell: Callable[[PeerNews], None]) -> None:
-        """Take turns with other processes of this gateway where a server is full. process: what they call this one."""
+        """Share the capacity of upstreams with other processes of this gateway. process: their name of this one.
+
+        tell: sends them news.
+        """
         self._share = lambda upstream: upstream.gate.share_room(upstream.name, process, tell)
         for upstream in self.all:
             self._share(upstream)
 
     def take_news(self, news: PeerNews) -> None:
-        """Learn what another process tells of an upstream's room."""
+        """Take news of another process about an upstream's capacity."""
         if (upstream := self.by_name.get(news.upstream)) is not None:
             upstream.gate.take_news(news)
 
     def remind(self) -> None:
-        """Tell other processes again where some wait here."""
+        """Tell other processes again where legs wait here."""
         for upstream in self.all:
             upstream.gate.remind()
 
     def take_check(self, look: CheckResult) -> None:
-        """Learn what another process of this gateway saw of a replica."""
+        """Take the result of a health check of another process of this gateway."""
         if (upstream := self.by_name.get(look.upstream)) is not None:
             upstream.take_peer_check(look, random.random())
 
     def take_members(self, snapshot: Snapshot) -> None:
-        """Take what was said over the admin port of all upstreams; what was said before and is not in it is over."""
+        """Take what is registered over the admin port for all upstreams. It replaces what was registered before."""
         self._registered = {name: Registered.read(told) for name, told in snapshot.items()}
         self._take()
 
@@ -118,14 +122,14 @@ class Upstreams:
 
     @property
     def _only(self) -> Upstream | None:
-        """The one upstream that there is, where nobody configured its models."""
+        """The upstream if there is only one and its models are not configured; else None."""
         return self.all[0] if len(self.all) == 1 and not self.all[0].models.configured else None
 
     async def route(self, model: str) -> Route:
-        """The upstream for a model: the first that has it, else the first whose list cannot be read.
+        """Find the upstream for a model: the first that has it, else the first without a readable list.
 
-        An upstream that is the only one, and whose models nobody configured, is left to say what it does not have.
-        Raises ApiError 404 when there is none.
+        If there is only one upstream, and its models are not configured, it is left to reject what it does not have.
+        Raises ApiError 404 if there is none.
         """
         everyone, only = self.all, self._only
         if (known := await self.find(model)) is not None:
@@ -136,7 +140,7 @@ class Upstreams:
         raise model_not_found(model)
 
     async def find(self, model: str) -> Route | None:
-        """The first upstream that has a model by just this name, else the first that has it as its `:latest`."""
+        """Find the first upstream that has a model by exactly this name, else the first that has it as `:latest`."""
         implied: Route | None = None
         for upstream in self.all:
             name = await upstream.models.find(model)
@@ -147,11 +151,11 @@ class Upstreams:
         return implied
 
     def routes(self, first: Route, model: str | None, *, taken: bool = False) -> Routes:
-        """Where a request may go, `first` and what is behind it; see Routes."""
+        """The routes of a request: `first` and its fallbacks; see Routes."""
         return Routes(self.by_name, first, model, taken=taken)
 
     async def unnamed(self) -> str | None:
-        """The model of a request that names none: the only one that the only upstream lists."""
+        """The model of a request that names none: the only model in the list of the only upstream; else None."""
         only = self._only
         listed = [] if only is None else [*await only.models.entries()]
         return listed[0] if len(listed) == 1 else None
@@ -162,9 +166,9 @@ class Upstreams:
 
 
 def _engine(socket: Path, config: Config) -> Settings:
-    """The built-in engine as an upstream: native `n`, an exact wire, and no hurry while it computes.
+    """The settings of the built-in engine as an upstream: native `n`, an exact wire, and long time limits.
 
-    It shares computed prompts among the requests of one key: the client's own, or beside `auth` the caller's name.
+    It shares computed prompts among the requests of one key: the client's own key, or with `auth` the caller's name.
     """
     return Settings.model_validate(
         {

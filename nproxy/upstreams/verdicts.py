@@ -1,4 +1,4 @@
-"""What the end of a call says of the replica that took it."""
+"""What the end of a call says about the replica that took it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _SILENT = NOT_REACHED | {FailureKind.DOWN, FailureKind.TIMEOUT}
 
 
 def serves(failure: Failure | None) -> bool | None:
-    """Whether a replica does its work, by the end of one call; None where that says nothing.
+    """Whether a replica works, by the end of one call; None if that says nothing.
 
-    failure: None for a call that brought what it should. A refusal by a status below 500 is an answer like any other;
-    429 and 501 say nothing, and neither does what was the request's own doing, or this process's.
+    failure: None for a call that brought what it should. A refusal with a status below 500 is an answer like any other.
+    429 and 501 say nothing, and neither does a failure that the request itself or this process caused.
     """
     if failure is None:
         return True
@@ -35,10 +35,10 @@ def serves(failure: Failure | None) -> bool | None:
 
 
 def broken(failure: Failure) -> bool:
-    """Whether a call ended in a way that says nothing of the room it had: it was answered by nobody, or by a proxy."""
+    """Whether a failure says nothing about capacity: it is not an error answer, or it is one of a proxy."""
     return failure.kind is not FailureKind.STATUS or failure.status in (502, 504)
 
 
 def silent(failure: Failure) -> bool:
-    """Whether the replica said nothing at all: it was not reached, or what it was to say did not come in time."""
+    """Whether the replica gave no answer at all: it was not reached, or its answer did not come in time."""
     return failure.kind in _SILENT

@@ -1,7 +1,7 @@
-"""Loops: a gateway may be, through its replicas or through other gateways, an upstream of its own.
+"""Detects loops: through its replicas or through other gateways, a gateway may be an upstream of itself.
 
-Every call carries the gateway's name in `Via`, as RFC 9110 (section 7.6.3) asks of gateways; a request that comes with
-it has been here before.
+Every call carries the gateway's name in `Via`, as RFC 9110 (section 7.6.3) asks of gateways. A request that arrives
+with this name has been here before.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ def _random() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Pseudonym:
-    """What one gateway, all of its processes, is called in `Via`: random, so that it tells nothing of a machine."""
+    """The name of one gateway, with all of its processes, in `Via`: random, so that it tells nothing of a machine."""
 
     name: str = field(default_factory=_random)
 
     @property
     def entry(self) -> str:
-        """What this gateway adds, behind those that have sent a request on so far."""
+        """What this gateway adds to `Via`, after the entries of those that have forwarded the request so far."""
         return f"1.1 {self.name}"
 
     def among(self, passed: Iterable[str]) -> bool:
-        """Whether a request has been sent on by this gateway. passed: the values of all its `Via` headers."""
+        """Whether this gateway has forwarded a request before. passed: the values of all its `Via` headers."""
         return any(self.name in value for value in passed)

@@ -1,4 +1,4 @@
-"""Deadlines that move, as many as there are calls, under one timer of the event loop's."""
+"""Moving deadlines for any number of calls, with one timer of the event loop."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable
 from math import inf
 
 _TICK = 0.001
-"""Seconds that the loop's clock may be late by when a timer fires."""
+"""A timer may fire so many seconds before its deadline, by the loop's clock."""
 
 
 class Watchdogs:
-    """Those of one loop. A timer of its own for each would cost more than all else that a deadline does.
+    """All watchdogs of one event loop. A timer for each would cost more than everything else that a deadline does.
 
-    The timer stands at the soonest deadline that there was when it was set; most have moved, or are no more, by then.
+    The timer is set to the soonest deadline at that time. When it fires, most deadlines have moved or are gone.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -23,13 +23,13 @@ class Watchdogs:
         self._at = inf
 
     def wake(self, watchdog: Watchdog) -> None:
-        """See that it is looked at when its deadline has passed."""
+        """Have a watchdog checked when its deadline has passed."""
         self._awake.add(watchdog)
         if watchdog.deadline < self._at:
             self._look_at(watchdog.deadline)
 
     def rest(self, watchdog: Watchdog) -> None:
-        """Look at it no more."""
+        """Stop checking a watchdog."""
         self._awake.discard(watchdog)
 
     def _look_at(self, deadline: float) -> None:
@@ -43,7 +43,7 @@ class Watchdogs:
         now = self.loop.time() + _TICK
         try:
             for watchdog in [one for one in self._awake if one.deadline <= now]:
-                if watchdog.deadline <= now:  # still: whom another has called may have moved it
+                if watchdog.deadline <= now:  # checked again: a callback called before may have moved it
                     watchdog.bark()
         finally:
             soonest = min((one.deadline for one in self._awake), default=inf)
@@ -52,10 +52,10 @@ class Watchdogs:
 
 
 class Watchdog:
-    """Calls `expire` once, when the deadline set last has passed, unless it was stopped.
+    """Calls `expire` once when the last set deadline has passed, unless it was stopped.
 
-    Moving the deadline sets no timer, so that one for each server-sent event costs next to nothing. `expired` says
-    whether it has barked.
+    Moving the deadline sets no timer, so one for each server-sent event costs next to nothing. expired: whether
+    `expire` was called.
     """
 
     __slots__ = ("_expire", "_others", "deadline", "expired")
@@ -67,18 +67,18 @@ class Watchdog:
         self.expired = False
 
     def watch(self, deadline: float) -> None:
-        """Move the deadline to `deadline`, in the loop's time; infinity for none. Once stopped it does nothing."""
+        """Set the deadline, in the loop's time; infinity for none. Has no effect once the watchdog is stopped."""
         self.deadline = deadline
         if deadline < inf and self._expire is not None:
             self._others.wake(self)
 
     def stop(self) -> None:
-        """Watch no more, and let go of whom it would have called."""
+        """Stop watching, and drop the reference to the callback."""
         self._expire = None
         self._others.rest(self)
 
     def bark(self) -> None:
-        """Its deadline has passed."""
+        """Call `expire`, because the deadline has passed."""
         expire = self._expire
         self.stop()
         if expire is not None:

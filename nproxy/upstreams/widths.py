@@ -1,4 +1,4 @@
-"""What answers have shown of an upstream's `n`, for one model."""
+"""What answers have shown of an upstream's `n` for one model."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class Width:
     """How wide calls may be.
 
-    limit: most choices of one call, None where none showed. worked: the widest call that brought all its choices.
-    doubted: the last call was within that and came short all the same.
+    limit: most choices of one call; None if no limit was found. worked: width of the widest call that brought all its
+    choices. doubted: the last call was no wider than that, and yet came short.
     """
 
     limit: int | None = None
@@ -18,9 +18,10 @@ class Width:
     doubted: bool = False
 
     def after(self, asked: int, got: int) -> Width:
-        """What is known after a call for `asked` choices that brought `got`, or that was refused where `got` was not.
+        """What is known after a call for `asked` choices that brought `got`.
 
-        A width that has worked is not given up for one call that came short, but for a second one behind it.
+        If that width was refused, `got` is a narrower one that was accepted. A width that has worked is given up only
+        if a second call comes short after the first.
         """
         got = max(1, got)
         if got >= asked:

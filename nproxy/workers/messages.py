@@ -1,8 +1,8 @@
-"""What parent and workers say to each other: plain frozen types, JSON on the way.
+"""The messages between parent and workers: plain frozen types, sent as JSON.
 
-A message that an older or newer nproxy wrote may hold what is not known here; such a message cannot be read, and the
-channel is given up. `Start.protocol` makes that plain before anything else does: a rolling restart may start workers of
-a newer nproxy under an older parent.
+A message of an older or newer nproxy may contain what this version does not know. Such a message cannot be read, and
+the channel is closed. `Start.protocol` detects this before anything else happens: a rolling restart may start workers
+of a newer nproxy under an older parent.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter
 
 PROTOCOL = 9
-"""Raised whenever a message changes its name or meaning."""
+"""To be raised whenever a message changes its name or meaning."""
 
 Json = Any
 """Plain data: what JSON can hold."""
 
 Question = Literal["metrics", "status", "ready"]
-"""What either end may ask of the other: a worker answers for itself, the parent for all."""
+"""What either end may ask the other: a worker answers for itself, the parent for all workers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Taught:
-    """A lesson about a model of an upstream. lesson: its type's name and its fields."""
+    """A lesson about a model of an upstream. lesson: the name of its type, and its fields."""
 
     upstream: str
     model: str
@@ -34,7 +34,7 @@ class Taught:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A look at a replica, as `nproxy.upstreams.health_checker.CheckResult` tells it."""
+    """The result of a health check; see `nproxy.upstreams.health_checker.CheckResult`."""
 
     upstream: str
     replica: str
@@ -45,7 +45,7 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Crowding:
-    """What one worker tells the others of an account; see `nproxy.upstreams.peer_workers.PeerNews`."""
+    """What one worker tells the others about an account; see `nproxy.upstreams.peer_workers.PeerNews`."""
 
     upstream: str
     model: str | None
@@ -59,28 +59,33 @@ class Crowding:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The first message to a worker: which one of how many it is, and what it is to serve.
-
-    name: no other worker has or had it. pseudonym: that of the gateway, which all of its workers are. settings:
-    `Reading.message()`, secrets and all. members: the servers that have announced themselves, None while none has.
-    """
+    """The first message to a worker: which one it is, and what it is to serve."""
 
     protocol: int
+    """PROTOCOL of the parent."""
     index: int
+    """The worker's slot, from 0."""
     workers: int
+    """The number of workers."""
     name: str
+    """The worker's name. No other worker has or had it."""
     pseudonym: str
+    """The gateway's name in `Via`, the same for all of its workers."""
     settings: dict[str, Json] = field(repr=False)
+    """`Reading.message()`, including the secrets."""
     log_level: str
     engine_socket: str | None
+    """The Unix socket of the built-in engine; None if there is none."""
     members: Json = None
+    """As in Members; None if nothing has been registered or drained yet."""
     lessons: tuple[Taught, ...] = ()
+    """The lessons of other workers that are still believed."""
     kind: Literal["start"] = "start"
 
 
 @dataclass(frozen=True, slots=True)
 class Reconfigure:
-    """Serve with these settings from now on: `Reading.message()`."""
+    """Use these settings from now on. settings: `Reading.message()`."""
 
     settings: dict[str, Json] = field(repr=False)
     kind: Literal["reconfigure"] = "reconfigure"
@@ -88,7 +93,7 @@ class Reconfigure:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """The replicas that registration and DNS have brought by now, all of them."""
+    """All registered servers and draining addresses: a snapshot of the registry."""
 
     members: Json
     kind: Literal["members"] = "members"
@@ -96,10 +101,10 @@ class Members:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Let requests in flight end, for at most so many seconds, and end.
+    """Let requests in flight end, for at most so many seconds, then exit.
 
-    end: the port stays open and /ready says no. handover: another worker is in the slot; nothing more is accepted here,
-    and kept connections are closed with their next answer.
+    how: `end`: the port stays open, and /ready says no. `handover`: another worker has taken the slot; this one accepts
+    nothing more, and closes kept-alive connections with their next answer.
     """
 
     how: Literal["end", "handover"]
@@ -109,7 +114,7 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """A message of admission's own, in either direction: see nproxy/gateway/admission."""
+    """A message of admission control, in either direction; see nproxy/gateway/admission."""
 
     message: Json
     kind: Literal["admission"] = "admission"
@@ -125,16 +130,16 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """The worker was told by a signal to end: another one is to take its slot first."""
+    """A signal told the worker to end; another one is to take its slot first."""
 
     kind: Literal["leave"] = "leave"
 
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """The worker's event loop runs.
+    """The worker's event loop is running.
 
-    metrics: its report, None for no new one; the last one is what a worker that dies has counted.
+    metrics: its report, None if there is no new one. If a worker dies, its last report is what it has counted.
     """
 
     metrics: Json
@@ -143,7 +148,7 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A question; the number comes back with its answer."""
+    """A question. number: comes back with the answer."""
 
     number: int
     what: Question
@@ -152,7 +157,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What was asked for under this number."""
+    """The answer to the Query with this number."""
 
     number: int
     data: Json
@@ -179,7 +184,7 @@ _ADAPTER: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discrimina
 
 
 class NotAMessage(ValueError):
-    """Bytes that are no message; says nothing of them, for they may hold secrets."""
+    """Bytes that are not a message. The error does not quote them, because they may hold secrets."""
 
 
 def encode(message: Message) -> bytes:
@@ -187,7 +192,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(data: bytes) -> Message:
-    """Raises NotAMessage."""
+    """Parse a message. Raises NotAMessage."""
     try:
         return _ADAPTER.validate_json(data)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The parent of several workers: what it keeps for all of them, and what it tells of them as a whole."""
+"""The parent of several workers: the state that it keeps for all of them, and what it reports of them as a whole."""
 
 from __future__ import annotations
 
@@ -50,17 +50,16 @@ from nproxy.workers.status import together
 from nproxy.workers.supervisor import Supervisor
 
 ASK_SECONDS = 3.0
-"""How long a worker may take to tell of itself."""
+"""How long a worker may take to report its status."""
 
 log = logging.getLogger("nproxy.workers")
 
 
 class Parent:
-    """The gateway as a whole, to the admin port and to the workers.
+    """The gateway as a whole, for the admin port and for the workers. Made inside the event loop; `close` once.
 
-    reading: the settings that are served; history: since when, and the last reload. registrar: servers that announced
-    themselves. supervisor: the workers. to_restart: set when these are to be replaced.
-    Made inside the event loop; `close` once.
+    reading: the current settings. history: since when they are served, and the last reload. registrar: registered
+    servers. supervisor: the workers. to_restart: set when all workers are to be replaced.
     """
 
     def __init__(
@@ -120,9 +119,9 @@ class Parent:
         )
 
     def serve(self, reading: Reading) -> None:
-        """Have all workers serve these settings."""
+        """Make all workers use these settings."""
         self.reading = reading
-        self._lessons.clear()  # which of them still hold, each worker knows for itself
+        self._lessons.clear()  # each worker knows which lessons still hold
         logs.reformat(self.config.telemetry.log_format)
         self._server.reconfigure(Bounds.of(self.config))
         self.supervisor.tell(Reconfigure(reading.message()))
@@ -172,10 +171,10 @@ class Parent:
                 assert_never(query.what)
         worker.send(Result(query.number, answer))
 
-    # ---- what they are as a whole
+    # ---- the workers as a whole
 
     async def report(self) -> Report:
-        """All workers' metrics added up, the parent's own, and the engine's."""
+        """The metrics of all workers added up, those of the parent, and those of the engine."""
         engine = (metrics.report() for metrics in self._engine_metrics)
         workers, *engines = await asyncio.gather(self.supervisor.report(), *engine)
         for state in ("starting", "serving", "leaving"):
@@ -183,7 +182,7 @@ class Parent:
         return {**workers, **self._metrics.report(), **add_up(engines)}
 
     async def status(self) -> Mapping[str, object]:
-        """What all workers tell as one, and each worker."""
+        """The status of all workers combined, and of each worker."""
         workers = list(self.supervisor.living)
         told = await asyncio.gather(*(_ask_status(worker) for worker in workers))
         now = asyncio.get_running_loop().time()
@@ -205,7 +204,7 @@ class Parent:
         }
 
     async def why_unready(self) -> str | None:
-        """Why none of the workers should get requests; None where one of them should."""
+        """Why no worker should get requests; None if at least one should."""
         if self.supervisor.ending:
             return "The gateway is shutting down."
         reasons = await asyncio.gather(*(_ask_ready(worker) for worker in self.supervisor.serving))

@@ -1,4 +1,4 @@
-"""The life of a worker: told by the parent what to serve, it serves until it is told to end or the parent is gone."""
+"""The life of a worker: it serves what the parent tells it to, until it is told to end or the parent is gone."""
 
 from __future__ import annotations
 
@@ -56,20 +56,20 @@ from nproxy.workers.pace import Pace
 from nproxy.workers.shares import share
 
 BEAT_SECONDS = 2.0
-"""Between two signs of life; what a killed worker has counted since the last one is lost."""
+"""Interval of the signs of life. What a killed worker has counted since its last report is lost."""
 
 ASK_SECONDS = 5.0
-"""How long the parent may take to ask everybody."""
+"""How long the parent may take to ask all workers."""
 
 log = logging.getLogger("nproxy.workers")
 
 
 class NotForUs(Exception):
-    """The parent speaks another version of the language."""
+    """The parent uses another version of the protocol."""
 
 
 async def work(listener: socket.socket, line: socket.socket) -> None:
-    """Serve on `listener`, a listening socket, what the parent at the other end of `line` says. Raises NotForUs."""
+    """Serve on `listener`, a listening socket, as the parent at the other end of `line` says. Raises NotForUs."""
     channel = await connect(line)
     messages = channel.messages()
     start = await anext(messages, None)
@@ -97,7 +97,7 @@ async def work(listener: socket.socket, line: socket.socket) -> None:
 
 
 class _Worker:
-    """The gateway of this process, as the parent's messages move it. `prepare` first, then `serve`."""
+    """The gateway of this process, controlled by the parent's messages. Call `prepare` first, then `serve`."""
 
     def __init__(self, channel: Channel, start: Start) -> None:
         self._channel = channel
@@ -109,7 +109,7 @@ class _Worker:
         self._reporting = asyncio.Lock()
 
     def prepare(self, app: App) -> None:
-        """Join the app to the parent, with what the parent knows already."""
+        """Connect the app to the parent, and give it the lessons and members of the start message."""
         self._app = app
         self._ledger = _LedgerLine(self._channel, self._start.name)
         app.admission.connect(self._ledger.connect)
@@ -123,7 +123,7 @@ class _Worker:
             app.upstreams.take_members(self._start.members)
 
     async def serve(self, gateway: Running, messages: AsyncIterator[Message]) -> None:
-        """Return when a drain has come to its end, or at once when the parent is gone."""
+        """Return when a drain has ended. If the parent is gone, a drain begins that does not wait for requests."""
         self._gateway, loop = gateway, asyncio.get_running_loop()
         async with asyncio.TaskGroup() as self._tasks:
             beside = [self._tasks.create_task(self._listen(messages)), self._tasks.create_task(self._beat())]
@@ -140,7 +140,7 @@ class _Worker:
         async for message in messages:
             self._hear(message)
         log.warning("the parent is gone")
-        self._drain(Drain("handover", 0.0))  # the port is free for another parent; streams learn why they end
+        self._drain(Drain("handover", 0.0))  # frees the port for another parent; streams are told why they end
 
     def _hear(self, message: Message) -> None:
         match message:
@@ -168,7 +168,7 @@ class _Worker:
                 assert_never(message)
 
     def _leave(self) -> None:
-        """At SIGTERM, have the parent put another worker in the place of this one; at the second, end without it."""
+        """At the first SIGTERM, ask the parent to replace this worker; at the second, drain without that."""
         if self._asked_to_leave:
             self._drain(Drain("end", self._app.config.listen.drain_seconds))
         else:
@@ -176,7 +176,7 @@ class _Worker:
             self._channel.send(Leave())
 
     def _drain(self, order: Drain) -> None:
-        """Begin to end; a second order takes the place of the first."""
+        """Begin to end. A second order replaces the first."""
         if self._draining is not None:
             self._draining.cancel()
         self._draining = self._tasks.create_task(self._end(order))
@@ -204,7 +204,7 @@ class _Worker:
 
     async def _beat(self) -> None:
         while True:
-            if not self._channel.unread:  # a parent that stands still is not told the same again and again
+            if not self._channel.unread:  # do not pile up reports for a parent that does not read them
                 if self._pace.due(time.monotonic()):
                     await self._report()
                 else:
@@ -213,7 +213,7 @@ class _Worker:
             await asyncio.sleep(BEAT_SECONDS)
 
     async def _report(self) -> None:
-        """One after the other: the parent takes the last that comes for the newest."""
+        """Send a report. They are sent one after the other, because the parent takes the last one to be the newest."""
         async with self._reporting:
             began = time.monotonic()
             report = await own_report(self._app)
@@ -224,7 +224,7 @@ class _Worker:
         answer: Json = None
         match query.what:
             case "metrics":
-                # the answer is the beat before it: reports come in the order in which they were made
+                # the beat before it is the answer: reports arrive in the order in which they were made
                 await self._report()
             case "status":
                 answer = status_document(self._app)
@@ -242,7 +242,7 @@ def _news(message: Crowding) -> PeerNews:
 
 
 class _LedgerLine:
-    """The way to the ledger in the parent, which alone knows of its bounds."""
+    """The connection to the ledger in the parent, the only process that knows the limits."""
 
     def __init__(self, channel: Channel, prefix: str) -> None:
         self.prefix = prefix
@@ -254,7 +254,7 @@ class _LedgerLine:
         return self
 
     def at_once(self, ask: Ask) -> bool:
-        """Never: only the parent knows what is taken."""
+        """Never at once: only the parent knows what is in use."""
         return False
 
     def send(self, message: Sent) -> None:

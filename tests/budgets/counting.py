@@ -1,4 +1,4 @@
-"""Counts what a gateway calls: a number that a busy machine does not change, where its time is another each run."""
+"""Counts the calls that a gateway makes. Unlike its time, this number does not depend on how busy the machine is."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CALLS = ("call", "c_call")
 
 
 class Calls:
-    """Calls of Python functions, and of C functions by Python, in the thread that counts."""
+    """Counts calls of Python functions, and calls of C functions by Python, in the thread that counts."""
 
     def __init__(self) -> None:
         self.made = 0
@@ -30,16 +30,16 @@ class Calls:
 
 
 def calls_of(play: Callable[[Player, Calls], float]) -> float:
-    """Run a gateway as `nproxy serve` does, its log written to nowhere, and play with it; gives what `play` gives.
+    """Run a gateway like `nproxy serve`, with its log discarded, and return what `play` returns.
 
-    play: runs in another thread, and looks at the calls when it likes.
+    play: uses the gateway from another thread, and reads the number of calls when it needs it.
     """
     return uvloop.run(_calls_of(play))
 
 
 @asynccontextmanager
 async def playing() -> AsyncIterator[Player]:
-    """Run a gateway as `nproxy serve` does, with a player at both ends of it, which is used in another thread."""
+    """Run a gateway like `nproxy serve`, with a player at both ends, which is used in another thread."""
     player = Player()
     upstream = {"name": "up", "replicas": [player.url], "models": ["m"], "n": "fanout"}
     config = Config.model_validate({"listen": {"port": 0}, "engine": None, "upstreams": [upstream]})

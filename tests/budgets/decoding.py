@@ -1,4 +1,4 @@
-"""A decoding step of the engine's core, and what it calls: torch operations, and functions in Python."""
+"""A decoding step of the engine's core, and what it calls: torch operations and Python functions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LAYERS = 2
 
 
 def decoding(folder: Path, **sizes: int) -> tuple[CpuRunner, Core]:
-    """A core in which eight choices over one prompt go on, some tokens behind their fork. sizes: of the model."""
+    """A core that decodes eight choices of one prompt, some tokens after their fork. sizes: of the model."""
     save(folder, "llama", num_hidden_layers=LAYERS, vocab_size=1003, max_position_embeddings=1024, **sizes)
     config = EngineConfig(str(folder), dtype="float32", num_blocks=200)
     runner = CpuRunner.load(config)
@@ -31,12 +31,12 @@ def decoding(folder: Path, **sizes: int) -> tuple[CpuRunner, Core]:
     core.add(Add.alike(1, prompt, CHOICES, 7, 200, Sampling(), frozenset()))
     while len(core.step().tokens) < CHOICES:
         pass
-    core.step()  # the last blocks are copied here
+    core.step()  # the last blocks are copied in this step
     return runner, core
 
 
 class _Operations(TorchDispatchMode):
-    """Notes torch operations, views included, by name."""
+    """Notes the names of torch operations, including views."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,14 +48,14 @@ class _Operations(TorchDispatchMode):
 
 
 def operations(core: Core) -> list[str]:
-    """The names of the torch operations of the next step, views included."""
+    """The names of the torch operations in the next step, including views."""
     with _Operations() as seen:
         assert len(core.step().tokens) == CHOICES
     return sorted(seen.names)
 
 
 def calls(core: Core) -> int:
-    """Of Python functions, and of C functions by Python, in the next step."""
+    """Number of calls of Python functions, and of C functions by Python, in the next step."""
     count = 0
 
     def note(frame: FrameType, event: str, arg: object) -> None:

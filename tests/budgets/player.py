@@ -1,7 +1,7 @@
-"""Both ends of a gateway in one thread of their own: a client and the servers behind, who take turns.
+"""Both ends of a gateway in a thread of their own: a client and the servers behind it, taking turns.
 
-Each piece is sent when the one before has come out, so that the gateway does the same work each time: what it does is
-counted in its own thread, and nothing of this one is.
+Each piece is sent when the previous one has come out, so that the gateway does the same work each time. Its work is
+counted in its own thread, so nothing in this thread counts.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _USAGE = {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9}
 
 
 class Player:
-    """A server that listens at `url`, and the client of a gateway that has it as its upstream. Use it in one thread."""
+    """A server that listens at `url`, and the client of a gateway whose upstream it is. To be used in one thread."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._listener.settimeout(SECONDS)
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        self._server: list[socket.socket] = []  # connections of the gateway
+        self._server: list[socket.socket] = []  # connections from the gateway
         self._said = 0
 
     def connect(self, port: int) -> None:
@@ -39,7 +39,7 @@ class Player:
             one.close()
 
     def whole(self) -> None:
-        """Ask a question, answer it as a whole, and read the answer."""
+        """Send a request, answer it with a whole JSON body, and read the answer."""
         self._ask(n=1, stream=False)
         (server,) = self._called(1)
         said = self._word()
@@ -50,7 +50,7 @@ class Player:
 
     @contextmanager
     def stream(self, n: int) -> Iterator[Sequence[socket.socket]]:
-        """Ask for n streamed choices, each of which is a call; gives the calls' connections, and ends them behind."""
+        """Request n streamed choices, each of which is a call. Yields the calls' connections, and ends the calls."""
         self._ask(n=n, stream=True)
         legs = self._called(n)
         for leg in legs:
@@ -63,7 +63,7 @@ class Player:
         self._hear(b"0\r\n\r\n")
 
     def say(self, leg: socket.socket, words: int = 1) -> None:
-        """Send words on one call, each in a chunk, all at once, and wait until the client has them."""
+        """Send words on one call at once, each in a chunk, and wait until the client has them."""
         said = [self._word() for _ in range(words)]
         choices = [{"index": 0, "delta": {"content": word}, "finish_reason": None} for word in said]
         leg.sendall(b"".join(_event({**_CHUNK, "choices": [choice]}) for choice in choices))
@@ -77,7 +77,7 @@ class Player:
         self._client.sendall(head + form + body)
 
     def _called(self, n: int) -> Sequence[socket.socket]:
-        """Take so many calls, on connections that are there or new ones; gives them in the order of the calls."""
+        """Accept so many calls, on existing or new connections; return the connections in the order of the calls."""
         called: list[socket.socket] = []
         while len(called) < n:
             silent = [server for server in self._server if server not in called]
@@ -113,7 +113,7 @@ def _piece(data: bytes) -> bytes:
 
 
 def _body(connection: socket.socket) -> bytes:
-    """Read a message with a Content-Length."""
+    """Read a message with a Content-Length; return its body."""
     heard = b""
     while b"\r\n\r\n" not in heard:
         heard += _some(connection)

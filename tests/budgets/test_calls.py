@@ -1,10 +1,10 @@
-"""What a request, and a piece of a stream, may cost the gateway, in calls from its sockets and back to them.
+"""What a request, and a piece of a stream, may cost the gateway: in calls, from its sockets and back to them.
 
-The budgets lie a few percent above what it is. Where a change spends more, look for what it calls (cProfile with
-`ncalls` shows it): most often something is done anew for each piece that can be done once. Where it is worth its price,
-the budget is raised in the same commit, which says for what. A change that spends less lowers it.
+The budgets are a few percent above the current numbers. If a change spends more, look at what it calls (cProfile shows
+`ncalls`): most often something is done for each piece that could be done once. If the change is worth its price, raise
+the budget in the same commit, and say there what for. A change that spends less lowers the budget.
 
-Calls into libraries count as well, so another version of aiohttp may want another budget.
+Calls into libraries count too, so another version of aiohttp may need another budget.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tests.budgets.counting import Calls, calls_of
 from tests.budgets.player import Player
 
 REQUEST = 970
-"""One request of n=1, without streaming, with its line in the log."""
+"""One request with n=1, without streaming, including its log line."""
 RELAYED = 74
-"""One chunk of a stream of n=1, which comes alone."""
+"""One chunk of a stream with n=1 that arrives alone."""
 MERGED = 75
-"""One chunk of a stream of n=8 that is merged from eight calls, which comes alone."""
+"""One chunk of a stream with n=8, merged from eight calls, that arrives alone."""
 
 TOGETHER = 14.5
-"""One chunk of eight that come together: a busy gateway has more to read at a time."""
+"""One of eight chunks that arrive together: a busy gateway has more to read at a time."""
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ def check(what: str, calls: float, budget: float) -> None:
 
 def test_a_request() -> None:
     def play(player: Player, calls: Calls) -> float:
-        for _ in range(20):  # what is made once is made, and what is learned is learned
+        for _ in range(20):  # until everything that is made or learned once is there
             player.whole()
         before = calls.made
         for _ in range(100):

@@ -1,8 +1,8 @@
-"""What one decoding step of the engine calls on a CPU: torch operations, and functions in Python.
+"""What one decoding step of the engine calls on a CPU: torch operations and Python functions.
 
-Numbers that nothing else on the machine changes. Each operation costs a step some microseconds, whatever its size, and
-two layers of this model have as many of them as two layers of any. The budgets lie a few percent above what it is; they
-are raised and lowered as test_calls.py says.
+These numbers do not depend on anything else that runs on the machine. Each operation costs some microseconds per step,
+whatever its size, and two layers of this model have as many operations as two layers of any other. The budgets are a
+few percent above the current numbers; they are raised and lowered as test_calls.py says.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from engine.core import Core
 from tests.budgets.decoding import CHOICES, LAYERS, calls, decoding, operations
 
 OPERATIONS = 372
-"""Of torch, views included: 88 a layer, and half of the rest are the random numbers' rounds."""
+"""Torch operations, including views: 88 per layer; half of the others are the rounds of the random number generator."""
 CALLS = 1560
-"""Of Python functions, and of C functions by Python, from `step` to what it tells."""
+"""Calls of Python functions, and of C functions by Python, from `step` until it returns its result."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Plays a Conduct as a transcript: events go in, commands come out, and what must hold always is checked on the way."""
+"""Plays a Conduct as a transcript: events go in, commands come out, and invariants are checked at every step."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def completion(**fields: Any) -> Request:
 
 
 def drawing() -> Callable[[], int]:
-    """Seeds that can be told apart: 1000, 1001, ..."""
+    """A source of seeds that can be told apart: 1000, 1001, ..."""
     seeds = count(1000)
     return lambda: next(seeds)
 
@@ -84,22 +84,30 @@ def drawing() -> Callable[[], int]:
 
 @dataclass
 class Play:
-    """One request on stage. Every step returns the commands it brought and checks what must hold after any step."""
+    """One request in a Conduct. Methods that play events return the commands they caused, and check the invariants."""
 
     request: Request
     capability: Capability = FANOUT
     retries: int = 0
+    """Most retries of each leg."""
     budget: Callable[[], bool] = lambda: True
+    """Whether the retry budget allows another retry."""
     plan: Plan | None = None
+    """None to make one."""
     greedy: Greedy = "accept"
     partial: bool = False
     fallback: bool = False
+    """Whether a fallback upstream is available."""
     resume: Resume = "off"
     chat_continues: ChatContinues = "no"
     timers: dict[str, float] = field(default_factory=dict)
+    """The timers that are set, by name, with their seconds."""
     open: dict[int, OpenLeg] = field(default_factory=dict)
+    """The legs that are open, by number."""
     opened: list[OpenLeg] = field(default_factory=list)
+    """All legs that were opened, in order."""
     everything: list[Command] = field(default_factory=list)
+    """All commands so far."""
 
     def __post_init__(self) -> None:
         draw = drawing()
@@ -125,7 +133,7 @@ class Play:
         self._check(self.conduct.start())
 
     def gets(self, *events: Event) -> list[Command]:
-        """Hand over events in one call."""
+        """Pass events to the conduct in one call."""
         for event in events:
             if isinstance(event, LegEnded | LegFailed):
                 self.open.pop(event.leg, None)
@@ -140,16 +148,16 @@ class Play:
         return self.gets(*(LegChunk(leg, data, name) for data in events))
 
     def ends(self, leg: int, *, beside: bool = False) -> list[Command]:
-        """A leg's answer ends cleanly; with other calls beside it, or without."""
+        """A leg's answer ends without an error. beside: other calls were at the replica meanwhile."""
         return self.gets(LegEnded(leg, beside))
 
     def streams(self, leg: int, *events: bytes) -> list[Command]:
-        """A leg answers with these events, or a good short stream, and ends."""
+        """A leg answers with these events, or with a good short stream, and ends."""
         said = self.gets(LegBegan(leg, sse=True), *(LegChunk(leg, data) for data in events or OK_STREAM))
         return said + self.ends(leg)
 
     def answers(self, leg: int, body: bytes) -> list[Command]:
-        """A leg answers with a whole body and ends."""
+        """A leg answers with a whole body, and ends."""
         return self.gets(LegBegan(leg, sse=False), LegBody(leg, body), LegEnded(leg))
 
     def fails(self, leg: int, why: Failure | FailureKind) -> list[Command]:
@@ -157,7 +165,7 @@ class Play:
         return self.gets(LegFailed(leg, why if isinstance(why, Failure) else failure(why)))
 
     def breaks_off(self, leg: int, *events: bytes) -> list[Command]:
-        """A leg sends events, and then its connection breaks."""
+        """A leg sends events; then its connection breaks."""
         return self.says(leg, *events) + self.fails(leg, FailureKind.CUT)
 
     def fires(self, name: str) -> list[Command]:
@@ -182,14 +190,14 @@ class Play:
 
     @property
     def frames(self) -> list[Any]:
-        """What the client's decoder sees: parsed events, and "[DONE]"."""
+        """What the client's decoder reads: parsed events, and "[DONE]"."""
         decoder = SSEDecoder()
         events = [*decoder.feed(self.emitted), *decoder.close()]
         return ["[DONE]" if event.data == DONE else json.loads(event.data) for event in events]
 
     @property
     def resumed(self) -> list[str]:
-        """What became of the calls that went on, or were to."""
+        """How each resume of a leg was done, and its outcome."""
         return [f"{resumed.how} {resumed.outcome}" for resumed in self.of(Resumed)]
 
     @property
@@ -204,7 +212,7 @@ class Play:
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers of the answer, stream or not."""
+        """The headers of the answer, streamed or not."""
         (head,) = [command for command in self.everything if isinstance(command, Begin | Respond)]
         return dict(head.headers)
 
@@ -213,7 +221,7 @@ class Play:
         return self.of(Anomaly)
 
     def of(self, kind: type[T]) -> list[T]:
-        """All commands of one kind so far."""
+        """All commands of one type so far."""
         return [command for command in self.everything if isinstance(command, kind)]
 
     def _check(self, commands: Sequence[Command]) -> None:
@@ -246,7 +254,7 @@ class Play:
         assert len(finished) == len(set(finished)), "a choice finished twice"
 
     def _check_the_end(self) -> None:
-        """Exactly n choices or an error; never both, never less."""
+        """Check that there are exactly n choices or an error; never both, never fewer choices."""
         if self.finish == "fallback":
             assert self.fallback and self.of(FallBack)
         elif self.request.stream and self.of(Begin):
@@ -270,17 +278,17 @@ class Play:
 
 
 def replayed(request: Request | None = None, capability: Capability = FANOUT, **more: Any) -> Play:
-    """A stream whose legs are replayed when they are cut."""
+    """Play a request, streamed unless given, whose legs are replayed if they are cut."""
     return Play(request or chat(stream=True, seed=5), capability, **{"retries": 1, "resume": "replay", **more})
 
 
 def continued(request: Request, capability: Capability = FANOUT, **more: Any) -> Play:
-    """A stream whose legs are gone on with when they are cut."""
+    """Play a request whose legs are continued if they are cut."""
     return Play(request, capability, **{"retries": 1, "resume": "continue", "chat_continues": "flag", **more})
 
 
 def body_of(play: Play, call: OpenLeg) -> Any:
-    """What a call sends, parsed."""
+    """The body that a call sends, parsed."""
     return json.loads(bytes(compose(play.request, play.capability, call.leg)))
 
 
@@ -295,12 +303,12 @@ def choices_in(frames: list[Any]) -> Iterator[dict[str, Any]]:
 
 
 def finishes(frames: list[Any]) -> list[int]:
-    """The indices that finished, in order."""
+    """The indices of finished choices, in order."""
     return [choice["index"] for choice in choices_in(frames) if choice["finish_reason"] is not None]
 
 
 def contents(frames: list[Any]) -> dict[int, str]:
-    """Joined text per index, as a client puts it together, for either dialect."""
+    """The text per index, joined as a client does it, for either dialect."""
     texts: dict[int, str] = {}
     for choice in choices_in(frames):
         said = choice["delta"].get("content") if "delta" in choice else choice["text"]

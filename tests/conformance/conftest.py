@@ -1,4 +1,4 @@
-"""The scene of the suite; settings and strict readers lie beside it."""
+"""The `scene` fixture of this suite. Settings and the strict reader are in modules beside this one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is drawn for one request: what is asked, what its upstream can do, and what each call answers."""
+"""Draws everything about one request at random: its fields, its upstream's capabilities, each call's answer."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ ENDS = ["whole", "whole", "whole", "whole", "cut", "ended", "malformed", "error"
 
 @dataclass
 class Drawn:
-    """What is drawn for one request, before it is planned. texts: by seed, what the choice with this seed says."""
+    """What is drawn for one request before it is planned. texts: what a choice says, by its seed."""
 
     request: Request
     capability: Capability
     texts: dict[int, list[str]]
     logprobs: bool
-    usage: bool = True  # every call so far told its usage
-    failed: bool = False  # some call that began did not come to its end
+    usage: bool = True  # every call so far reported its usage
+    failed: bool = False  # a call that began did not end well
     split: bool = False  # every prompt has calls of its own
 
     @property
@@ -82,7 +82,7 @@ class Drawn:
 
 
 def draw_request(rng: Random) -> Drawn:
-    """Draw a request and the abilities of its upstream."""
+    """Draw a request and the capabilities of its upstream."""
     chat = rng.random() < 0.7
     n = rng.choice([1, 1, 2, 3, 4])
     fields: dict[str, Any] = {"model": "m", "seed": SEED, "stream": rng.random() < 0.8}
@@ -98,7 +98,7 @@ def draw_request(rng: Random) -> Drawn:
         request: Request = parse_chat(body, LIMITS)
     else:
         prompt: Any = "p" if rng.random() < 0.7 else ["p:", "q:"]
-        fields |= {"prompt": prompt, "echo": isinstance(prompt, list)}  # the echo tells whose a choice is
+        fields |= {"prompt": prompt, "echo": isinstance(prompt, list)}  # the echo shows a choice's prompt
         request = parse_completion(Body.parse(json.dumps(fields).encode()), LIMITS)
     capability = Capability(
         native_width=rng.choice([None, 1, 1, 2]),
@@ -112,11 +112,11 @@ def draw_request(rng: Random) -> Drawn:
     return Drawn(request, capability, texts, logprobs)
 
 
-# ---- what one call answers
+# ---- the answer of one call
 
 
 def answer_of(rng: Random, drawn: Drawn, opened: OpenLeg) -> Iterator[list[Event]]:
-    """The events of one call in batches, as they come out of the decoder."""
+    """The events of one call, in the batches in which the decoder returns them."""
     request, capability, leg = drawn.request, drawn.capability, opened.leg
     body = json.loads(bytes(compose(request, capability, leg)))
     asked = body.get("n") or 1
@@ -144,17 +144,17 @@ def answer_of(rng: Random, drawn: Drawn, opened: OpenLeg) -> Iterator[list[Event
 
 
 def draw_quirks(rng: Random, request: Request) -> list[quirks.Quirk]:
-    """Some quirks in any order; the usage of each choice is counted before anything is added."""
+    """Some quirks in random order. Usage per choice comes first, before anything is added to the chunks."""
     some = rng.sample(quirks.HARMLESS, rng.choice([0, 1, 2, 3, 6]))
     if quirks.usage_per_choice in some:
         some.remove(quirks.usage_per_choice)
-        if request.prompts == 1:  # how it counts several prompts, no two servers agree
+        if request.prompts == 1:  # servers differ in how they count several prompts
             some.insert(0, quirks.usage_per_choice)
     return [*some, quirks.together] if rng.random() < 0.2 else some
 
 
 def streamed(rng: Random, drawn: Drawn, leg: int, answer: Answer) -> Iterator[list[Event]]:
-    """A call that answers with a stream, whole or broken, in segments cut anywhere."""
+    """A call that is answered with a stream, complete or broken, cut into segments anywhere."""
     frame, newline, escaped = rng.choice(FRAMES), rng.choice(NEWLINES), rng.random() < 0.3
     frames = [
         part if isinstance(part, bytes) else frame(json.dumps(part, ensure_ascii=escaped).encode())
@@ -190,12 +190,12 @@ def streamed(rng: Random, drawn: Drawn, leg: int, answer: Answer) -> Iterator[li
 
 
 def each(chunk: LegChunk | LegChunks) -> list[LegChunk]:
-    """What stands together, apart."""
+    """The events that a chunk stands for, each as a chunk of its own."""
     return split_chunks(chunk.leg, chunk.data) if isinstance(chunk, LegChunks) else [chunk]
 
 
 def decoded(rng: Random, leg: int, raw: bytes) -> Iterator[Chunks]:
-    """Decode bytes cut anywhere; raises where that gives other events than the whole does."""
+    """Decode bytes cut anywhere. Raises Misread if that gives other events than the bytes in one piece."""
     whole = SSEDecoder()
     expected = [*whole.feed(raw), *whole.close()]
     decoder, came, at = SSEDecoder(), 0, 0

@@ -1,10 +1,11 @@
-"""Whole streams, requests and settings for as long as you like, everything about them drawn.
+"""Plays random streams, requests and settings for as long as you like.
 
     python -m tests.conformance.fuzz [streams requests settings] [--executions 1000000] [--first 0]
 
 streams: decodes streams that are cut anywhere, and merges one request. requests: parses a body. settings: reads a file
-and an environment; a hundredth of the executions, as each takes as long as a hundred of the others. Execution i plays
-`Random(i)`, so that a failure is found again by `--first i --executions 1` and its target. Exits 1 at the first.
+and an environment; it gets a hundredth of the executions, as each takes as long as a hundred of the others. Execution i
+plays `Random(i)`, so a failure can be repeated with its target and `--first i --executions 1`. Exits with 1 at the
+first failure.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ TARGETS: dict[str, tuple[Callable[[Random], None], int]] = {
     "requests": (drawn_requests.play, 1),
     "settings": (play_settings, 100),
 }
-"""What is played, and which part of the executions it gets."""
+"""What is played, and the divisor of the number of executions that it gets."""
 
 
 def run(target: str, seeds: range) -> tuple[int, str]:
-    """Play these; gives how many went well, and what was wrong with the next one."""
+    """Play these seeds; return how many passed, and what was wrong with the next one, "" if all passed."""
     play, _ = TARGETS[target]
     for seed in seeds:
         try:
@@ -53,7 +54,7 @@ def run(target: str, seeds: range) -> tuple[int, str]:
 
 
 def fuzz(pool: Pool, target: str, first: int, last: int, jobs: int) -> bool:
-    """Play a target over and over, and say so; false when something is found."""
+    """Play a target over and over, and print the progress; false once a failure is found."""
     chunks = [range(start, min(start + CHUNK, last)) for start in range(first, last, CHUNK)]
     started, done, told = time.monotonic(), 0, 0.0
     for went_well, wrong in pool.imap_unordered(partial(run, target), chunks):

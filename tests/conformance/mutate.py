@@ -1,8 +1,8 @@
-"""Switches rules off, one at a time, in a copy of the product, and expects the tests of the row to fail.
+"""Switches rules off, one at a time, in a copy of the product, and expects the tests of the rule's row to fail.
 
     python -m tests.conformance.mutate [ROW]...
 
-Prints a line for each mutation; exits 1 if one survives, does not apply any more, or breaks more than its rule.
+Prints a line for each mutation. Exits with 1 if one survives, cannot be applied any more, or breaks more than its rule.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tests.conformance.mutations import MUTATIONS, Mutation
 from tests.conformance.table import ROOT, data, rows_of
 
 JOBS = min(4, os.cpu_count() or 1)
-_KILLED, _PASSED = 1, 0  # pytest's exit codes: tests failed, tests passed; anything else is not about the rule
+_KILLED, _PASSED = 1, 0  # pytest's exit codes for failed and passed tests; other codes are not about the rule
 
 
 def collected() -> list[str]:
-    """The ids of all tests of rows with a scripted server, which are quick and say what it should have done."""
+    """The ids of all tests of rows that use a scripted server; they are fast, and show what it should have done."""
     elsewhere = {file for _, file in data().elsewhere.values() if not file.startswith("tests/engine/")}
     places = {"tests/conformance", *(file for file in elsewhere if not file.startswith("tests/conformance/"))}
     without = "--ignore=tests/conformance/with_engine"
@@ -39,7 +39,7 @@ def collected() -> list[str]:
 
 
 def tests_of(row: str, ids: Sequence[str]) -> list[str]:
-    """The tests that show a row: of a table of rows, its own lines."""
+    """The tests that show a row. Of a test that is parametrized by rows, only the cases of this row."""
     named = [id for id in ids if row in rows_of(id.partition("::")[2].partition("[")[0])]
     labelled = {id.partition("[")[0] for id in named if f"{row}-" in id.partition("[")[2]}
     return [id for id in named if id.partition("[")[0] not in labelled or f"{row}-" in id.partition("[")[2]]
@@ -67,7 +67,7 @@ class Copies:
 
 
 def outcome(mutation: Mutation, tests: Sequence[str], copies: Copies) -> str:
-    """What became of one mutation: "killed", or what is wrong."""
+    """The result of one mutation: "killed", or what is wrong."""
     if not tests:
         return "the row has no test"
     with copies.borrow() as copy:
@@ -90,7 +90,7 @@ def outcome(mutation: Mutation, tests: Sequence[str], copies: Copies) -> str:
 
 
 def main(rows: Sequence[str]) -> int:
-    """Run the mutations of these rows, or all."""
+    """Run the mutations of these rows, or all of them."""
     chosen = [mutation for mutation in MUTATIONS if not rows or mutation.row in rows]
     ids = collected()
     started = time.monotonic()

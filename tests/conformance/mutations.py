@@ -1,7 +1,7 @@
-"""Rules switched off, one at a time: in this file, this text becomes that. The row's tests must then fail.
+"""Rules to be switched off one at a time: a text in a file is replaced. The row's tests must then fail.
 
-A row is missing here where there is no rule to switch off: what passes because nobody touches it (C10, F5, F7, G7, G8,
-H1, H2, H4, I1, J6, J8, R2, R6), and what the HTTP library answers for (Q13).
+A row is missing here if there is no rule to switch off: what passes because no code touches it (C10, F5, F7, G7, G8,
+H1, H2, H4, I1, J6, J8, R2, R6), and what the HTTP library is responsible for (Q13).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Mutation(NamedTuple):
-    """`old` stands once in `file`."""
+    """`old` occurs once in `file`, and is replaced by `new`."""
 
     row: str
     file: str

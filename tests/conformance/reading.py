@@ -1,4 +1,4 @@
-"""A client that forgives nothing: reads an answer and raises Misread for whatever an SDK could stumble over."""
+"""A strict client: it reads an answer, and raises Misread for anything that an SDK could stumble over."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _OWN = {"id", "object", "created", "model", "choices", "usage", "system_fingerpr
 
 
 class Misread(AssertionError):
-    """The answer breaks a promise of the wire."""
+    """The answer violates the API."""
 
 
 def _read(data: bytes) -> Any:
-    """JSON as any reader takes it: no key stands twice, and there are no NaN and Infinity."""
+    """Parse JSON as any parser accepts it: no key occurs twice, and there is no NaN or Infinity."""
     return json.loads(data, object_pairs_hook=_once_each, parse_constant=_not_json)
 
 
@@ -31,7 +31,7 @@ def _not_json(constant: str) -> Any:
 
 @dataclass
 class ToolCall:
-    """A call as the official SDKs put it together: everything that repeats is strung together."""
+    """A tool call as the official SDKs assemble it: parts of a field are concatenated."""
 
     id: str = ""
     name: str = ""
@@ -40,7 +40,7 @@ class ToolCall:
 
 @dataclass
 class Voice:
-    """One choice of a stream, put together."""
+    """One choice of a stream, assembled."""
 
     deltas: list[dict[str, Any]] = field(default_factory=list)
     choices: list[dict[str, Any]] = field(default_factory=list)
@@ -53,8 +53,9 @@ class Voice:
 class Reading:
     """A streamed answer, read to its end. Made by `read_stream`, which raises Misread.
 
-    order: the indices in the order in which they spoke. error: the last event, if it was one. pings: comments.
-    relayed: the server's own bytes pass, and with them what says nothing: chunks without choices, "" for no finish.
+    voices: the choices, by index. order: the indices in the order in which they came. error: the last event if it was
+    an error. pings: number of comments. relayed: the server's own bytes are passed on, including chunks that carry
+    nothing: chunks without choices, and "" as finish_reason.
     """
 
     def __init__(self, choices: int, *, chat: bool, include_usage: bool, continuous: bool, relayed: bool) -> None:
@@ -78,7 +79,7 @@ class Reading:
         return {index: voice.finish for index, voice in enumerate(self.voices) if voice.finish is not None}
 
     def take(self, block: bytes) -> None:
-        """Read what stands between two blank lines."""
+        """Read the text between two blank lines."""
         if block == b": ping":
             self.pings += 1
             return
@@ -200,7 +201,7 @@ def read_stream(
     continuous: bool = False,
     relayed: bool = False,
 ) -> Reading:
-    """Read a whole streamed answer for so many choices; it ends in `[DONE]` or in an error event."""
+    """Read a whole streamed answer with so many choices. It ends with `[DONE]` or with an error event."""
     reading = Reading(choices, chat=chat, include_usage=include_usage, continuous=continuous, relayed=relayed)
     *blocks, rest = raw.split(b"\n\n")
     if rest:
@@ -213,7 +214,7 @@ def read_stream(
 
 
 class Whole:
-    """A whole JSON answer. `choices` are in order, one for each index."""
+    """A whole JSON answer. choices: in order, one for each index."""
 
     def __init__(self, raw: bytes, *, choices: int, chat: bool = True) -> None:
         self.answer: dict[str, Any] = _read(raw)

@@ -1,4 +1,4 @@
-"""A client, the gateway and what stands behind it, all on real sockets, in one of the settings."""
+"""A client, the gateway and the server behind it, all on real sockets, in one of the settings."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.gateway.conftest import CHAT, Gateway, body, envelope
 
 COMPLETIONS = "/v1/completions"
 SEED = 42
-"""Every request carries it: choice i then says `said(SEED + i)`, whichever call brings it."""
+"""Every request carries this seed. So choice i says `said(SEED + i)`, whichever call brings it."""
 
 
 class Stage(ABC):
-    """What a row is played on, as the client sees it. The gateway starts with the first request, or with `start`.
+    """The setup of a row's test, as the client sees it. The gateway starts with the first request, or with `start`.
 
-    n: the choices that the client asks for.
+    n: number of choices that the client requests.
     """
 
     def __init__(self, setting: Setting, begin: Callable[..., Any]) -> None:
@@ -33,30 +33,30 @@ class Stage(ABC):
 
     @abstractmethod
     async def start(self, *, config: dict[str, Any] | None = None, **settings: Any) -> Gateway:
-        """Start the gateway: keywords are the upstream's settings, `config` further parts."""
+        """Start the gateway: keywords are the upstream's settings, `config` holds other sections."""
 
     async def gateway(self) -> Gateway:
-        """The gateway, started if it was not."""
+        """The gateway; it is started if necessary."""
         return self._gateway or await self.start()
 
     def fields(self, path: str = CHAT, **fields: Any) -> dict[str, Any]:
-        """The body of a request for n choices; `n=None` or `seed=None` leaves it out."""
+        """The body of a request for n choices; `n=None` or `seed=None` leaves the field out."""
         asked = {"seed": SEED, **({} if self.n == 1 else {"n": self.n}), **fields}
         return body(path, **{name: value for name, value in asked.items() if value is not None})
 
     async def send(self, path: str = CHAT, *, headers: dict[str, str] | None = None, **fields: Any) -> httpx.Response:
-        """Ask, and give what comes back as it is."""
+        """Send a request, and return the answer as it is."""
         gateway = await self.gateway()
         return await gateway.post(self.fields(path, **fields), path, headers=headers or {})
 
     async def whole(self, path: str = CHAT, **fields: Any) -> Whole:
-        """Ask for a JSON answer, which must be a good one."""
+        """Request a JSON answer, which must be successful."""
         answer = await self.send(path, **fields)
         assert answer.status_code == 200, answer.text
         return Whole(answer.content, choices=self._choices(path, fields), chat=path == CHAT)
 
     async def stream(self, path: str = CHAT, **fields: Any) -> Reading:
-        """Ask for a stream, which must keep all promises; it may end in an error event."""
+        """Request a stream, which must satisfy the strict reader; it may end with an error event."""
         answer = await self.send(path, stream=True, **fields)
         assert answer.status_code == 200, answer.text
         assert answer.headers["content-type"].startswith("text/event-stream")
@@ -71,11 +71,11 @@ class Stage(ABC):
         )
 
     async def either(self, stream: bool, path: str = CHAT, **fields: Any) -> Reading | Whole:
-        """Ask in one of the two forms."""
+        """Make a request in one of the two forms."""
         return await (self.stream(path, **fields) if stream else self.whole(path, **fields))
 
     async def refused(self, status: int, path: str = CHAT, **fields: Any) -> dict[str, Any]:
-        """Ask for what is answered with this status; gives the error."""
+        """Make a request that is answered with this status; return the error."""
         answer = await self.send(path, **fields)
         assert answer.status_code == status, answer.text
         return envelope(answer)
@@ -88,7 +88,7 @@ class Stage(ABC):
 
 
 class Scene(Stage):
-    """A stage with a scripted upstream. legs: the calls that n choices take, if all goes well."""
+    """A stage with a scripted upstream. legs: how many calls n choices take if nothing fails."""
 
     def __init__(self, setting: Setting, upstream: FakeUpstream, begin: Callable[..., Any]) -> None:
         super().__init__(setting, begin)
@@ -98,7 +98,7 @@ class Scene(Stage):
         self.does()
 
     async def start(self, *, config: dict[str, Any] | None = None, **settings: Any) -> Gateway:
-        """Start the gateway: keywords are the upstream's settings, `config` further parts."""
+        """Start the gateway: keywords are the upstream's settings, `config` holds other sections."""
         mode = "native" if self.setting.native else "fanout"
         self._gateway = await self._begin(config=config, **{"n": mode, **settings})
         return await self.gateway()
@@ -106,19 +106,19 @@ class Scene(Stage):
     # ---- the upstream
 
     def does(self, **fields: Any) -> Behaviour:
-        """Say how all calls are answered."""
+        """Set how all calls are answered."""
         self.upstream.behaviour = self.behaviour(**fields)
         return self.upstream.behaviour
 
     def choice_does(self, index: int, **fields: Any) -> Behaviour:
-        """Say how that call is answered which brings this choice; where there is one call only, that one."""
+        """Set how the call is answered that brings this choice; if there is only one call, that one."""
         index = 0 if self.legs == 1 else index
         self._by_choice[index] = self.behaviour(**fields)
         self.upstream.choose = self._chosen
         return self._by_choice[index]
 
     def first_call_does(self, **fields: Any) -> None:
-        """Say how the next call is answered."""
+        """Set how the next call is answered."""
         self.upstream.script(self.behaviour(**fields))
 
     def behaviour(self, **fields: Any) -> Behaviour:
@@ -140,7 +140,7 @@ class Scene(Stage):
 
     @property
     def said(self) -> dict[int, str]:
-        """What the choices say, if the upstream does nothing special."""
+        """What the choices say if the upstream does nothing special."""
         return {index: said(SEED + index) for index in range(self.n)}
 
     @property
@@ -148,5 +148,5 @@ class Scene(Stage):
         return dict.fromkeys(range(self.n), "stop")
 
     async def anomalies(self, kind: str) -> float:
-        """How often this oddity was counted."""
+        """How often this anomaly was counted."""
         return await (await self.gateway()).metric(f'nproxy_anomalies_total{{kind="{kind}",upstream="fake"}}')

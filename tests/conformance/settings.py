@@ -1,9 +1,9 @@
-"""The settings in which a row is shown, said beside the test.
+"""The settings in which a row is tested, stated at each test.
 
     @settings(FANOUT, NATIVE, ONE)
     async def test_D9_...(scene): ...
 
-A test that leaves one out says why; the page that lists the rows repeats it.
+A test that leaves one out states the reason, which docs/conformance.md repeats.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Test = TypeVar("Test", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Setting:
-    """What stands behind the gateway, and how many choices the client asks for."""
+    """The server behind the gateway, and how many choices the client requests."""
 
     name: str
     n: int
@@ -31,7 +31,7 @@ NATIVE = Setting("native", 3, native=True)
 ONE = Setting("one", 1, native=False)
 EVERY = (FANOUT, NATIVE, ONE)
 ENGINE = Setting("engine", 3, native=True)
-"""The built-in engine in place of the scripted server: it has tests of its own, since nobody tells it what to say."""
+"""The built-in engine instead of the scripted server. It has tests of its own, since its answers cannot be scripted."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Applies:
 
 
 def settings(*which: Setting, why: str = "") -> Callable[[Test], Test]:
-    """Run a test in these settings; none where the row knows no choices. `why` some are left out is required."""
+    """Run a test in these settings; in none if the row is not about choices. why: required if some are left out."""
     if set(which) != set(EVERY) and not why:
         raise ValueError("a setting is left out, and nobody knows why")
 

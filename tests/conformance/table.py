@@ -1,4 +1,4 @@
-"""Writes docs/conformance.md: which row is shown by which tests, in which settings, and with the engine behind.
+"""Writes docs/conformance.md: which tests show which row, in which settings, and which of them with the engine.
 
 python -m tests.conformance.table
 """
@@ -38,7 +38,7 @@ Made by `python -m tests.conformance.table` from `tests/conformance/rows.toml` a
 
 @dataclass(frozen=True)
 class Shown:
-    """A test of the suite. rows: those that its name names. applies: None where it has no settings."""
+    """A test of the suite. rows: those in its name. applies: None if it states no settings."""
 
     name: str
     file: str
@@ -47,7 +47,7 @@ class Shown:
 
     @property
     def engine(self) -> bool:
-        """Whether the engine stands behind, and not the scripted server."""
+        """Whether it runs with the engine instead of the scripted server."""
         return self.applies is not None and ENGINE.name in self.applies.names
 
     @property
@@ -79,7 +79,7 @@ def rows_of(name: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Data:
-    """rows.toml. engine: why a row is not shown with the engine behind."""
+    """The content of rows.toml. engine: why a row is not tested with the engine."""
 
     groups: dict[str, str]
     rows: dict[str, str]
@@ -96,7 +96,7 @@ def data() -> Data:
 
 
 def page() -> str:
-    """The whole of docs/conformance.md."""
+    """The whole text of docs/conformance.md."""
     told, tests = data(), list(suite())
     parts = [_INTRODUCTION]
     for letter, title in told.groups.items():
@@ -117,12 +117,12 @@ def page() -> str:
 
 
 def _engine(row: str, shown: list[Shown], told: Data) -> str:
-    """The tests of a row with the engine behind, or why there is none."""
+    """The tests of a row that use the engine, or why there are none."""
     return "<br>".join(test.link for test in shown if test.engine) or told.engine.get(row, "")
 
 
 def _settings(shown: list[Shown]) -> str:
-    """The settings of a row's tests, and why some are left out, where no test runs in them."""
+    """The settings of a row's tests; if no test runs in some of them, also the reason."""
     applied = [test.applies for test in shown if test.applies is not None]
     names = [setting.name for setting in EVERY if any(setting.name in one.names for one in applied)]
     told = ", ".join(_TITLES[name] for name in names)

@@ -1,4 +1,4 @@
-"""A14, E9 and K3: what `n_policy` leaves to whoever runs the gateway."""
+"""A14, E9 and K3: what the operator of the gateway decides with `n_policy`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Group A: what is refused is refused before any upstream call, and what is not goes through as it was sent."""
+"""Group A: invalid requests are refused before any upstream call, and valid ones are passed on as they were sent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ of_bodies = settings(FANOUT, why="no plan is made")
 
 
 async def refused(scene: Scene, sent: object, path: str = CHAT, status: int = 400) -> dict[str, Any]:
-    """Send what must be refused; gives the error, having checked that the upstream saw no call."""
+    """Send a request that must be refused; return the error, after checking that the upstream got no call."""
     answer = await (await scene.gateway()).post(sent, path)
     assert answer.status_code == status, answer.text
     error = envelope(answer)
@@ -28,7 +28,7 @@ async def refused(scene: Scene, sent: object, path: str = CHAT, status: int = 40
 
 
 EXACT = b'{"id": "up",  "choices": [{"message": {"role": "assistant", "content": "\\u00e9"}, "index": 0, "x": 1.50}]}'
-"""No writer of ours would put it so."""
+"""No JSON writer of nproxy would produce these bytes."""
 
 
 @of_one

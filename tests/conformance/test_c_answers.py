@@ -1,4 +1,4 @@
-"""Group C: several answers in JSON form read as one."""
+"""Group C: several JSON answers are merged into one."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def test_C4_unknown_keys_are_kept(scene: Scene) -> None:
 
 
 def azure(chunks: list[Any]) -> list[Any]:
-    """Every chunk with text says how it was judged, and is padded."""
+    """Every chunk with text has content filter results, and every chunk is padded."""
     judged = {"content_filter_results": {"hate": {"filtered": False, "severity": "safe"}}}
     return [
         {**c, "obfuscation": "x" * at} | ({"choices": [{**c["choices"][0], **judged}]} if c["choices"] else {})
@@ -127,7 +127,7 @@ async def test_C12_keys_beside_no_choice_are_the_first_calls(scene: Scene) -> No
 @of_legs
 @pytest.mark.parametrize("stream", [False, True])
 async def test_C5_whose_fingerprint(scene: Scene, stream: bool) -> None:
-    """In JSON form the first call's, in a stream the first speaker's."""
+    """In JSON form the fingerprint of the first call; in a stream, that of the first chunk."""
 
     def printed(index: int) -> dict[str, Any]:
         def chunks(sent: list[Any]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Group D: several streams read as one, and one stream as it was sent."""
+"""Group D: several streams are merged into one, and a single stream is passed on as it was sent."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ USAGE = {"include_usage": True}
 
 
 def prelude(answer: Reading, n: int) -> list[tuple[int, Any]]:
-    """The first n chunks: index and delta."""
+    """Index and delta of the first n chunks."""
     first = [chunk["choices"][0] for chunk in answer.chunks[:n]]
     return [(choice["index"], choice["delta"]) for choice in first]
 
 
 def last_choice_first(chunks: list[Any]) -> list[Any]:
-    """All of the last choice, then all of the one before it ..., then the usage."""
+    """All chunks of the last choice, then all of the one before it ..., then the usage."""
     return sorted(chunks, key=lambda chunk: -chunk["choices"][0]["index"] if chunk["choices"] else 1)
 
 
@@ -67,7 +67,7 @@ async def test_D1_one_choice_has_its_role_first(scene: Scene) -> None:
 @of_legs
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "f"}}])
 async def test_D1_where_all_must_be_calls_their_roles_come_without_a_text(scene: Scene, choice: Any) -> None:
-    """As OpenAI has it: an empty text is a text to those who show what they read."""
+    """Like OpenAI: clients that show what they read would take an empty text for a text."""
     tools = [{"type": "function", "function": {"name": "f"}}]
     answer = await scene.stream(tools=tools, tool_choice=choice)
     assert prelude(answer, 3) == [(index, ROLE | {"content": None}) for index in range(3)]
@@ -93,7 +93,7 @@ ROWS = [
 async def test_D2_D3_D4_D5_D6_D7_D10_oddities_are_mended(
     scene: Scene, does: dict[str, Any], asked: dict[str, Any]
 ) -> None:
-    """The reader refuses a second role, id, time or finish, a foreign index, and whatever comes too late."""
+    """The reader refuses a second role, id, time or finish, an unknown index, and anything that comes too late."""
     scene.does(**does)
     answer = await scene.stream(**asked)
     assert answer.texts == scene.said
@@ -118,7 +118,7 @@ async def test_D5_the_clients_model_everywhere(scene: Scene) -> None:
 
 
 async def read_until(scene: Scene, seen: bytes, times: int, *, then: asyncio.Event) -> bytes:
-    """Read a stream; when something has come so many times, `then` lets the upstream go on."""
+    """Read a stream; once `seen` has come so many times, set `then`, which lets the upstream go on."""
     gateway = await scene.gateway()
     raw = b""
     sent = scene.fields(stream=True)
@@ -133,7 +133,7 @@ async def read_until(scene: Scene, seen: bytes, times: int, *, then: asyncio.Eve
 
 @everywhere
 async def test_D6_a_finish_goes_out_at_once(scene: Scene) -> None:
-    """Some choices finish, and the upstream says nothing more until the client knows."""
+    """Some choices finish; the upstream sends nothing more until the client has read that."""
     early = 2 if scene.setting is FANOUT else 1
     quirk = last_choice_first if scene.setting is NATIVE else None
     held = scene.choice_does(0, hold_after=3 if scene.setting is FANOUT else 6, quirk=quirk)
@@ -161,7 +161,7 @@ async def test_D8_a_choice_that_never_began_is_fetched(scene: Scene) -> None:
 @everywhere
 @pytest.mark.parametrize("asked", [{}, {"stream_options": USAGE}], ids=["", "usage"])
 async def test_D9_done_comes_once_and_last(scene: Scene, asked: dict[str, Any]) -> None:
-    scene.does(quirk=lambda chunks: [*chunks, b"data: [DONE]\n\n"])  # and its own
+    scene.does(quirk=lambda chunks: [*chunks, b"data: [DONE]\n\n"])  # in addition to its own
     answer = await scene.stream(**asked)
     assert answer.frames.count(b"[DONE]") == 1
     assert answer.frames[-1] == b"[DONE]"

@@ -1,4 +1,4 @@
-"""Group E: the prompt counts once, completions are summed, and nothing is told in part."""
+"""Group E: the prompt counts once, completions are summed, and partial counts are never reported."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ ASKED = {"include_usage": True}
 
 
 async def told(scene: Scene, stream: bool, path: str = CHAT, **fields: Any) -> dict[str, Any] | None:
-    """The usage that the client is told, in one of the two forms."""
+    """The usage that the client gets, in one of the two forms."""
     if stream:
         return (await scene.stream(path, stream_options=ASKED, **fields)).usage
     return (await scene.whole(path, **fields)).usage
 
 
 def spent(scene: Scene, *completions: int, **details: Any) -> Callable[[list[int]], dict[str, Any]]:
-    """How the upstream counts: so many tokens for choice 0, 1 ...; a prompt of 10."""
+    """The upstream's usage: 10 prompt tokens, and so many completion tokens for choice 0, 1 ..."""
     return lambda seeds: usage(10, sum(completions[seed - SEED] for seed in seeds), **details)
 
 
@@ -108,7 +108,7 @@ async def test_E6_never_a_partial_sum(scene: Scene) -> None:
 @everywhere
 @pytest.mark.parametrize("quirk", [None, quirks.usage_null, quirks.empty_chunks, quirks.usage_beside_the_last_choice])
 async def test_E7_one_usage_chunk_and_null_before(scene: Scene, quirk: Any) -> None:
-    """The reader refuses a chunk without `usage: null`, a second usage, and anything behind it but `[DONE]`."""
+    """The reader refuses a chunk without `usage: null`, a second usage, and anything but `[DONE]` after it."""
     scene.does(quirk=quirk)
     answer = await scene.stream(stream_options=ASKED)
     tail = answer.chunks[-1]
@@ -148,7 +148,7 @@ async def test_E11_where_a_server_reads_only_the_first_prompt(scene: Scene) -> N
 
 
 def totals(chunks: list[Any]) -> list[Any]:
-    """Choices travel together, and beside them how many tokens all have so far."""
+    """Several choices come in one chunk, together with the number of tokens that all of them have so far."""
     pairs = [c for c in quirks.together(chunks) if c["choices"]]
     assert len(pairs[0]["choices"]) > 1
     return [{**c, "usage": usage(5, at)} for at, c in enumerate(pairs, 1)]
@@ -185,7 +185,7 @@ def continuous(chunks: list[Any]) -> list[Any]:
 
 @everywhere
 async def test_E12_a_running_total_of_the_whole_request(scene: Scene) -> None:
-    """The reader refuses a total that falls."""
+    """The reader refuses a total that decreases."""
     scene.does(quirk=continuous if not scene.setting.native else _continuous_per_choice)
     answer = await scene.stream(stream_options={**ASKED, "continuous_usage_stats": True})
     totals = [chunk["usage"]["completion_tokens"] for chunk in answer.chunks if chunk["usage"] and chunk["choices"]]

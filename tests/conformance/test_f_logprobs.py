@@ -82,7 +82,7 @@ async def test_F3_not_asked_for_is_null(scene: Scene) -> None:
 
 @everywhere
 async def test_F4_legacy_offsets_run_on(scene: Scene) -> None:
-    """The upstream counts each chunk from 0."""
+    """The upstream's offsets start at 0 in each chunk."""
     answer = await scene.stream(COMPLETIONS, logprobs=1)
     for voice in answer.voices:
         given = [choice["logprobs"] for choice in voice.choices if choice["logprobs"]]
@@ -92,7 +92,7 @@ async def test_F4_legacy_offsets_run_on(scene: Scene) -> None:
 
 
 def silent_at_first(chunks: list[Any]) -> list[Any]:
-    """Log probabilities come with the last text only, and count from 0."""
+    """Log probabilities come with the last text only, and their offsets start at 0."""
     texts = [at for at, c in enumerate(chunks) if c["choices"] and c["choices"][0]["text"]]
     late = set(texts[-len({chunks[at]["choices"][0]["index"] for at in texts}) :])
     return [

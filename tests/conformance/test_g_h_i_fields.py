@@ -1,4 +1,4 @@
-"""Groups G, H and I: tools, reasoning, stop and finish: what one choice says stays its own."""
+"""Groups G, H and I: tools, reasoning, stop and finish: the fields of a choice stay with that choice."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def call(index: int, id: str | None = None, name: str | None = None, arguments: 
 
 
 def two_calls(seed: int) -> Sequence[Piece]:
-    """Parallel calls, their arguments in turns; id and name stand in every piece."""
+    """Parallel calls whose arguments alternate; id and name are in every piece."""
     return [
         {"tool_calls": [call(at, f"{name}-{seed}", name, arguments)]}
         for arguments in ('{"n":', "1}")
@@ -33,7 +33,7 @@ def expected_calls(index: int) -> dict[int, ToolCall]:
 
 @everywhere
 async def test_G1_G3_G5_calls_count_from_0_and_are_named_once(scene: Scene) -> None:
-    """The reader refuses calls that do not count from 0, and names that come again."""
+    """The reader refuses calls that do not count from 0, and repeated names."""
     scene.does(pieces=two_calls, finish="tool_calls")
     answer = await scene.stream()
     assert [voice.tools for voice in answer.voices] == [expected_calls(index) for index in range(scene.n)]
@@ -53,7 +53,7 @@ async def test_G1_G5_calls_of_a_whole_answer(scene: Scene) -> None:
 
 
 def ids_of_their_own(seed: int) -> Sequence[Piece]:
-    """One call in three pieces, each under another id, as some servers draw them."""
+    """One call in three pieces, each with another id, as some servers send them."""
     said = [call(0, f"f-{seed}", "f")] + [
         call(0, f"{at}-{seed}", None, part) for at, part in enumerate(('{"n":', "1}"))
     ]

@@ -1,4 +1,4 @@
-"""Group J: best_of is the gateway's own work, in front of any server that has log probabilities."""
+"""Group J: best_of is done by the gateway, in front of any server that has log probabilities."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BEST = SEED + 2
 
 
 def likely(answer: dict[str, Any]) -> dict[str, Any]:
-    """Let seeds be the likelier the higher they are, up to BEST; later ones are unlikely."""
+    """Make choices the likelier the higher their seed is, up to BEST; those with higher seeds are unlikely."""
     for choice in answer["choices"]:
         text = choice["message"]["content"] if "message" in choice else choice["text"]
         found = re.match(r"seed (\d+)", text)

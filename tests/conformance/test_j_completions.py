@@ -98,7 +98,7 @@ async def test_J4_one_call_for_each_prompt(scene: Scene, stream: bool) -> None:
 async def test_J4_a_server_without_n_gets_one_prompt_unless_it_takes_lists(scene: Scene, n: str) -> None:
     await scene.start(n=n)
     scene.does(n="ignore")
-    await scene.whole(COMPLETIONS, prompt="a", n=2)  # this teaches that there is no n
+    await scene.whole(COMPLETIONS, prompt="a", n=2)  # this teaches that the server has no n
     before = len(scene.calls)
     await scene.whole(COMPLETIONS, prompt=["a", "b"])
     prompts = [call.body["prompt"] for call in scene.calls[before:]]

@@ -50,7 +50,7 @@ async def test_K2_one_429_ends_its_siblings(scene: Scene) -> None:
 
 @of_legs
 async def test_K2_the_longest_wait_known(scene: Scene) -> None:
-    """Failures of the next 50 ms are gathered."""
+    """Failures within the next 50 ms are taken into account."""
     await scene.start(retries={"per_leg": 0})
     held = asyncio.Event()
     scene.does(status=429, headers={"Retry-After": "3"})
@@ -77,7 +77,7 @@ MOST_TELLING = [[400, 403, 429], [401, 429, 500], [429, 500, 504], [500, 504, 50
 @pytest.mark.parametrize("turn", range(3))
 @pytest.mark.parametrize("statuses", MOST_TELLING, ids=str)
 async def test_K4_the_most_telling_failure(scene: Scene, statuses: list[int], turn: int) -> None:
-    """The first of each row wins, whichever call has it and whoever is first."""
+    """The first status of each list wins, whichever call has it and whichever fails first."""
     await scene.start(retries={"per_leg": 0})
     ready = asyncio.Event()
     for place in range(3):
@@ -117,7 +117,7 @@ async def test_K5_also_when_it_has_said_roles_only(scene: Scene) -> None:
 
 @of_legs
 async def test_K5_also_while_siblings_stream(scene: Scene) -> None:
-    """The sibling has spoken when the first call fails."""
+    """The sibling has sent text when the first call fails."""
     spoke, held = asyncio.Event(), asyncio.Event()
     sibling = scene.choice_does(1, hold_after=3)
     failing = scene.choice_does(0, hold=held, status=503)
@@ -128,7 +128,7 @@ async def test_K5_also_while_siblings_stream(scene: Scene) -> None:
             raw += data
             if f"seed {SEED + 1}".encode() in raw and not spoke.is_set():
                 spoke.set()
-                scene.choice_does(0)  # the next time it goes well
+                scene.choice_does(0)  # the next attempt succeeds
                 held.set()
                 await scene.upstream.until(lambda: len(scene.calls) == 4)
                 sibling.go_on.set()
@@ -155,7 +155,7 @@ ENDS = ["reset", "cut", "close", "malformed", "error"]
     "end", [pytest.param(end, id=f"{'K12' if end == 'malformed' else 'K6'}-{end}") for end in ENDS]
 )
 async def test_K6_K12_after_its_first_event_a_call_fails(scene: Scene, end: Any, asked: dict[str, Any]) -> None:
-    """The reader takes nothing behind the error event. A call that has said roles only is made again instead."""
+    """The reader accepts nothing after the error event. A call that has sent only roles would be made again instead."""
     roles = 1 if scene.legs > 1 else len(scene.said)
     scene.choice_does(1, end_after=roles + 1, end=end)
     answer = await scene.stream(**asked)
@@ -245,7 +245,7 @@ async def test_K10_a_failure_before_the_first_event_has_its_status(scene: Scene)
 
 @everywhere
 async def test_K10_the_head_goes_out_with_the_first_event(scene: Scene) -> None:
-    """One call speaks, the others keep silent; the client has its status."""
+    """All calls stop after their first events; the client has its status."""
     scene.does(hold_after=2)
     scene.choice_does(1, hold_after=2)
     gateway = await scene.gateway()

@@ -1,4 +1,4 @@
-"""Groups L, M and N: clients that leave, that read slowly, and upstreams that take few calls at once."""
+"""Groups L, M and N: clients that leave, clients that read slowly, and upstreams that take few calls at once."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_L1_the_client_leaves(scene: Scene, how: str, stream: bool, does: 
 
 @everywhere
 async def test_L1_leaving_is_never_the_upstreams_failure(scene: Scene) -> None:
-    """The client goes while the gateway writes to it."""
+    """The client disconnects while the gateway writes to it."""
     gateway = await scene.gateway()
     scene.does(pieces=lambda seed: ["x" * 50_000] * 200)
     reader, writer = await open_request(gateway, scene.fields(stream=True))
@@ -120,7 +120,7 @@ def memory() -> int:
 
 @everywhere
 async def test_M1_a_slow_reader_stops_the_upstream(scene: Scene) -> None:
-    """The upstream has 100 MB to say for each choice; what it gets rid of while the client takes nothing is little."""
+    """The upstream has 100 MB to send for each choice. While the client reads nothing, it can send little of that."""
     gateway = await scene.gateway()
     piece = "x" * 100_000
     scene.does(pieces=lambda seed: [piece] * 1000)
@@ -156,7 +156,7 @@ async def test_M1_nothing_is_dropped_for_a_slow_reader(scene: Scene) -> None:
 
 
 def long_stream(indices: range, tokens: int) -> bytes:
-    """So many tokens of each choice, in turns."""
+    """So many tokens of each choice, in turn."""
     head = {"id": "u", "object": "chat.completion.chunk", "created": 1, "model": "m"}
 
     def chunk(index: int, delta: dict[str, Any], finish: str | None = None) -> bytes:
@@ -170,7 +170,7 @@ def long_stream(indices: range, tokens: int) -> bytes:
 
 @settings(FANOUT, NATIVE, why="it is about 16 choices")
 async def test_M3_a_long_stream_of_16_choices_leaves_nothing_behind(scene: Scene) -> None:
-    """100,000 tokens in all, and 20,000 before memory is looked at first: what grows with the stream shows."""
+    """100,000 tokens in all. Memory is compared from 20,000 on, so that whatever grows with the stream shows."""
     own = long_stream(range(16) if scene.setting.native else range(1), 6250) + event(b"[DONE]")
     scene.does(body=own, content_type="text/event-stream", segment=1 << 14)
     gateway = await scene.gateway()
@@ -197,7 +197,7 @@ async def test_M3_a_long_stream_of_16_choices_leaves_nothing_behind(scene: Scene
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("mode", ["configured", "auto"])
 async def test_N7_one_call_at_a_time(scene: Scene, stream: bool, mode: str) -> None:
-    """Eight choices from a server with one slot; the calls that wait have no timer running."""
+    """Eight choices from a server with one slot; no timer runs for calls that wait."""
     learns = {"n": "auto"} if mode == "auto" else {}
     gateway = await scene.start(parallel=1, timeouts={"first_event": 0.5, "response": 0.5}, **learns)
     scene.does(pause=0.12 if not stream else 0.01)

@@ -1,4 +1,4 @@
-"""L3, N3, N4 and N5: permits are taken together, and those who wait for them wait in a fair order, and not for ever."""
+"""L3, N3, N4 and N5: permits are taken together; requests wait for them in a fair order, and not for ever."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def limits(inflight: int, **more: Any) -> dict[str, Any]:
 
 
 class Asked:
-    """A request on its way, for so many choices, from one who shows this key."""
+    """A request in flight for so many choices. headers: hold the client's key."""
 
     def __init__(self, scene: Scene, n: int, headers: dict[str, str] | None = None) -> None:
         self.task = asyncio.create_task(scene.send(n=n, headers=headers))
@@ -33,7 +33,7 @@ class Asked:
 
 
 async def asked_and_held(scene: Scene, n: int, headers: dict[str, str] | None = None) -> tuple[Asked, asyncio.Event]:
-    """Ask for what the upstream holds until the event is set."""
+    """Make a request whose calls the upstream holds until the returned event is set."""
     held = asyncio.Event()
     scene.does(hold=held)
     asked = Asked(scene, n, headers)
@@ -42,7 +42,7 @@ async def asked_and_held(scene: Scene, n: int, headers: dict[str, str] | None = 
 
 
 async def asked_and_waiting(scene: Scene, gateway: Gateway, n: int, headers: dict[str, str] | None = None) -> Asked:
-    """Ask for what has to wait."""
+    """Make a request that has to wait."""
     before = gateway.app.admission.waiting
     asked = Asked(scene, n, headers)
     await until(lambda: gateway.app.admission.waiting == before + n, WITHIN)
@@ -50,13 +50,13 @@ async def asked_and_waiting(scene: Scene, gateway: Gateway, n: int, headers: dic
 
 
 def choices_sent(scene: Scene) -> int:
-    """Choices that the upstream was asked for."""
+    """Number of choices that the upstream was asked for."""
     return sum(call.body.get("n") or 1 for call in scene.calls)
 
 
 @of_several
 async def test_N3_permits_are_taken_together_or_not_at_all(scene: Scene) -> None:
-    """Two requests of 3 with 5 permits: the second waits for all of its own, and has sent nothing meanwhile."""
+    """Two requests of 3 with 5 permits: the second waits for all of its permits, and sends nothing meanwhile."""
     gateway = await scene.start(config=limits(5))
     first, held = await asked_and_held(scene, 3)
     second = await asked_and_waiting(scene, gateway, 3)
@@ -97,7 +97,7 @@ async def test_N4_neither_wide_nor_narrow_ones_starve(scene: Scene) -> None:
     assert statuses == [200, 200, 200, 200]
     keys = [(call.headers["authorization"], call.body.get("n") or 1) for call in scene.calls]
     turns = [(key[-3:], sum(n for _, n in calls)) for key, calls in groupby(keys, itemgetter(0))]
-    # the narrow one passes the second wide one: its key has had less
+    # the narrow request overtakes the second wide one, because its key has had less
     assert turns == [("bob", 4), ("ann", 8), ("bob", 1), ("ann", 8)]
     await gauges_return(gateway)
 

@@ -1,4 +1,4 @@
-"""Each rule that a mutation switches off stands where it is looked for; that its tests then fail, mutate.py shows."""
+"""The text that each mutation replaces is where it is expected. mutate.py shows that the tests then fail."""
 
 from __future__ import annotations
 

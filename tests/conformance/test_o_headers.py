@@ -1,4 +1,4 @@
-"""Group O: what goes on, what is made anew, what is never said."""
+"""Group O: which headers are passed on, which are written anew, and which are never sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Group P: however the upstream writes and the network cuts, the client reads the same."""
+"""Group P: however the upstream writes its bytes and the network cuts them, the client reads the same."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BROKE = b'{"error": {"message": "it broke", "type": "server_error"}}'
 
 
 def multi_line(data: bytes) -> bytes:
-    """The event's JSON over several lines of data."""
+    """The event's JSON in several data lines."""
     return b"data: " + data.replace(b', "', b',\ndata:  "') + b"\n\n"
 
 
@@ -58,7 +58,7 @@ ROWS: list[dict[str, Any]] = [
 async def test_P1_P2_P3_P4_P5_P6_P7_P8_P11_the_client_reads_the_same(
     scene: Scene, row: dict[str, Any], asked: dict[str, Any]
 ) -> None:
-    """The reader refuses comments, fields and line ends of the upstream's."""
+    """The reader refuses the upstream's comments, fields and line ends."""
     pieces = [" é", "漢字", "😀", '"', "\\", "\n", "data: x"]
     does = {key: value for key, value in row.items() if key != "id"}
     scene.does(pieces=lambda seed: [said(seed), *pieces], **does)
@@ -74,7 +74,7 @@ async def test_P1_P2_P3_P4_P5_P6_P7_P8_P11_the_client_reads_the_same(
 @everywhere
 @pytest.mark.parametrize("end", [b"\n", b""])
 async def test_P9_the_last_event_needs_no_blank_line(scene: Scene, end: bytes) -> None:
-    """The finish of the last choice is that event, and no `[DONE]` follows."""
+    """The last event is the finish of the last choice; no `[DONE]` follows."""
 
     def without_end(chunks: list[Any]) -> list[Any]:
         *others, last = chunks

@@ -73,7 +73,7 @@ async def test_Q13_http_1_0_gets_no_chunks(gateway: Gateway, stream: bool) -> No
 
 PLAIN = json.dumps(body(n=2)).encode()
 GOOD = b"%x\r\n%b\r\n0\r\n\r\n" % (len(PLAIN), PLAIN)
-"""A good body, in chunks."""
+"""A valid body in chunked encoding."""
 
 
 @of_http

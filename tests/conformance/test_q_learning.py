@@ -1,4 +1,4 @@
-"""Group Q: upstreams with `n` of their own, and finding out whether they have it."""
+"""Group Q: upstreams with `n` of their own, and how the gateway finds out whether they have it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ finding_out = settings(why="`n: auto` knows neither setting: it finds out")
 
 @pytest.fixture
 async def auto(upstream: FakeUpstream, start: Start) -> Scene:
-    """A scene whose gateway has to find out; the upstream ignores `n` until told otherwise."""
+    """A scene whose gateway has to find out; the upstream ignores `n` until its behaviour is changed."""
     scene = Scene(FANOUT, upstream, start)
     await scene.start(n="auto")
     return scene
@@ -109,7 +109,7 @@ async def test_Q6_a_refusal_teaches_only_what_then_succeeds(auto: Scene) -> None
 
 @finding_out
 async def test_R7_what_is_refused_above_the_slots_is_split(auto: Scene) -> None:
-    """llama.cpp names the width that it takes."""
+    """llama.cpp's refusal states the width that it accepts."""
     wide = b'{"error": {"code": 400, "message": "Field \'n\': Value must be between 1 <= value <= 2", "type": "x"}}'
     auto.does(n="native")
     auto.first_call_does(status=400, body=wide)
@@ -138,7 +138,7 @@ async def test_Q6_a_client_that_asks_for_usage_gets_it_or_is_told(scene: Scene) 
 @finding_out
 @pytest.mark.parametrize("status", [400, 422, 500, 501])
 async def test_Q6_n_is_refused_in_other_words(auto: Scene, status: int) -> None:
-    """llama.cpp says 500."""
+    """llama.cpp answers with 500."""
     refusal = b'{"error": {"code": 500, "message": "Only one completion choice is allowed", "type": "server_error"}}'
     auto.upstream.choose = lambda call: Behaviour(status=status, body=refusal) if call.body.get("n", 1) > 1 else None
     for _ in range(2):
@@ -198,7 +198,7 @@ async def test_Q4_prompt_lists_go_in_one_call(scene: Scene) -> None:
 @FORMS
 @pytest.mark.parametrize("n", ["ignore", "native", "refuse"])
 async def test_Q6_J2_prompts_are_not_mixed_up_meanwhile(auto: Scene, n: str, stream: bool) -> None:
-    """Two choices for two prompts of two choices each: the indices would not tell whose they are."""
+    """Two choices for two prompts with two choices each: the indices would not show to which prompt they belong."""
     auto.does(n=n)
     own = {index: ("a" if index < 2 else "b") + said(SEED + index % 2) for index in range(4)}
     for _ in range(2):
@@ -206,7 +206,7 @@ async def test_Q6_J2_prompts_are_not_mixed_up_meanwhile(auto: Scene, n: str, str
 
 
 def refuses_greedy_n(call: Seen) -> Behaviour | None:
-    """ms-swift, at whose default temperature nothing is drawn."""
+    """ms-swift, whose default temperature means greedy decoding."""
     message = "Greedy methods without beam search do not support `num_return_sequences` different than 1 (got 4)."
     body = json.dumps({"message": message, "object": "error"}).encode()
     greedy = call.body.get("n", 1) > 1 and not call.body.get("temperature")
@@ -225,20 +225,20 @@ async def test_Q6_A14_n_that_is_refused_for_the_servers_default_temperature(auto
 
 
 def breaks_streams_of_n(call: Seen) -> Behaviour | None:
-    """ms-swift, and LLaMA-Factory: the head of an answer, and no more."""
+    """ms-swift and LLaMA-Factory: the head of an answer, and nothing more."""
     several = call.body.get("stream") and call.body.get("n", 1) > 1
     return Behaviour(n="native", end_after=0, end="cut") if several else None
 
 
 def finishes_the_first_only(chunks: list[Any]) -> list[Any]:
-    """LiteLLM."""
+    """LiteLLM: only the first choice gets a finish_reason."""
     return [
         quirks.with_choice(c, finish_reason=None) if c["choices"] and c["choices"][0]["index"] else c for c in chunks
     ]
 
 
 def all_in_the_first(chunks: list[Any]) -> list[Any]:
-    """LiteLLM's legacy completions: the texts of all choices under one index."""
+    """LiteLLM's legacy completions: the texts of all choices have the same index."""
     return [quirks.with_choice(c, index=0) if c["choices"] else c for c in chunks]
 
 
@@ -261,14 +261,14 @@ async def test_Q6_streams_that_break_off_for_n_are_asked_for_one_by_one(auto: Sc
 async def test_Q6_streams_that_mix_choices_up_are_asked_for_one_by_one_from_then_on(auto: Scene, quirk: Any) -> None:
     auto.does(n="native", quirk=quirk)
     assert (await auto.whole(n=4)).texts == WIDE
-    await auto.send(n=4, stream=True)  # what came of this one is not to be mended
+    await auto.send(n=4, stream=True)  # this answer cannot be repaired
     auto.does(n="native", quirk=None)
     assert (await auto.stream(n=4)).texts == WIDE
     assert widths(auto)[-4:] == [None] * 4
 
 
 def refuses_lists(call: Seen) -> Behaviour | None:
-    """Ollama, as it words it."""
+    """Ollama, with its error message."""
     message = "json: cannot unmarshal array into Go struct field CompletionRequest.prompt of type string"
     body = json.dumps({"error": {"message": message, "type": "invalid_request_error", "param": None, "code": None}})
     listed = isinstance(call.body.get("prompt"), list)

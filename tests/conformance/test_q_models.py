@@ -1,4 +1,4 @@
-"""Group Q: routing by model, the merged list, and the names that metrics carry."""
+"""Group Q: routing by model, the merged model list, and the model names in metrics."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_Q1_a_server_that_cannot_give_its_list_now_has_the_models_that_it_
 
 @of_http
 async def test_Q1_a_name_without_a_tag_is_its_latest() -> None:
-    """Ollama lists llama3.2:latest and takes llama3.2."""
+    """Ollama lists llama3.2:latest and accepts llama3.2."""
     async with FakeUpstream(models=["a"]) as one, FakeUpstream(models=["llama3.2:latest"]) as other:
         upstreams = [{"name": name, "replicas": [at.url]} for name, at in (("one", one), ("other", other))]
         async with gateway_for({"upstreams": upstreams}) as gateway:
@@ -80,7 +80,7 @@ async def test_Q1_a_name_that_is_listed_as_it_is_comes_before_one_that_is_meant(
 @everywhere
 @pytest.mark.parametrize("path", [CHAT, "/v1/completions"])
 async def test_Q1_Q19_the_only_upstream_is_asked_for_names_that_it_does_not_list(scene: Scene, path: str) -> None:
-    """Some list other names than they take, or take any."""
+    """Some servers list other names than they accept, or accept any."""
     for _ in range(2):
         assert (await scene.whole(path, model="client-sent-name")).texts == scene.said
     assert {call.body["model"] for call in scene.calls} == {"client-sent-name"}

@@ -1,4 +1,4 @@
-"""Q3 and N6: where siblings share a prompt's cache, they are on one replica, and one call goes first."""
+"""Q3 and N6: if siblings share a prompt's cache, they are on one replica, and one call goes first."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def test_Q3_all_calls_on_one_replica(parallel: Any) -> None:
         async with gateway_for({"upstreams": [pair]}) as gateway:
             before = len(one.calls), len(other.calls)
             await gateway.ask(n=4)
-            # With one call at a time, whichever is free first takes the next.
+            # Calls are made one at a time, so the first free replica takes the next.
             assert min(len(one.calls) - before[0], len(other.calls) - before[1]) > 0, "without it the calls are spread"
 
 

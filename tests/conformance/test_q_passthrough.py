@@ -1,4 +1,4 @@
-"""Group Q: endpoints that go to an upstream as they are."""
+"""Group Q: endpoints that are forwarded to an upstream unchanged."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_Q8_multipart_goes_through_byte_by_byte(gateway: Gateway, upstream
 
 @of_http
 async def test_Q8_uploads_are_streamed(gateway: Gateway, upstream: FakeUpstream) -> None:
-    """The upstream sees the request before its body is complete."""
+    """The upstream gets the request before its body is complete."""
     go_on = asyncio.Event()
 
     async def slowly() -> AsyncIterator[bytes]:

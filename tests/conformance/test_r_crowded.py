@@ -1,4 +1,4 @@
-"""R11: a server that takes a few calls at once and turns further ones away, as an Ollama whose queue is full."""
+"""R11: a server that takes a few calls at once and refuses further ones, like an Ollama whose queue is full."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FULL = load("ollama", "busy").body
 
 
 class Room:
-    """A server's room for a few calls: those that it took, and how many it turned away."""
+    """A server's capacity for ROOM calls. taken: the calls that it took. refused: how many it refused."""
 
     def __init__(self, scene: Scene, code: int, hold: asyncio.Event) -> None:
         self.taken: list[Seen] = []
@@ -48,7 +48,7 @@ async def test_R11_calls_for_which_there_is_no_room_are_made_as_others_end(
     async with asyncio.TaskGroup() as group:
         asked = group.create_task(scene.either(stream, n=N))
         await scene.upstream.until(lambda: room.refused > N - ROOM)
-        await asyncio.sleep(0.3)  # longer than a pause
+        await asyncio.sleep(0.3)  # longer than the pause before a retry
         assert room.refused <= 2 * (N - ROOM), "each was tried again at most once, and then waits"
         hold.set()
     answer = asked.result()
@@ -67,7 +67,7 @@ async def test_R11_where_none_is_served_the_request_fails_at_once(scene: Scene) 
 
 @of_legs
 async def test_R11_a_request_that_comes_to_a_full_server_waits_for_its_turn(scene: Scene) -> None:
-    """One choice is not kept waiting by all of another request's, and asks once or twice."""
+    """A request for one choice does not wait for all choices of another request, and calls once or twice."""
     await scene.start(breaker=None)
     hold = asyncio.Event()
     room = Room(scene, 429, hold)

@@ -1,4 +1,4 @@
-"""Group R: what servers with `n` get wrong, mended; and what real ones answered, byte by byte."""
+"""Group R: faults of servers with `n` are repaired; and recorded answers of real servers, byte by byte."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def test_R5_tool_indices_that_carry_the_choice(scene: Scene) -> None:
 
 @settings(NATIVE, why="`n: fanout` is the way out")
 async def test_R6_one_seed_for_all_choices(scene: Scene) -> None:
-    """SGLang: equal answers are passed on as they are; fanned out they differ."""
+    """SGLang: equal answers are passed on as they are; with fan-out they differ."""
     scene.does(
         whole_quirk=lambda answer: {
             **answer,
@@ -85,11 +85,11 @@ async def test_R6_one_seed_for_all_choices(scene: Scene) -> None:
 # ---- recorded answers
 
 WITHOUT_N = ("transformers-serve", "mlx-lm", "ollama")
-"""Those of the recorded servers that ignore it."""
+"""The recorded servers that ignore `n`."""
 
 
 def taken() -> list[tuple[str, str]]:
-    """Recorded answers of status 200 to requests that nproxy takes and passes on as they are."""
+    """Recorded answers of status 200 to requests that nproxy accepts and passes on unchanged."""
     found = []
     for server in SERVERS:
         for name in names(server):
@@ -102,14 +102,14 @@ def taken() -> list[tuple[str, str]]:
 
 
 def asked(transcript: Transcript) -> dict[str, Any]:
-    """The recorded request; for servers of which only the answer was recorded, one that it may have answered."""
+    """The recorded request; if only the answer was recorded, a request that it may have answered."""
     plain = {"model": MODEL, "messages": [{"role": "user", "content": "Name a color."}]}
     fields: dict[str, Any] = json.loads(transcript.request) if transcript.request else plain
     return fields
 
 
 def texts_in(transcript: Transcript) -> dict[int, str]:
-    """What the server said per index, read as loosely as can be."""
+    """What the server said per index, parsed as leniently as possible."""
     texts: dict[int, str] = {}
     streamed = "event-stream" in transcript.content_type
     lines = transcript.body.splitlines() if streamed else [b"data: " + transcript.body]
@@ -122,7 +122,7 @@ def texts_in(transcript: Transcript) -> dict[int, str]:
 
 
 def tokens_in(transcript: Transcript) -> int | None:
-    """The completion tokens that the stream tells: the last count, or the sum where every choice has its own."""
+    """The completion tokens that the stream reports: the last count, or the sum if every choice has its own."""
     counts = [
         json.loads(line[6:])["usage"]["completion_tokens"]
         for line in transcript.body.splitlines()
@@ -140,7 +140,7 @@ async def test_R1_R3_D16_recorded_answers_come_out_whole(
     transcript = load(server, name)
     streamed = "event-stream" in transcript.content_type
     if segment and not streamed:
-        segment = 97  # a body in JSON form is read whole: a cut in many places shows as much as a cut in all
+        segment = 97  # a JSON body is read whole, so many cuts show as much as a cut after every byte
     scene.does(body=transcript.body, content_type=transcript.content_type, segment=segment)
     scene.upstream.models = [asked(transcript)["model"]]
     fields, said = asked(transcript), texts_in(transcript)

@@ -16,18 +16,18 @@ WIDE = {index: said(SEED + index) for index in range(N)}
 
 
 async def status(scene: Scene) -> Any:
-    """What /status says of the upstream."""
+    """What /status reports about the upstream."""
     (upstream,) = (await (await scene.gateway()).client.get("/status")).json()["upstreams"]
     return upstream
 
 
 async def learned(scene: Scene) -> dict[str, Any]:
-    """What /status says of the model."""
+    """What /status reports as learned about the model."""
     return dict((await status(scene))["learned"].get("fake-model", {}))
 
 
 async def together(scene: Scene, waiting: int, *streams: Any) -> list[Any]:
-    """Play streams of which one begins, and goes on once so many calls wait for it."""
+    """Play streams; the first call to stream goes on once so many other calls wait for it."""
     await scene.gateway()
     behaviour = scene.does(one_at_a_time=True, hold_after=1)
     async with asyncio.TaskGroup() as group:
@@ -76,7 +76,7 @@ async def test_R9_streams_of_several_clients(scene: Scene) -> None:
 
 @of_legs
 async def test_R9_what_the_client_has_read_is_not_said_twice(scene: Scene) -> None:
-    """The text of a completion begins with its first event: the request fails, and the next one goes one at a time."""
+    """A completion's text begins with its first event. So this request fails; the next makes one call at a time."""
     (answer,) = await together(scene, N - 1, scene.stream(COMPLETIONS, n=N))
     assert "`parallel: 1`" in answer.error["message"]
     assert "parallel" not in await learned(scene), "that it helps is not known yet"

@@ -1,4 +1,4 @@
-"""R4: a server whose whole answers count one choice only."""
+"""R4: a server whose JSON answers count one choice only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reader is no use if it takes everything: each of these faults it refuses."""
+"""The strict reader refuses each of these faults."""
 
 from __future__ import annotations
 

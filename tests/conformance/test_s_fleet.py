@@ -1,4 +1,4 @@
-"""S: several servers behind one gateway, of which some fail, break off or are drained: the client is served."""
+"""S: several servers behind one gateway, some of which fail, break off or are drained: the client gets its answer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.fakes.upstream import MODEL, FakeUpstream, Seen
 from tests.gateway.conftest import Gateway, envelope
 
 CALLS_ALONE: dict[str, Any] = {"health": {"interval": None}}
-"""Only calls show how a server fares."""
+"""There are no health checks; only calls show the state of a server."""
 ONE_FAILURE = {"in_a_row": 1, "open": 3600}
 
 
@@ -38,7 +38,7 @@ async def pair(scene: Scene, other: FakeUpstream, *, config: dict[str, Any] | No
 
 
 async def chain(scene: Scene, other: FakeUpstream) -> Gateway:
-    """Start the gateway with the other server as an upstream of its own, which the first one falls back to."""
+    """Start the gateway with the other server as an upstream of its own, to which the first one falls back."""
     n = "native" if scene.setting.native else "fanout"
     common = {**CALLS_ALONE, "n": n, "models": [MODEL], "retries": {"per_leg": 0}}
     first = {"name": "first", "replicas": [scene.upstream.url], "fallback": ["second"], **common}
@@ -47,17 +47,17 @@ async def chain(scene: Scene, other: FakeUpstream) -> Gateway:
 
 
 def again(call: Seen) -> bool:
-    """Whether it is not the first call of its leg."""
+    """Whether this is not the first call of its leg."""
     return "-r" in call.headers["x-request-id"][-4:]
 
 
 def at_first(first: Behaviour, then: Behaviour | None = None) -> Callable[[Seen], Behaviour | None]:
-    """Answer the first call of each leg so, wherever it goes, and further ones otherwise."""
+    """Answer the first call of each leg with `first`, at whichever server, and later calls with `then`."""
     return lambda call: then if again(call) else first
 
 
 def broken_off(scene: Scene) -> Behaviour:
-    """Says two words of a choice, or one and a half where there are several, and is gone."""
+    """Sends two words of a choice, or one and a half if the call has several choices, and breaks off."""
     return scene.behaviour(end_after=2 * (scene.n if scene.setting.native else 1) + 1)
 
 

@@ -1,4 +1,4 @@
-"""The page that lists the rows is complete and fresh."""
+"""docs/conformance.md is complete and up to date."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_every_test_says_where_it_runs() -> None:
 
 @pytest.mark.parametrize("row", [row for row in data().rows if row[0] in IN_EVERY_SETTING])
 def test_streams_usage_errors_and_bytes_hold_everywhere(row: str) -> None:
-    """A row of these groups runs in all settings, or its tests say why not."""
+    """A row of these groups runs in all settings, or its tests state why not."""
     applied = [test.applies for test in TESTS if row in test.rows and test.applies is not None]
     names = {name for one in applied for name in one.names}
     assert names == {setting.name for setting in EVERY} or any(one.why for one in applied)

@@ -1,8 +1,8 @@
-"""One request played from end to end without sockets, everything about it drawn: bytes in, bytes out, no time.
+"""Plays one random request from end to end without sockets and without time: bytes in, bytes out.
 
-`play(rng)` draws a request, what its upstream does wrong, how the bytes are cut and in which order they come, and
-reads what the client would read. It raises for a wrong index, a lost token, a doubled role, usage counted twice, or an
-end that does not come.
+`play(rng)` draws a request, what its upstream does wrong, how the bytes are cut and in which order they come, and reads
+what the client would read. It raises Misread for a wrong index, a lost token, a second role, usage counted twice, or a
+missing end.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Client:
 
 
 def play(rng: Random) -> None:
-    """Play one request; raises Misread."""
+    """Play one request. Raises Misread."""
     drawn = draw_request(rng)
     names = Names("own", 1_700_000_000, "m")
     settings = ConductSettings(
@@ -93,7 +93,7 @@ def play(rng: Random) -> None:
 def next_events(
     rng: Random, drawn: Drawn, client: Client, going: dict[int, tuple[OpenLeg, Iterator[list[Event]]]]
 ) -> list[Event]:
-    """What happens next: some calls say something, or a timer runs out."""
+    """The next events: some calls send something, or a timer fires."""
     for number, opened in client.calls.items():
         if number not in going or going[number][0] is not opened:
             going[number] = opened, answer_of(rng, drawn, opened)
@@ -116,7 +116,7 @@ def next_events(
 
 
 def judge(drawn: Drawn, client: Client, *, relayed: bool) -> None:
-    """Read what came, and hold it against what was said."""
+    """Read what came, and compare it with what was said."""
     request = drawn.request
     echoed = ["p:", "q:"] if request.prompts > 1 else [""]
     expected = [
@@ -154,7 +154,7 @@ def judge(drawn: Drawn, client: Client, *, relayed: bool) -> None:
 
 
 def check_logprobs(reading: Reading | Whole) -> None:
-    """Every token stands beside its text."""
+    """Check that every token comes with its text."""
     if isinstance(reading, Whole):
         for choice in reading.choices:
             told = "".join(entry["token"] for entry in choice["logprobs"]["content"])
@@ -169,7 +169,7 @@ def check_logprobs(reading: Reading | Whole) -> None:
 
 
 def check_usage(drawn: Drawn, reading: Reading | Whole) -> None:
-    """The prompt once, and every token once, unless some call told nothing."""
+    """Check that the prompt and every token are counted once, unless a call reported no usage."""
     request = drawn.request
     if request.stream and not request.include_usage:
         return

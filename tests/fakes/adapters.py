@@ -1,4 +1,4 @@
-"""LoRA adapters with random halves, in the files that PEFT writes."""
+"""LoRA adapters with random weights, in the files that PEFT writes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 def write_adapter(
     folder: Path, model: torch.nn.Module, modules: Sequence[str], seed: int, *, rank: int = 4, **settings: Any
 ) -> None:
-    """An adapter for some modules of a model of transformers'."""
+    """Write an adapter for some modules of a transformers model."""
     torch.manual_seed(seed)
     tensors = {}
     for name in modules:

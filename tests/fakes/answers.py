@@ -11,7 +11,7 @@ PROMPT_TOKENS = 5
 
 
 class Answer:
-    """The answer to one call of this body. Choice j of a call with seed s says `pieces(s + j)`."""
+    """The answer to one call with this body. Choice j of a call with seed s says `pieces(s + j)`."""
 
     def __init__(self, behaviour: Behaviour, body: Mapping[str, Any], *, chat: bool, id: str) -> None:
         self.behaviour = behaviour
@@ -46,7 +46,7 @@ class Answer:
         return self.behaviour.whole_quirk(answer) if self.behaviour.whole_quirk is not None else answer
 
     def chunks(self) -> list[Any]:
-        """The answer as a stream: one choice in each chunk, the choices taking turns."""
+        """The answer as a stream: one choice in each chunk, the choices in turn."""
         chunks = []
         if self.chat and self.behaviour.role:
             for index in range(len(self.seeds)):
@@ -67,7 +67,7 @@ class Answer:
         return self.behaviour.quirk(chunks) if self.behaviour.quirk is not None else chunks
 
     def usage(self) -> dict[str, Any]:
-        """One prompt, and a token for every piece."""
+        """The usage: PROMPT_TOKENS for the prompt, and a token for every piece."""
         if callable(self.behaviour.usage):
             return self.behaviour.usage(self.seeds)
         completion = sum(len(self.behaviour.pieces(seed)) for seed in self.seeds)
@@ -91,7 +91,7 @@ class Answer:
         return {**self.top, "object": kind, "choices": [choice]}
 
     def _logprobs(self, tokens: list[str], *, echoed: bool) -> dict[str, Any] | None:
-        """A log probability for each piece; those of legacy streams begin to count offsets anew in each chunk."""
+        """A log probability for each piece. In legacy streams, the offsets start at 0 in each chunk."""
         if not self.logprobs:
             return None
         if self.chat:
@@ -113,7 +113,7 @@ def _text(pieces: Sequence[Piece]) -> str:
 
 
 def _folded(pieces: Sequence[Piece]) -> dict[str, Any]:
-    """The message that these deltas make, as a server would put it together."""
+    """The message that these deltas add up to, as a server would assemble it."""
     message: dict[str, Any] = {}
     calls: dict[int, dict[str, Any]] = {}
     for piece in pieces:

@@ -3,9 +3,9 @@
     async with ChaosProxy(host, port, lambda number: RESET if number == 0 else CLEAN) as proxy:
         ...                                  # connect to proxy.port
 
-What befalls a connection is one `Fault`, chosen by the connection's number, from 0. `drawn(seed, shares)` chooses by
-chance, the same for the same seed. A fault strikes once `after` bytes of the answer have passed; what stands before it
-has left by then. `refuse` closes the listener and `listen` opens it again on the same port; `cut` breaks what is open.
+Each connection has one `Fault`, chosen by the connection's number, from 0. `drawn(seed, shares)` chooses at random, but
+the same for the same seed. A fault begins once `after` bytes of the answer have passed; these have left by then.
+`refuse` closes the listener, and `listen` opens it again on the same port; `cut` resets the open connections.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _EVENT = b"data: {"
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What befalls one connection.
+    """What happens to one connection.
 
-    delay: the answer's bytes wait `seconds`, each segment anew. reset: an RST. fin: the connection ends both ways.
-    half-close: the answer ends, and requests are still taken. stall: nothing more comes, and nothing ends before
-    requests do. drip: the answer comes byte by byte, `seconds` apart. garble: the next event is no JSON any more; its
-    length stays as it is. black hole: the connection is accepted, and nothing is passed on. limit: at most `rate` bytes
-    a second.
+    delay: each segment of the answer waits `seconds`. reset: an RST. fin: the connection is closed in both directions.
+    half-close: the answer ends, but requests are still taken. stall: nothing more comes, and the answer does not end
+    until the requests do. drip: the answer comes byte by byte, `seconds` apart. garble: the next event is not JSON any
+    more; its length stays the same. black hole: the connection is accepted, and nothing is passed on. limit: at most
+    `rate` bytes a second.
     """
 
     kind: Kind = "clean"
@@ -47,7 +47,7 @@ Choose = Callable[[int], Fault]
 
 
 def drawn(seed: int, shares: Mapping[Fault, float], within: int) -> Choose:
-    """Choose by chance: each fault befalls its share of the connections, within so many bytes behind its `after`."""
+    """Choose at random: each fault hits its share of the connections, within so many bytes after its `after`."""
 
     def choose(number: int) -> Fault:
         draw = random.Random(f"{seed} {number}")
@@ -58,7 +58,7 @@ def drawn(seed: int, shares: Mapping[Fault, float], within: int) -> Choose:
 
 
 class ChaosProxy:
-    """See the module. suffered: how many connections met each kind of fault that struck. open: connections now."""
+    """See the module. suffered: how many connections each kind of fault has hit. open: number of open connections."""
 
     def __init__(self, host: str, port: int, choose: Choose = lambda number: CLEAN, *, listen_on: int = 0) -> None:
         self.choose = choose
@@ -71,7 +71,7 @@ class ChaosProxy:
 
     @property
     def url(self) -> str:
-        """The base URL where an OpenAI server is behind it."""
+        """The base URL, if an OpenAI server is behind the proxy."""
         return f"http://127.0.0.1:{self.port}/v1"
 
     @property
@@ -84,25 +84,25 @@ class ChaosProxy:
 
     async def __aexit__(self, *_: object) -> None:
         await self.refuse()
-        await asyncio.sleep(0)  # what was just accepted begins
+        await asyncio.sleep(0)  # connections that were just accepted begin
         while tasks := tuple(self._open):
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def listen(self) -> None:
-        """Take connections; the first time on a free port, then on the same one."""
+        """Accept connections; the first time on a free port, later on the same one."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, backlog=4096)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def refuse(self) -> None:
-        """Refuse connections from now on; those that are open go on."""
+        """Refuse new connections; open ones go on."""
         if self._server is not None:
             self._server.close()
             self._server = None
 
     def cut(self) -> None:
-        """Reset every connection that is open."""
+        """Reset every open connection."""
         for writer in tuple(self._open.values()):
             _reset(writer)
 
@@ -111,11 +111,11 @@ class ChaosProxy:
         assert task is not None
         self._open[task] = writer
         number, self.connections = self.connections, self.connections + 1
-        writer.transport.set_write_buffer_limits(0)  # what was written has left when `drain` returns
+        writer.transport.set_write_buffer_limits(0)  # so that `drain` returns only when everything has left
         try:
             await self._pass(self.choose(number), reader, writer)
         except (OSError, asyncio.CancelledError):
-            pass  # a side is gone, or the proxy is
+            pass  # one side is gone, or the proxy is
         finally:
             writer.close()
             del self._open[task]
@@ -131,29 +131,29 @@ class ChaosProxy:
                 up = ways.create_task(_copy(reader, server_writer))
                 ways.create_task(self._down(fault, server_reader, writer, up))
         except* (OSError, RuntimeError):
-            pass  # a side was reset; what uvloop raises of its closed transports is a RuntimeError
+            pass  # one side was reset; uvloop raises RuntimeError for closed transports
         finally:
             server_writer.transport.abort()
 
     async def _down(
         self, fault: Fault, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, up: asyncio.Task[None]
     ) -> None:
-        """Pass on the answer, and the fault with it. The requests' way ends where the connection does."""
+        """Pass on the answer up to the fault, then apply that. The requests' direction ends with the connection."""
         passed = 0
         while passed < fault.after and (data := await reader.read(min(_SIZE, fault.after - passed))):
             writer.write(data)
             await writer.drain()
             passed += len(data)
         if fault.kind != "clean" and passed == fault.after and await self._strike(fault, reader, writer):
-            return  # the requests' way goes on until their side ends it
+            return  # the requests' direction goes on until the client ends it
         if not writer.transport.is_closing():
             await _copy(reader, writer)
         up.cancel()
 
     async def _strike(self, fault: Fault, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Do what the fault says; gives whether the answer's way is over while the connection is not."""
+        """Apply the fault; return whether the answer is over while the connection is not."""
         if fault.kind in ("reset", "fin", "half-close", "stall") and not await reader.read(1):
-            return False  # the answer was over
+            return False  # the answer was over already
         self._strikes(fault)
         match fault.kind:
             case "reset":
@@ -176,16 +176,16 @@ class ChaosProxy:
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Pass on until the end, and the end."""
+    """Copy until the end, and pass on the end."""
     while data := await reader.read(_SIZE):
         writer.write(data)
         await writer.drain()
-    if not writer.transport.is_closing():  # uvloop's raises when it is
+    if not writer.transport.is_closing():  # uvloop raises if it is closing
         writer.write_eof()
 
 
 async def _slowly(fault: Fault, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Pass on the rest by and by."""
+    """Pass on the rest slowly."""
     while data := await reader.read(1 if fault.kind == "drip" else _SIZE):
         await asyncio.sleep(len(data) / fault.rate if fault.kind == "limit" else fault.seconds)
         writer.write(data)
@@ -193,7 +193,7 @@ async def _slowly(fault: Fault, reader: asyncio.StreamReader, writer: asyncio.St
 
 
 async def _garble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Spoil the next event that begins; a NUL where its JSON begins is JSON nowhere."""
+    """Spoil the next event that begins: a NUL at the beginning of its JSON is never valid."""
     held = b""
     while data := await reader.read(_SIZE):
         held += data

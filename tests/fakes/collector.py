@@ -1,8 +1,8 @@
-"""A collector of traces: a real HTTP server on loopback that takes OTLP as protobuf, as OpenTelemetry's own does.
+"""A trace collector: a real HTTP server on loopback that accepts OTLP as protobuf, like OpenTelemetry's own.
 
 async with Collector() as collector:
     ...                                  # telemetry: {otlp_endpoint: collector.url}
-collector.spans                          # what came, decoded
+collector.spans                          # the received spans, decoded
 """
 
 from __future__ import annotations
@@ -28,39 +28,50 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
 @dataclass(frozen=True)
 class Span:
-    """A span as it came. kind: SERVER or CLIENT. events, links: names, or ids of spans, with their attributes."""
+    """A span as it was received."""
 
     name: str
     kind: str
+    """SERVER or CLIENT."""
     trace_id: str
     id: str
     parent: str
     state: str
+    """The trace state."""
     attributes: Mapping[str, Any]
     events: list[tuple[str, Mapping[str, Any]]]
+    """Names with attributes."""
     links: list[str]
+    """Ids of spans."""
     failed: bool
     seconds: float
     resource: Mapping[str, Any]
 
     def event(self, name: str) -> Mapping[str, Any]:
-        """The attributes of its only event of this name."""
+        """The attributes of its only event with this name."""
         (found,) = [attributes for told, attributes in self.events if told == name]
         return found
 
 
 @dataclass
 class Collector:
-    """hold: answers wait for it. status: of its answers. rejects: so many spans of each export. headers: of each."""
+    """The collector. Tests set the first three fields; the others hold what it received."""
 
     hold: asyncio.Event | None = None
+    """Answers wait for this event."""
     status: int = 200
+    """Status of its answers."""
     rejects: int = 0
+    """It rejects so many spans of each export."""
     spans: list[Span] = field(default_factory=list)
     raw: list[bytes] = field(default_factory=list)
+    """Bodies of the exports, decompressed."""
     headers: list[Mapping[str, str]] = field(default_factory=list)
+    """Headers of each export."""
     targets: list[str] = field(default_factory=list)
+    """Method and path of each export."""
     asked: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once an export has arrived."""
     url: str = ""
 
     async def __aenter__(self) -> Self:
@@ -77,7 +88,7 @@ class Collector:
 
     @property
     def server(self) -> Span:
-        """The only span of a request."""
+        """The only span of kind SERVER."""
         (span,) = [span for span in self.spans if span.kind == "SERVER"]
         return span
 

@@ -1,4 +1,4 @@
-"""The fakes run on asyncio's own loop and on the gateway's: their transports differ."""
+"""The fakes are tested on asyncio's own loop and on the gateway's: their transports differ."""
 
 from __future__ import annotations
 

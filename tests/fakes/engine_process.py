@@ -1,8 +1,8 @@
-"""A process that behaves as an engine does towards its supervisor, and misbehaves where told to.
+"""A process that behaves towards its supervisor like an engine, and misbehaves if told to.
 
-It appends its process id to --lives at each start, answers GET /health on the Unix socket, and ends
-with its standard input. `fail-first` ends before it is ready, `deaf` ignores SIGTERM, `parent` has a
-child of its own, whose id it writes to --lives as well. `ill` answers 200 once, then 503 in its first life.
+It appends its process id to --lives at each start, answers GET /health on the Unix socket, and ends when its standard
+input does. `fail-first` ends before it is ready, `deaf` ignores SIGTERM, `parent` has a child process, whose id it also
+writes to --lives. In its first life, `ill` answers 200 once, then 503.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class Health(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.send_response(next(self.statuses) if self.path == "/health" else 404)
         self.send_header("content-length", "0")
-        with contextlib.suppress(BrokenPipeError):  # who asked has not waited
+        with contextlib.suppress(BrokenPipeError):  # the client has not waited
             self.end_headers()
 
     def address_string(self) -> str:
         return "unix"
 
     def log_message(self, *_: object) -> None:
-        """A log line per request would only be noise."""
+        """Log nothing."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""A runner without a model that overlaps: steps are carried out in order, but later than they are submitted."""
+"""A runner without a model that overlaps: steps run in order, but later than they are submitted."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from tests.fakes.runner import HashRunner, ready
 
 
 class LateRunner(HashRunner):
-    """Batches lie here until one's result is asked for or, as a device may be faster than its host, until `early` says
-    of one, by its number from 0, that it runs as it is submitted.
+    """Batches wait here until a result is requested, unless they run at once when they are submitted.
 
-    A row without a token gets what the batch before drew for it, here alone. given: the batches as they were submitted.
-    calls: ("submit" or "result", number), in order. refusing, failing_late: numbers of batches that are not taken, and
-    of those that fail when they run; what one of these should have written and drawn is nonsense. between: called
-    before anything is done with a batch, when the scheduler has given it out or waits for it.
+    The latter may happen, as a device may be faster than its host: `early` says it of a batch, by its number from 0. A
+    row without a token gets the token that the previous batch drew for it; only this runner knows it.
+
+    given: the batches as they were submitted. calls: ("submit" or "result", number), in order. refusing: numbers of
+    batches that are refused. failing_late: numbers of batches that fail when they run; what they write and draw is
+    nonsense. between: called at the beginning of `submit` and `result`, after the scheduler has issued the batch or
+    while it waits for it.
     """
 
     overlaps = True
@@ -33,11 +35,11 @@ class LateRunner(HashRunner):
         self.between: Callable[[], None] = lambda: None
         self._early = early
         self._waiting: list[tuple[int, Batch]] = []
-        self._drawn: dict[int, int] = {}  # by sequence, of the batch that ran last
-        self._outputs: dict[int, StepOutput | None] = {}  # None for one that failed
+        self._drawn: dict[int, int] = {}  # by sequence, in the batch that ran last
+        self._outputs: dict[int, StepOutput | None] = {}  # None for a batch that failed
 
     def submit(self, batch: Batch) -> Pending:  # type: ignore[override]
-        """Take a batch; at most two may be under way."""
+        """Take a batch; at most two may be unfinished."""
         number = len(self.given)
         self.given.append(batch)
         self.calls.append(("submit", number))
@@ -51,7 +53,7 @@ class LateRunner(HashRunner):
         return _Late(self, number)
 
     def result(self, number: int) -> StepOutput:
-        """What the oldest batch under way gave."""
+        """The result of the oldest unfinished batch."""
         self.calls.append(("result", number))
         self.between()
         self._run(number)

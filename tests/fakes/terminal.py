@@ -1,4 +1,4 @@
-"""A program at a real terminal: a pty that leads its session, so that Ctrl-C reaches it as from a keyboard."""
+"""Runs a program at a real terminal: a pty whose session it leads, so that Ctrl-C reaches it as from a keyboard."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ESCAPES = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]|\x1b[()][A-Z0-9]|\x1b[=>]")
 
 @dataclass(slots=True)
 class Terminal:
-    """What the program wrote, and a keyboard. raw: as it came, escapes and all."""
+    """The program's output, and a keyboard. raw: the output as it came, with escape sequences."""
 
     process: asyncio.subprocess.Process
     _fd: int
@@ -31,7 +31,7 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """What was written, without escapes: every frame of what is drawn anew, one below the other."""
+        """The output without escape sequences: every redrawn frame, one below the other."""
         return _ESCAPES.sub(b"", bytes(self.raw)).decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
 
     def type(self, keys: str) -> None:
@@ -39,7 +39,7 @@ class Terminal:
         os.write(self._fd, keys.encode())
 
     async def until(self, wanted: str | Callable[[str], bool], seconds: float = 60.0) -> str:
-        """Wait until the text holds this, or is as this wants it; gives the text. Fails with what there is instead."""
+        """Wait until the text contains or satisfies `wanted`; return the text. After `seconds`, fails with the text."""
         holds = (lambda text: wanted in text) if isinstance(wanted, str) else wanted
         try:
             async with asyncio.timeout(seconds):
@@ -51,26 +51,26 @@ class Terminal:
         return self.text
 
     async def ended(self, seconds: float = 60.0) -> int:
-        """Wait for the end; gives the exit code."""
+        """Wait for the end; return the exit code."""
         async with asyncio.timeout(seconds):
             return await self.process.wait()
 
     def read(self) -> None:
-        """Take what the program wrote; the loop calls it."""
+        """Take what the program wrote. Called by the event loop."""
         with contextlib.suppress(OSError):  # the other side is closed: the program has ended
             self.raw += os.read(self._fd, 65536)
         self._news.set()
 
 
 def _at_a_terminal() -> None:
-    """In the new process: it leads its session, and Ctrl-C works, though tests run in the background may ignore it."""
+    """Runs in the new process: it leads its session, and Ctrl-C works even if tests run in the background ignore it."""
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @asynccontextmanager
 async def terminal(*argv: str, columns: int = 120, lines: int = 40, **environ: str) -> AsyncIterator[Terminal]:
-    """Run a program at a terminal of this size; it is killed where it has not ended by then."""
+    """Run a program at a terminal of this size. It is killed if it has not ended when the block is left."""
     ours, its = os.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
     kept = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
@@ -98,5 +98,5 @@ async def terminal(*argv: str, columns: int = 120, lines: int = 40, **environ: s
 
 
 def nproxy(*words: str) -> tuple[str, ...]:
-    """The words that start `nproxy` from this environment."""
+    """The command that starts `nproxy` from this environment."""
     return (sys.executable, "-m", "nproxy", *words)

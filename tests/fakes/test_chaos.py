@@ -1,4 +1,4 @@
-"""The chaos proxy: each fault as a plain TCP client meets it."""
+"""The chaos proxy: each fault as a plain TCP client sees it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.fakes.upstream import raw_server
 
 ANSWER = b"head\r\n" + b'data: {"a": 1}\n\n' * 20
 SECONDS = 10.0
-"""How long a test waits for what must come; nothing passes or fails by how soon it does."""
+"""How long a test waits for what must come. No result depends on how soon it comes."""
 
 
 @asynccontextmanager
 async def answering(choose: Choose) -> AsyncIterator[ChaosProxy]:
-    """A proxy of a server that answers each line with ANSWER, and ends when requests do."""
+    """A proxy in front of a server that answers each line with ANSWER, and ends when the requests do."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while await reader.readline():
@@ -34,7 +34,7 @@ def port_of(url: str) -> int:
 
 
 async def ask(proxy: ChaosProxy, *, ends: bool = True) -> tuple[bytes, str]:
-    """Ask one line; gives what came, and whether then an end, a reset or nothing did. ends: ours end behind it."""
+    """Send one line; return what came, and if then an end, a reset or nothing did. ends: end the requests after it."""
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
     came = bytearray()
     try:

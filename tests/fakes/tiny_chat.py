@@ -1,7 +1,7 @@
-"""A whole chat model of a few kilobytes: random weights, a token for each byte, and the marks of Hermes and Qwen3.
+"""A complete chat model of a few kilobytes: random weights, a token for each byte, and the marks of Hermes and Qwen3.
 
-What it says is noise, and that is the use of it: split characters, long answers, nothing learned. Who needs a word
-or a call from it holds it to a grammar, or to some of its tokens.
+It says noise, which is useful: split characters, long answers, nothing learned. A test that needs a certain word or
+call from it restricts it by a grammar, or to some of its tokens.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TEMPLATE = """\
 
 
 def tokenizer() -> tokenizers.Tokenizer:
-    """A token per byte behind the special ones and the marks."""
+    """A tokenizer with a token for each byte, after the special tokens and the marks."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: number for number, token in enumerate([*SPECIAL, *MARKS, *letters])}
     made = tokenizers.Tokenizer(BPE(vocab=vocabulary, merges=[]))
@@ -51,7 +51,7 @@ def tokenizer() -> tokenizers.Tokenizer:
 
 
 def save(folder: Path, context: int = 2048, kind: str = "llama", **settings: Any) -> Path:
-    """Write the model, of transformers' kind, to a folder as a Hugging Face checkpoint with tokenizer and template."""
+    """Write the model, of a transformers kind, to a folder as a Hugging Face checkpoint with tokenizer and template."""
     made = tokenizer()
     settings |= {"bos_token_id": 0, "eos_token_id": END, "max_position_embeddings": context}
     tiny_models.save(folder, kind, vocab_size=made.get_vocab_size(), **settings)
@@ -62,6 +62,6 @@ def save(folder: Path, context: int = 2048, kind: str = "llama", **settings: Any
 
 
 def tokens(text: str) -> list[int]:
-    """The tokens of a text without special ones."""
+    """The tokens of a text, without special tokens."""
     ids: list[int] = tokenizer().encode(text).ids
     return ids

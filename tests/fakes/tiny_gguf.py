@@ -42,7 +42,7 @@ def write_gguf(
     kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
     **extra: Any,
 ) -> None:
-    """Write a model as llama.cpp's converter does: its names, and for `llama` its order of query and key rows."""
+    """Write a model as llama.cpp's converter does: with its names, and for some its order of query and key rows."""
     config = model.config
     writer = gguf.GGUFWriter(path, arch)
     writer.add_context_length(config.max_position_embeddings)

@@ -1,4 +1,4 @@
-"""Small models with random weights, written by transformers as real checkpoints are; and a way to score with ours."""
+"""Small models with random weights, saved by transformers like real checkpoints, and a way to score with the engine."""
 
 from __future__ import annotations
 
@@ -33,33 +33,33 @@ SIZES: dict[str, Any] = {
 
 
 def make(kind: str = "llama", **settings: Any) -> PreTrainedModel:
-    """A model of transformers' kind with the same random weights every time, biases and norms included."""
+    """A model of a transformers kind with the same random weights every time, including biases and norms."""
     torch.manual_seed(11)
     config = CONFIG_MAPPING[kind](**(SIZES | settings))
     model: PreTrainedModel = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     with torch.no_grad():
         for parameter in model.parameters():
-            # Larger than transformers' own start, so that attention is sharp and a wrong order shows.
+            # Larger than transformers' initial values, so that attention is sharp and a wrong order shows.
             parameter.copy_(torch.randn_like(parameter) * 0.15 + (1.0 if parameter.ndim == 1 else 0.0))
     return model
 
 
 def save(folder: Path, kind: str = "llama", *, shard: str = "1GB", **settings: Any) -> PreTrainedModel:
-    """Write such a model to a folder as safetensors and return it."""
+    """Write such a model to a folder as safetensors, and return it."""
     model = make(kind, **settings)
     model.save_pretrained(folder, max_shard_size=shard)
     return model
 
 
 def reference_logits(model: PreTrainedModel, tokens: list[int]) -> torch.Tensor:
-    """transformers' logits of every position, [T, V] float32."""
+    """The logits of transformers for every position, [T, V] float32."""
     with torch.no_grad():
         logits: torch.Tensor = model(torch.tensor([tokens])).logits[0].float()
     return logits
 
 
 class Scorer:
-    """One loaded model with a cache: the model part of the engine without sampling."""
+    """One loaded model with a KV cache: the model part of the engine, without sampling."""
 
     def __init__(self, path: Path, *, dtype: torch.dtype = torch.float32, blocks: int = 64, block_size: int = BLOCK):
         self.decoder = load_model(path, dtype, None)
@@ -67,7 +67,7 @@ class Scorer:
         self.attention = Attention(self.decoder.attention, self.cache)
 
     def logits(self, batch: Batch) -> torch.Tensor:
-        """Logits of every token of the batch, chunks' tokens first, then the rows'; [T, V] float32."""
+        """Logits of every token of the batch, first those of the chunks, then those of the rows; [T, V] float32."""
         tokens = [token for chunk in batch.chunks for token in chunk.tokens] + [row.token for row in batch.rows]
         positions = [p for chunk in batch.chunks for p in range(chunk.start, chunk.start + len(chunk.tokens))]
         positions += [row.position for row in batch.rows]
@@ -79,5 +79,5 @@ class Scorer:
             return self.decoder.logits(x).float()
 
     def prompt(self, tokens: list[int], blocks: tuple[int, ...], start: int = 0) -> torch.Tensor:
-        """Logits of a chunk that begins at `start`."""
+        """Logits of a chunk that begins at position `start`."""
         return self.logits(Batch(chunks=(Chunk(0, tuple(tokens), start, blocks),)))

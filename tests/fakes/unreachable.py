@@ -1,4 +1,4 @@
-"""An address where connections neither come about nor are refused, as where a machine is gone."""
+"""An address where connections are neither established nor refused, as if the machine were gone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 
 @contextmanager
 def says_nothing(host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
-    """A listener whose backlog is full, which answers no SYN; yields its base URL."""
+    """Open a listener whose backlog is full, so that it answers no SYN; yield its base URL."""
     with ExitStack() as stack:
         listener, filler, extra = (stack.enter_context(socket.socket()) for _ in range(3))
         listener.bind((host, port))

@@ -1,13 +1,13 @@
-"""A scripted upstream: a real HTTP server on loopback that can misbehave at will and records what it saw.
+"""A scripted upstream: a real HTTP server on loopback that can misbehave, and records what it saw.
 
     async with FakeUpstream(Behaviour(n="native")) as upstream:
         ...                                  # point the gateway at upstream.url
         assert len(upstream.calls) == 1
 
-`upstream.behaviour` is how generation calls are answered; `upstream.script(b0, b1, ...)` takes precedence for the next
-calls, one each; `upstream.choose = lambda call: Behaviour(...) or None` decides by what was sent. What it saw:
-`calls` (POSTs to the two generation endpoints), `requests` (everything), `most_at_once`, `open_calls`, `waiting`. Await
-`upstream.until(lambda: condition)` instead of sleeping: it is checked whenever something happens.
+`upstream.behaviour` says how generation calls are answered. `upstream.script(b0, b1, ...)` takes precedence for the
+next calls, one each. `upstream.choose = lambda call: Behaviour(...) or None` decides by what was sent. It records
+`calls` (POSTs to the two generation endpoints), `requests` (everything), `most_at_once`, `open_calls` and `waiting`.
+Await `upstream.until(lambda: condition)` instead of sleeping: the condition is checked whenever something happens.
 
 Answers are made from the seed: choice j of a call with seed s says `words(s + j)`, so equal seeds give equal texts.
 """
@@ -39,8 +39,9 @@ __all__ = ["MODEL", "Behaviour", "FakeUpstream", "Seen", "at_once", "raw_server"
 _T = TypeVar("_T")
 
 BACKLOG = 4096
-"""Connections that may wait to be accepted. Tests open hundreds at once from the same event loop, and what finds no
-room is tried again by the kernel after a second, then two, until the gateway gives the connection up."""
+"""Connections that may wait to be accepted. Tests open hundreds at once from the same event loop. The kernel retries a
+connection that finds no room after one second, then after two, until the gateway gives it up.
+"""
 
 
 @dataclass
@@ -53,8 +54,8 @@ class Seen:
     raw: bytes
     opened: float
     closed: float | None = None
-    sent: int = 0  # bytes of a stream that the socket has taken
-    cancelled: bool = False  # the other side closed the connection before the answer was complete
+    sent: int = 0  # bytes of a stream that were passed to the socket
+    cancelled: bool = False  # the client closed the connection before the answer was complete
 
     @property
     def body(self) -> Any:
@@ -66,7 +67,7 @@ class Seen:
 
 
 class FakeUpstream:
-    """See the module. `models`: the ids of its list, which `list_fails` answers with a 500. `unix`: listen there."""
+    """See the module. models: the ids in its list. list_fails: the list is a 500. unix: a socket to listen on."""
 
     def __init__(
         self,
@@ -87,7 +88,7 @@ class FakeUpstream:
         self.choose: Callable[[Seen], Behaviour | None] | None = None
         self.requests: list[Seen] = []
         self.most_at_once = 0
-        self.waiting = 0  # calls that wait for another to end
+        self.waiting = 0  # calls that wait for another one to end
         self._turn = asyncio.Lock()
         self.connections = 0
         self._scripted: list[Behaviour] = []
@@ -98,7 +99,7 @@ class FakeUpstream:
 
     @property
     def url(self) -> str:
-        """What a gateway is configured with."""
+        """The URL for a gateway's configuration."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"unix:{self.unix}" if self.unix else f"http://{host}:{self.port}/v1"
 
@@ -111,11 +112,11 @@ class FakeUpstream:
         return [seen for seen in self.calls if seen.closed is None]
 
     def script(self, *behaviours: Behaviour) -> None:
-        """Answer the next calls so, one each; then `choose` and `behaviour` hold again."""
+        """Answer the next calls like this, one each; then `choose` and `behaviour` apply again."""
         self._scripted.extend(behaviours)
 
     async def until(self, condition: Callable[[], bool], seconds: float = 5.0) -> None:
-        """Wait until the condition holds; fails with TimeoutError."""
+        """Wait until the condition holds. Raises TimeoutError."""
         async with asyncio.timeout(seconds):
             while not condition():
                 await self._pulse.wait()
@@ -132,7 +133,7 @@ class FakeUpstream:
         if self.unix:
             self._server = await loop.create_unix_server(connection, self.unix, backlog=BACKLOG)
         else:
-            self.port = self.port or free_port()  # nobody else gets it while the server is stopped
+            self.port = self.port or free_port()  # no other process gets it while the server is stopped
             self._server = await loop.create_server(connection, self.host, self.port, ssl=self.tls, backlog=BACKLOG)
         return self
 
@@ -140,10 +141,10 @@ class FakeUpstream:
         await self.stop()
 
     async def stop(self) -> None:
-        """Close the port and every connection; `async with` may start it again on the same port."""
+        """Close the port and every connection; `async with` may start the server again on the same port."""
         assert self._server is not None and self._http is not None
         self._server.close()
-        self._http.pre_shutdown()  # idle connections need no waiting for
+        self._http.pre_shutdown()  # so that shutdown does not wait for idle connections
         await self._http.shutdown(0.1)
         await self._server.wait_closed()
 
@@ -243,7 +244,7 @@ class FakeUpstream:
                     await response.write_eof()
                     return response
                 if behaviour.end in ("reset", "cut"):
-                    await asyncio.sleep(0.01)  # lets what was written leave first
+                    await asyncio.sleep(0.01)  # so that what was written leaves first
                     _break(request, reset=behaviour.end == "reset")
                     raise ConnectionResetError
                 await send(b'data: {"choices": [{"ind\n\n' if behaviour.end == "malformed" else _IN_BAND)
@@ -286,7 +287,7 @@ async def _verbatim(request: BaseRequest, behaviour: Behaviour) -> StreamRespons
 
 
 async def _in_segments(response: StreamResponse, data: bytes, size: int | None) -> None:
-    """Write in pieces of so many bytes, each of which leaves by itself."""
+    """Write in pieces of so many bytes, each of which is sent by itself."""
     step = size or max(1, len(data))
     for start in range(0, len(data), step):
         await response.write(data[start : start + step])
@@ -334,9 +335,9 @@ def _refusal(behaviour: Behaviour, body: Mapping[str, Any]) -> dict[str, Any] | 
 
 
 async def at_once(asking: Coroutine[Any, Any, _T], *shared: tuple[FakeUpstream, int]) -> _T:
-    """Ask, and let no call end before each of these servers has had so many, those before included.
+    """Run `asking`, and let no call end before each of these servers has had so many calls, including earlier ones.
 
-    Calls begin one after the other, and one that is done counts no more where the next is placed.
+    Calls begin one after the other. Without this, one that has ended would no longer count when the next is placed.
     """
     hold = asyncio.Event()
     for server, _ in shared:
@@ -352,9 +353,9 @@ async def at_once(asking: Coroutine[Any, Any, _T], *shared: tuple[FakeUpstream, 
 
 @asynccontextmanager
 async def raw_server(handle: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]) -> AsyncIterator[str]:
-    """Serve raw connections by `handle`, which are closed when it returns; yields the base URL.
+    """Serve raw connections with `handle`; they are closed when it returns. Yields the base URL.
 
-    For what no HTTP library would send.
+    For answers that no HTTP library would send.
     """
     open_now: set[asyncio.Task[None]] = set()
 

@@ -1,4 +1,4 @@
-"""A gateway on loopback in front of a scripted upstream, as one fixture each."""
+"""Fixtures: a gateway on loopback, and a scripted upstream behind it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream
 
 CHAT = "/v1/chat/completions"
 PROMPT = "canary: hi"
-"""What no log, metric or status page may hold (tests/witness.py)."""
+"""Text that no log, metric or status page may contain (tests/witness.py)."""
 
 
 @dataclass
 class Stream:
-    """A whole streamed answer, read apart."""
+    """A whole streamed answer, parsed."""
 
     status: int
     headers: httpx.Headers
@@ -75,22 +75,22 @@ class Gateway:
         self.address = (host, int(port))
 
     async def post(self, body: object, path: str = CHAT, **kwargs: Any) -> httpx.Response:
-        """POST a JSON body (bytes go as they are)."""
+        """POST a JSON body (bytes are sent as they are)."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         headers = {"content-type": "application/json", **kwargs.pop("headers", {})}
         return await self.client.post(path, content=content, headers=headers, **kwargs)
 
     async def ask(self, path: str = CHAT, **fields: Any) -> httpx.Response:
-        """Ask for a completion; fields go over a small default body."""
+        """Request a completion. fields: replace those of a small default body."""
         return await self.post(body(path, **fields), path)
 
     async def stream(self, path: str = CHAT, *, headers: dict[str, str] | None = None, **fields: Any) -> Stream:
-        """Ask for a stream and read it to its end."""
+        """Request a stream, and read it to its end."""
         answer = await self.post(body(path, stream=True, **fields), path, headers=headers or {})
         return Stream(answer.status_code, answer.headers, answer.content)
 
     async def metric(self, line: str) -> float:
-        """One sample of /metrics, by its name and labels; 0 where it is not there."""
+        """One sample of /metrics, by its name and labels; 0 if it is not there."""
         text = (await self.client.get("/metrics")).text
         for sample in text.splitlines():
             if sample.startswith(line + " "):
@@ -105,7 +105,7 @@ def body(path: str = CHAT, **fields: Any) -> dict[str, Any]:
 
 
 def envelope(answer: httpx.Response) -> dict[str, Any]:
-    """The inside of an error answer, which must be in OpenAI's envelope."""
+    """The error in an answer, which must be in OpenAI's envelope."""
     assert answer.headers["content-type"].startswith("application/json"), answer.text
     document = answer.json()
     assert list(document) == ["error"]
@@ -142,7 +142,7 @@ async def upstream() -> AsyncIterator[FakeUpstream]:
 
 @pytest.fixture
 async def start(upstream: FakeUpstream) -> AsyncIterator[Start]:
-    """Start a gateway in front of `upstream`: keywords are the upstream's settings, `config` further parts."""
+    """Starts gateways in front of `upstream`. Keywords are the upstream's settings; `config` holds other sections."""
     async with AsyncExitStack() as stack:
 
         async def begin(*, config: dict[str, Any] | None = None, **settings: Any) -> Gateway:
@@ -160,5 +160,5 @@ async def gateway(start: Start) -> Gateway:
 
 
 def pytest_asyncio_loop_factories(config: object, item: object) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Run on the loop that the gateway is served by: its transports differ from asyncio's where it matters here."""
+    """Run on the loop that also serves the gateway: its transports differ from asyncio's in ways that matter here."""
     return {"uvloop": uvloop.new_event_loop}

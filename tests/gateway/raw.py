@@ -1,4 +1,4 @@
-"""Raw connections to a gateway: for what a well-behaved client library would not do."""
+"""Raw connections to a gateway, for things that a well-behaved client library does not do."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 from tests.gateway.conftest import CHAT, Gateway
 
 WITHIN = 1.0
-"""Seconds in which everything that belongs to a request ends with it."""
+"""Everything that belongs to a request ends within so many seconds after it."""
 
 
 async def exchange(gateway: Gateway, sent: bytes, seconds: float = 5.0) -> bytes:
-    """Send bytes, read until the gateway closes the connection."""
+    """Send bytes, and read until the gateway closes the connection."""
     reader, writer = await asyncio.open_connection(*gateway.address)
     try:
         writer.write(sent)
@@ -26,7 +26,7 @@ async def exchange(gateway: Gateway, sent: bytes, seconds: float = 5.0) -> bytes
 
 
 def apart(answer: bytes) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers and content of an answer."""
+    """Status, headers and body of an answer."""
     head, _, content = answer.partition(b"\r\n\r\n")
     status, *lines = head.decode().split("\r\n")
     headers = {name.lower(): value.strip() for name, value in (line.split(":", 1) for line in lines)}
@@ -34,13 +34,13 @@ def apart(answer: bytes) -> tuple[int, dict[str, str], bytes]:
 
 
 def post(content: bytes, *lines: str, version: str = "1.1") -> bytes:
-    """A chat request with further header lines, as bytes."""
+    """A chat request with additional header lines, as bytes."""
     head = [f"POST {CHAT} HTTP/{version}", "Host: h", "Content-Type: application/json", *lines]
     return "\r\n".join(head).encode() + b"\r\n\r\n" + content
 
 
 async def open_request(gateway: Gateway, sent: dict[str, Any]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Send a chat request and leave the answer unread."""
+    """Send a chat request, and leave the answer unread."""
     reader, writer = await asyncio.open_connection(*gateway.address)
     content = json.dumps(sent).encode()
     writer.write(post(content, f"Content-Length: {len(content)}"))
@@ -49,7 +49,7 @@ async def open_request(gateway: Gateway, sent: dict[str, Any]) -> tuple[asyncio.
 
 
 async def leave(writer: asyncio.StreamWriter, how: str) -> None:
-    """Leave by "close", "reset" or "half-close"."""
+    """End the connection by "close", "reset" or "half-close"."""
     if how == "reset":
         sock = writer.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -61,7 +61,7 @@ async def leave(writer: asyncio.StreamWriter, how: str) -> None:
 
 
 async def gauges_return(gateway: Gateway) -> None:
-    """All that was taken for requests is back within a second."""
+    """Assert that everything that requests had taken is given back within a second."""
     async with asyncio.timeout(WITHIN):
         await gateway.app.idle()
     assert (gateway.app.admission.taken, gateway.app.admission.waiting) == (0, 0)

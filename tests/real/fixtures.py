@@ -1,4 +1,4 @@
-"""The two roads through the product, each a real process over the real default model."""
+"""The two setups of the product that tests run, each a real process with the real default model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MODEL = "smollm2-135m-instruct"
 
 @pytest.fixture(scope="session")
 def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for what the started processes print."""
+    """A folder for the output of started processes."""
     return tmp_path_factory.mktemp("logs")
 
 
@@ -23,7 +23,7 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def engine_road(default_model: Path, logs: Path) -> Iterator[Server]:
     """`nproxy serve` alone: the built-in engine with the default model, in fp32.
 
-    In fp32 a choice does not depend on what else the batch holds, so that answers can be compared word by word.
+    In fp32 a choice does not depend on what else is in the batch, so answers can be compared word by word.
     """
     with nproxy("--dtype", "float32", log=logs / "engine-road.log", seconds=100.0) as running:
         yield running
@@ -31,13 +31,13 @@ def engine_road(default_model: Path, logs: Path) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def fanout_road(engine_road: Server, logs: Path) -> Iterator[Server]:
-    """`nproxy serve --upstream URL --n fanout`, in front of the engine road: every choice a call of its own."""
+    """`nproxy serve --upstream URL --n fanout` in front of `engine_road`: each choice is a call of its own."""
     with nproxy("--upstream", engine_road.v1, "--n", "fanout", log=logs / "fanout-road.log") as running:
         yield running
 
 
 @pytest.fixture(params=["engine", "fanout"])
 def road(request: pytest.FixtureRequest) -> Server:
-    """Both roads, one after the other."""
+    """Runs a test with `engine_road`, then with `fanout_road`."""
     running: Server = request.getfixturevalue(f"{request.param}_road")
     return running

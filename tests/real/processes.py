@@ -1,4 +1,4 @@
-"""Real processes on loopback, started for a test and ended with it, their children included."""
+"""Real processes on loopback. They are started for a test, and ended after it, including their child processes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.ports import free_port
 ROOT = Path(__file__).resolve().parents[2]
 
 END_SECONDS = 15.0
-"""How long a process may take to end after SIGTERM before a test fails for it."""
+"""How long a process may take to end after SIGTERM before the test fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A running HTTP server: its address without a path, its process, and the file that holds what it printed."""
+    """A running HTTP server. url: without a path. log: the file that holds what it printed."""
 
     url: str
     process: subprocess.Popen[bytes]
@@ -32,20 +32,20 @@ class Server:
 
     @property
     def v1(self) -> str:
-        """The base URL that OpenAI clients take."""
+        """The base URL for OpenAI clients."""
         return f"{self.url}/v1"
 
     def children(self) -> list[psutil.Process]:
-        """All processes below this one."""
+        """All child processes, at any depth."""
         below: list[psutil.Process] = psutil.Process(self.process.pid).children(recursive=True)
         return below
 
     def family(self) -> list[psutil.Process]:
-        """This process, and all below it."""
+        """This process and all child processes."""
         return [psutil.Process(self.process.pid), *self.children()]
 
     def kill(self) -> None:
-        """End the whole family, as the system does that is out of memory."""
+        """Kill all of these processes, as a system without memory does."""
         for process in self.family():
             with suppress(psutil.NoSuchProcess):  # it may have ended with its parent
                 process.kill()
@@ -62,9 +62,10 @@ def server(
     env: Mapping[str, str] | None = None,
     seconds: float = 60.0,
 ) -> Iterator[Server]:
-    """Run `argv` until `ready` (a path) answers 200, and end it afterwards with everything it started.
+    """Run `argv`; yield when `ready` (a path) answers 200; end it afterwards, with everything that it started.
 
-    Raises RuntimeError with the end of its log when it dies, is not ready within `seconds`, or does not end on SIGTERM.
+    Raises RuntimeError, with the end of its log, if it ends early, is not ready within `seconds`, does not end after
+    SIGTERM, or leaves processes behind.
     """
     with log.open("wb") as out:
         child = subprocess.Popen(
@@ -81,7 +82,10 @@ def server(
 def nproxy(
     *arguments: str, log: Path, ready: str = "/ready", seconds: float = 60.0, env: Mapping[str, str] | None = None
 ) -> Iterator[Server]:
-    """`nproxy serve` with these arguments on a free port, once `ready` answers 200 (`/health` needs no upstream)."""
+    """Run `nproxy serve` with these arguments on a free port; yield when `ready` answers 200.
+
+    `/health` needs no upstream, `/ready` does.
+    """
     port = free_port()
     argv = [sys.executable, "-m", "nproxy", "serve", "--host", "127.0.0.1", "--port", str(port), *arguments]
     with server(argv, port=port, log=log, ready=ready, env=env, seconds=seconds) as running:
@@ -127,7 +131,7 @@ def _end(child: subprocess.Popen[bytes], log: Path) -> None:
 
 
 def ended(process: psutil.Process) -> bool:
-    """Whether a process has ended; one that nobody has waited for yet counts as ended."""
+    """Whether a process has ended. A process that its parent has not waited for yet counts as ended."""
     try:
         return bool(process.status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

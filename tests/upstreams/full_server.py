@@ -1,4 +1,4 @@
-"""Servers that have room for a few calls, and legs of requests that come to them; in virtual time."""
+"""Servers with capacity for a few calls, and requests whose legs call them; in virtual time."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ ACCOUNT = ("m", "")
 
 
 class Refused(Exception):
-    """A leg's refusal stands."""
+    """A leg is refused for good."""
 
 
 class Server:
-    """Servers with room for so many calls each, which answer after `seconds`.
+    """Servers with capacity for `room` calls each, or by label. They answer after `seconds`.
 
-    late: seconds behind an answer, after which its room is given back. wait: what a refusal asks for. odd: numbers of
-    calls that fail though there is room. beside: the same servers, asked by another gateway. each: every account has
-    so much room for itself, and by its model's name maybe another number.
+    late: seconds after an answer until its capacity is given back. wait: the Retry-After of refusals; a dict gives it
+    by label. sure: whether a refusal says that capacity is missing. odd: whether a call, given by its number, fails
+    although there is capacity. beside: these are the same servers as those of another gateway. each: every account has
+    a capacity of its own; a dict gives it by model.
     """
 
     def __init__(self, room: int | dict[str, int], seconds: float = 1.0, **how: Any) -> None:
@@ -79,12 +80,12 @@ class Server:
         self.inside[place] -= 1
 
     async def leg(self, group: CallGroup, number: int, seconds: float | None = None) -> None:
-        """A leg that is tried once more, and waits for room as often as it is told to."""
+        """Run a leg. It is tried twice, and waits for capacity whenever it is told to."""
         waits, tried = False, False
         while True:
             permit = self.gate.permit(1, group, leg=number, waits=waits)
             async with permit as replica:
-                await asyncio.sleep(0)  # the way there
+                await asyncio.sleep(0)  # the request's way to the server
                 if self.takes(replica, group):
                     await self.answer(replica, group, self.seconds if seconds is None else seconds)
                     permit.end = "whole"
@@ -112,9 +113,9 @@ class Server:
         too_much: bool = False,
         account: Account = ACCOUNT,
     ) -> float:
-        """A request's legs; gives when it was whole. Raises Refused where one is refused for good.
+        """Run the legs of a request; return when all had their answers. Raises Refused if one is refused for good.
 
-        too_much: it is refused, whatever room there is.
+        at: seconds until it begins. too_much: it is refused even if there is capacity.
         """
         await asyncio.sleep(at)
         group = CallGroup(account[0], account=account)

@@ -1,5 +1,6 @@
-"""The house's HTTP/1.1 client: what calls of upstreams need of it, and no more.
+"""nproxy's own HTTP/1.1 client: what calls to upstreams need, and nothing else.
 
-`message.py` and `head.py` know bytes and no socket; `connection.py` joins them to one; `connecting.py` opens it,
-`connections.py` keeps it for the next call. No redirects, cookies, proxies, compression or upgrades (ADR 0037).
+`message.py` and `head.py` work on bytes without sockets; `connection.py` joins them to a socket; `connecting.py` opens
+connections, `connections.py` keeps them for the next call. There are no redirects, cookies, proxies, compression or
+upgrades (ADR 0037).
 """

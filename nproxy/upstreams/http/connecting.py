@@ -1,4 +1,4 @@
-"""New connections: names looked up, addresses tried side by side, TLS."""
+"""New connections: name lookup, addresses tried side by side, TLS."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from nproxy.upstreams.http.connection import Connection
 from nproxy.upstreams.http.errors import ConnectError, ConnectTimeoutError, LateError
 
 NAME_SECONDS = 10.0
-"""How long the addresses of a name are taken for known."""
+"""How long the addresses of a name are kept."""
 NEXT_ADDRESS_SECONDS = 0.25
-"""How long an address may keep silent before the next one is tried beside it (RFC 8305)."""
+"""If an address does not answer for so long, the next one is tried beside it (RFC 8305)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where connections go: a Unix socket, or a host and port.
 
-    server_name: whose certificate it must be; None for no TLS.
+    server_name: the name that the certificate must be for; None for no TLS.
     """
 
     path: Path | None
@@ -37,7 +37,7 @@ class Place:
 
 @dataclass(slots=True)
 class _Known:
-    """The addresses of one name, the next to be tried first."""
+    """The addresses of one name, the next to be tried first. looking: held during a lookup."""
 
     addresses: deque[AddrInfoType] = field(default_factory=deque)
     until: float = -inf
@@ -45,7 +45,7 @@ class _Known:
 
 
 class Connector:
-    """Opens connections. It keeps what names resolve to for a few seconds."""
+    """Opens connections. It keeps the addresses of names for NAME_SECONDS."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, int], _Known] = {}
@@ -74,7 +74,7 @@ class Connector:
                 case OSError():
                     raise ConnectError("refused", error) from error
                 case ValueError():
-                    raise ConnectError("address") from error  # no name that can be looked up
+                    raise ConnectError("address") from error  # not a name that can be looked up
             raise
 
     async def _connect(self, connection: Connection, place: Place) -> None:
@@ -88,13 +88,13 @@ class Connector:
         await loop.create_connection(lambda: connection, sock=sock, ssl=context, server_hostname=place.server_name)
 
     async def _context(self) -> ssl.SSLContext:
-        """What makes TLS. It is read in a thread; after that no connection needs one, for names may block them all."""
+        """The TLS settings. They are read in a thread, once: a thread per connection might wait behind name lookups."""
         if self._trusted is None:
             self._trusted = await asyncio.to_thread(trusted)
         return self._trusted
 
     async def _addresses(self, host: str, port: int) -> list[AddrInfoType]:
-        """All addresses of a host, by turns another one first."""
+        """All addresses of a host, each time starting with another one."""
         if (literal := _literal(host, port)) is not None:
             return [literal]
         loop = asyncio.get_running_loop()
@@ -115,7 +115,7 @@ class Connector:
 
 
 def _literal(host: str, port: int) -> AddrInfoType | None:
-    """A host that is an address already. Raises ValueError for one in a zone (`fe80::1%eth0`)."""
+    """The address if the host is one already, else None. Raises ValueError for one with a zone (`fe80::1%eth0`)."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -128,7 +128,7 @@ def _literal(host: str, port: int) -> AddrInfoType | None:
 
 
 def trusted() -> ssl.SSLContext:
-    """The system's authorities, or those of SSL_CERT_FILE. Reading them takes some ten milliseconds."""
+    """TLS settings with the system's authorities, or those of SSL_CERT_FILE. Reading them takes about 10 ms."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context

@@ -1,4 +1,4 @@
-"""One connection, and the answer that is coming on it."""
+"""One connection, and the answer that arrives on it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from nproxy.upstreams.http.sending import SLICE_BYTES, Upload, slices
 from nproxy.upstreams.watchdog import Watchdog, Watchdogs
 
 HIGH_WATER = 128 << 10
-"""Bytes of an answer that nobody has taken, from which on its socket is not read."""
+"""While more bytes of an answer than this wait to be taken, its socket is not read."""
 
 STALE_SECONDS = 1.0
-"""By when a connection that the other side had closed has said so: far more than the way there and back."""
+"""If the peer had closed the connection before, this shows within so long: far more than a round trip takes."""
 
 Pour: TypeAlias = Callable[[bytes], asyncio.Future[None] | None]
-"""Takes a segment of a body; gives what to wait for before the next one comes, None for nothing."""
+"""Takes a segment of a body. Returns a future to wait for before the next one, None for no wait."""
 
 _NOTHING: Iterator[bytes] = iter(())
 
@@ -27,9 +27,9 @@ _NOTHING: Iterator[bytes] = iter(())
 class Connection(asyncio.Protocol):
     """A socket that carries one call at a time.
 
-    watchdogs: among which those of its calls are. done: called when an answer was read whole and the connection can
-    carry another one. lost: called once it is closed. served: it has carried a call before. since: when that ended, in
-    the loop's time.
+    watchdogs: those to which its calls' watchdogs belong. done: called when an answer was read whole and the connection
+    can carry another one. lost: called once it is closed. served: it has carried a call. since: when that ended, in the
+    loop's time.
     """
 
     __slots__ = (
@@ -66,17 +66,17 @@ class Connection(asyncio.Protocol):
 
     @property
     def usable(self) -> bool:
-        """Whether a call may go out on it, as far as is known."""
+        """Whether a call may be sent on it, as far as is known."""
         return self._transport is not None and not self._transport.is_closing()
 
     @property
     def transport(self) -> asyncio.Transport | None:
-        """Its socket while it is open."""
+        """Its transport while it is open, else None."""
         return self._transport
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing has come that the loop has not seen yet: the end, or what would pass for the next answer."""
+        """Whether nothing has come that the loop has not seen: the end, or data that would pass for the next answer."""
         if self._transport is None:
             return False
         if self._poll is None:
@@ -85,10 +85,10 @@ class Connection(asyncio.Protocol):
         return not self._poll.poll(0)
 
     def send(self, method: str, head: bytes, body: Sequence[bytes] | Upload) -> Reply:
-        """Send a request; the answer is to be closed however the call ends."""
+        """Send a request. The caller must close the answer, however the call ends."""
         reply = self._reply = Reply(self, method, reused=self.served, sending=isinstance(body, Upload))
         self.served = True
-        if self._transport is None:  # it broke as soon as it had come about
+        if self._transport is None:  # it broke as soon as it was established
             reply.ended(None)
         elif isinstance(body, Upload):
             body.begin(reply, head)
@@ -105,12 +105,12 @@ class Connection(asyncio.Protocol):
             self._transport.write(data)
 
     async def writable(self) -> None:
-        """Wait while as much is written as the socket's buffer should hold."""
+        """Wait while the transport's write buffer is full."""
         if self._writable is not None:
             await asyncio.shield(self._writable)
 
     def release(self, *, reusable: bool) -> None:
-        """The answer was read whole."""
+        """The answer was read whole: keep the connection for another call if possible, else close it."""
         unsent = next(self._slices, None) is not None
         self._reply, self._slices = None, _NOTHING
         if reusable and not unsent and self._writable is None and self.usable:
@@ -121,7 +121,7 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """Close the socket at once, whatever is still to be written, or to come."""
+        """Close the socket at once, even if something is still to be written or to come."""
         reply, self._reply, self._slices = self._reply, None, _NOTHING
         if reply is not None:
             reply.fail(LostError())
@@ -137,11 +137,11 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _pump(self) -> None:
-        """Write of a long body as much as is taken."""
+        """Write as much of a long body as the transport takes."""
         while self._writable is None and (piece := next(self._slices, None)) is not None:
             self.write(piece)
 
-    # What the loop calls
+    # Called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]  # uvloop's are no subclasses of asyncio's
@@ -150,10 +150,10 @@ class Connection(asyncio.Protocol):
         if self._reply is not None:
             self._reply.received(data)
         else:
-            self.abort()  # nobody asked
+            self.abort()  # no request was sent
 
     def eof_received(self) -> None:
-        """Nothing more comes. The socket is closed behind this, though something may still be to be written."""
+        """The peer sends nothing more. The socket is closed then, even if something is still to be written."""
         if self._reply is not None:
             self._reply.ended(None)
         self.abort()
@@ -162,7 +162,7 @@ class Connection(asyncio.Protocol):
         self._transport = None
         self.resume_writing()
         if self._reply is not None:
-            # Without `eof_received`: what ends so without an error is TLS below which somebody closed (RFC 9112, 9.8).
+            # Without `eof_received` and without an error: TLS whose underlying connection was closed (RFC 9112, 9.8).
             self._reply.ended(exc or EOFError())
             self._reply = None
         self._lost(self)
@@ -178,9 +178,9 @@ class Connection(asyncio.Protocol):
 
 
 class Reply:
-    """The answer to one call as it comes: `begun`, then `read` until nothing is left, or `pour`, then `close`.
+    """The answer to one call as it comes. Use `begun`, then `read` until nothing is left, or `pour`, then `close`.
 
-    reused: the connection had served before. watchdog: closes it when the deadline passes that it is given.
+    reused: the connection had carried a call before. watchdog: closes the answer when the deadline set on it passes.
     """
 
     __slots__ = (
@@ -216,7 +216,7 @@ class Reply:
 
     @property
     def head(self) -> Head:
-        """Of an answer that has begun."""
+        """The head of an answer that has begun."""
         head = self._message.head
         if head is None:
             raise RuntimeError("the answer has not begun")
@@ -224,27 +224,27 @@ class Reply:
 
     @property
     def stale(self) -> bool:
-        """Whether the connection had served before and now, at once, brought nothing: it had ended unsaid.
+        """Whether the connection had carried a call before, and at once ended without an answer: it was stale.
 
-        One that ends later may have carried the request, and who got it may have begun with it.
+        A connection that ends later may have carried the request, and its receiver may have begun to process it.
         """
         soon = self.loop.time() - self._sent < STALE_SECONDS
         return self.reused and soon and self._message.silent
 
     @property
     def at_end(self) -> bool:
-        """Whether all of the body was taken."""
+        """Whether the whole body was taken."""
         return self._message.complete and not self._message.waiting
 
     async def begun(self) -> None:
-        """Wait for the head. Raises HTTPError where none comes."""
+        """Wait for the head. Raises HTTPError if none comes."""
         while self._message.head is None:
             if self._error is not None:
                 raise self._error
             await self._more()
 
     async def read(self) -> bytes:
-        """What has come of the body since; waits where nothing has. Empty at its end. Raises HTTPError."""
+        """Return what has come of the body; wait if nothing has. Empty at the end of the body. Raises HTTPError."""
         message = self._message
         while not message.waiting:
             if self._error is not None:
@@ -255,9 +255,9 @@ class Reply:
         return self._taken()
 
     async def pour(self, into: Pour) -> None:
-        """Hand over the body as it comes, each segment where it is read from the socket, until its end.
+        """Pass on the body as it comes, each segment at once when it is read from the socket, until its end.
 
-        What comes while there is no room waits, and comes together. Raises HTTPError, and what `into` raises.
+        What comes while `into` waits is kept, and passed on in one piece. Raises HTTPError, and what `into` raises.
         """
         self._pour = into
         try:
@@ -273,21 +273,21 @@ class Reply:
             self._pour = None
 
     def close(self) -> None:
-        """Be done with it: where it was not read whole, its socket is closed at once."""
+        """End the use of the answer. If it was not read whole, its socket is closed at once."""
         self.watchdog.stop()
         self._pour = None
         if self._message.waiting:
-            self._error = LostError()  # of what is whole, but was not taken whole
+            self._error = LostError()  # it has come whole, but was not taken whole
         self._message.abandon()
         if self._connection is not None:
             self.fail(LostError())
 
     def _flow(self) -> None:
-        """Hand over what waits, while there is room."""
+        """Pass on what has come, unless `into` waits."""
         while self._pour is not None and self._room is None and self._message.waiting:
             try:
                 room = self._pour(self._taken())
-            except Exception as fault:  # of who takes it, not of the connection that this is called by
+            except Exception as fault:  # a fault of the receiver, not of the connection, which calls this
                 self._fault = fault
                 self.close()
                 return
@@ -319,15 +319,15 @@ class Reply:
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
-    # What its connection and its upload call
+    # Called by the connection and by the upload
 
     def received(self, data: bytes) -> None:
-        """Take a segment."""
+        """Take a segment from the socket."""
         message = self._message
         try:
             message.feed(data)
         except MalformedError as error:
-            self._flow()  # what came before it in the same segment
+            self._flow()  # what came before the fault in the same segment
             self.fail(error)
             return
         if message.complete:
@@ -335,14 +335,14 @@ class Reply:
         if self._pour is not None and message.waiting:
             self._flow()
             if not message.complete and not message.waiting:
-                return  # who waits for the end has nothing to look at
+                return  # `pour` waits for the end, and need not wake up
         if message.waiting > HIGH_WATER and not self._paused and self._connection is not None:
             self._paused = True
             self._connection.pause()
         self._wake()
 
     def ended(self, error: Exception | None) -> None:
-        """Nothing more comes; `error` where the connection broke."""
+        """Nothing more comes. error: set if the connection broke."""
         if error is not None:
             self.fail(LostError(error if isinstance(error, OSError) else None))
             return
@@ -355,7 +355,7 @@ class Reply:
             self._wake()
 
     def fail(self, error: HTTPError) -> None:
-        """Give up what is not whole."""
+        """Give up an answer that is not complete."""
         connection, self._connection = self._connection, None
         if connection is None:
             return
@@ -373,16 +373,16 @@ class Reply:
         connection.release(reusable=self._message.reusable and not self._sending)
 
     def write(self, data: bytes) -> None:
-        """Send more of the body; nothing where the call is over."""
+        """Send more of the body; nothing happens if the call is over."""
         if self._connection is not None:
             self._connection.write(data)
 
     async def writable(self) -> None:
-        """Wait until more of the body can be sent. Raises LostError where nobody wants it any more."""
+        """Wait until more of the body can be sent. Raises LostError if the call is over."""
         if self._connection is None:
             raise LostError
         await self._connection.writable()
 
     def sent(self) -> None:
-        """All of the body is sent."""
+        """Note that the whole body is sent."""
         self._sending = False

@@ -1,4 +1,4 @@
-"""All connections to upstreams of one gateway process, those that wait for their next call included."""
+"""All connections of one gateway process to upstreams, including those that wait for their next call."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from nproxy.upstreams.via import Pseudonym
 from nproxy.upstreams.watchdog import Watchdogs
 
 SPARE_FILES = 32
-"""For what is neither a client's nor a call's: sockets that listen, the log, resolvers, settings read again."""
+"""Files for other purposes than clients and calls: listening sockets, the log, resolvers, settings read again."""
 
 KEEPALIVE_SECONDS = 4.0
-"""Below the 5 s after which uvicorn closes an idle connection: fewer requests meet a socket that is just closing."""
+"""Less than the 5 s after which uvicorn closes an idle connection, so that fewer requests meet a closing socket."""
 
 log = logging.getLogger("nproxy.upstreams")
 
 
 class Connections:
-    """Made inside the event loop, closed once. Permits are counted elsewhere; here it is files that are.
+    """Made inside the event loop, closed once. Limits the number of open files; permits are counted elsewhere.
 
-    Calls may hold half of the files that the process may open, but for some: the other half is for clients, whose
-    connections would not be taken any more, those that ask after the gateway's health among them.
+    Calls may hold half of the files that the process may open, minus a reserve. The other half is for clients:
+    otherwise new connections, including those of health checks of the gateway, would not be accepted any more.
 
-    pseudonym: what the gateway calls itself to those that it calls.
+    pseudonym: this gateway's name in `Via`.
     """
 
     def __init__(self, pseudonym: Pseudonym) -> None:
@@ -64,11 +64,11 @@ class Connections:
         deadline: float = inf,
         own: Sequence[tuple[str, str]] = (),
     ) -> Reply:
-        """Send a request, on a connection that is there or on a new one; the answer is to be waited for, and closed.
+        """Send a request, on an idle connection or on a new one. The caller waits for the answer, and closes it.
 
-        body: its parts, none where there is none. deadline: when there must be a connection, in the loop's time. own:
-        further fields.
-        Raises HTTPError where there is none, ValueError for a header that cannot be sent.
+        body: its parts; empty for no body. deadline: for the connection, in the loop's time. own: further header
+        fields.
+        Raises HTTPError if no connection is established, ValueError for a header that cannot be sent.
         """
         size = body.size if isinstance(body, Upload) else sum(map(len, body))
         head = request_head(method, url, fields, size, via=self._via, host=replica.authority, own=own)
@@ -86,9 +86,9 @@ class Connections:
         return connection.send(method, head, body)
 
     def _make_room(self) -> None:
-        """See that one more file may be opened: one that waits for a call of another replica is closed for it.
+        """Make sure that one more file may be opened; close an idle connection to another replica if necessary.
 
-        Raises ConnectError, as where the system has none left.
+        Raises ConnectError like the system does when no file is left.
         """
         if len(self.open) < self._most:
             return
@@ -102,12 +102,12 @@ class Connections:
         raise ConnectError("refused", OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
 
     def forget(self, replica: Replica) -> None:
-        """Close what is idle: one of them had ended unsaid, and what goes out next should not meet another one."""
+        """Close the idle connections to a replica: one had been closed by the server, so the others may be too."""
         for connection in self._idle.pop(_key(replica), ()):
             connection.abort()
 
     async def close(self) -> None:
-        """Close all connections, and those that are given back later."""
+        """Close all connections, including those that are given back later."""
         self._closed = True
         if self._sweeping is not None:
             self._sweeping.cancel()
@@ -117,7 +117,10 @@ class Connections:
         await asyncio.sleep(0)  # the loop closes the sockets
 
     def _take(self, key: object) -> Connection | None:
-        """The connection that was used last: those above what is needed are left to be closed."""
+        """Take the idle connection that was used last; None if there is none.
+
+        So surplus connections grow old, and are closed.
+        """
         idle = self._idle.get(key, [])
         oldest = self.loop.time() - KEEPALIVE_SECONDS
         while idle:
@@ -138,7 +141,7 @@ class Connections:
             self._sweeping = self.loop.call_later(KEEPALIVE_SECONDS, self._sweep)
 
     def _sweep(self) -> None:
-        """Close what has waited too long, and forget what was closed meanwhile."""
+        """Close connections that were idle for too long, and drop those that were closed meanwhile."""
         oldest = self.loop.time() - KEEPALIVE_SECONDS
         kept: dict[object, list[Connection]] = {}
         for key, idle in self._idle.items():
@@ -152,17 +155,17 @@ class Connections:
 
 
 def most_calls(files: int) -> int:
-    """How many connections to upstreams there may be in a process that may open so many files."""
+    """How many connections to upstreams a process may have that may open so many files."""
     return max(1, files // 2 - min(SPARE_FILES, files // 8))
 
 
 def _key(replica: Replica) -> object:
-    """A replica whose name changes, with what its certificate must say, is another place."""
+    """The key of a replica's idle connections. It changes with the name that the certificate must be for."""
     return replica.socket, replica.base, replica.authority
 
 
 def _place(replica: Replica, url: URL) -> Place:
-    """Where a replica is, whatever of it is asked for. Raises ValueError for a URL without a host."""
+    """The place that connections to a replica go to. Raises ValueError for a URL without a host."""
     host, port = url.host, url.port
     if host is None or port is None:
         raise ValueError("a URL without a host")

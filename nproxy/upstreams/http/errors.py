@@ -1,19 +1,19 @@
-"""What can go wrong with an HTTP call. Which of it a client is told, and how, is said in `upstreams/failures.py`."""
+"""What can go wrong with an HTTP call. `upstreams/failures.py` decides what a client is told of it."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 Unreached = Literal["name", "address", "tls", "refused"]
-"""Why no connection came about: the name has no address, it is no name, TLS was not agreed on, or anything else."""
+"""Why no connection was established: the name has no address, it is not a name, TLS failed, or anything else."""
 
 
 class HTTPError(Exception):
-    """A call failed at the transport level, or what came is no HTTP."""
+    """A call failed at the transport level, or what came is not HTTP."""
 
 
 class ConnectError(HTTPError):
-    """No connection came about. cause: what the system said, None where it said nothing."""
+    """No connection was established. cause: the system's error; None if there was none."""
 
     def __init__(self, why: Unreached, cause: OSError | None = None) -> None:
         super().__init__(why)
@@ -22,7 +22,7 @@ class ConnectError(HTTPError):
 
 
 class ConnectTimeoutError(HTTPError):
-    """No connection came about within so many seconds."""
+    """No connection was established within so many seconds."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(seconds)
@@ -30,15 +30,15 @@ class ConnectTimeoutError(HTTPError):
 
 
 class LateError(HTTPError):
-    """The call's own time was over before there was a connection."""
+    """The call's own deadline passed before a connection was established."""
 
 
 class DisconnectedError(HTTPError):
-    """The other side closed the connection, in order, before an answer's head was whole."""
+    """The peer closed the connection in an orderly way before the head of an answer was complete."""
 
 
 class LostError(HTTPError):
-    """The connection broke, or was given up, before the answer was whole. cause: what the system said of it."""
+    """The connection broke, or was given up, before the answer was complete. cause: the system's error or None."""
 
     def __init__(self, cause: OSError | None = None) -> None:
         super().__init__("lost")
@@ -46,8 +46,8 @@ class LostError(HTTPError):
 
 
 class CutError(HTTPError):
-    """The other side closed the connection, in order, before the answer's body was whole."""
+    """The peer closed the connection in an orderly way before the body of the answer was complete."""
 
 
 class MalformedError(HTTPError):
-    """What came is no HTTP answer, or one with more in its head than is taken."""
+    """What came is not an HTTP answer, or its head exceeds a limit."""

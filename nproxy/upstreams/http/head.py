@@ -1,4 +1,4 @@
-"""The head of a request, as bytes; and of what heads are made, answers' too."""
+"""The head of a request as bytes, and the parts that heads are made of, those of answers too."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from aiohttp import hdrs
 from yarl import URL
 
 _WITHOUT_BODIES = frozenset({hdrs.METH_GET, hdrs.METH_HEAD, hdrs.METH_OPTIONS, hdrs.METH_TRACE})
-"""Methods that say nothing of a body where they have none (RFC 9110, section 8.6)."""
+"""Methods whose requests need not say that they have no body (RFC 9110, section 8.6)."""
 
 _NONE: Sequence[tuple[str, str]] = ()
 
 
 class Fields:
-    """Header fields as they are sent, ready for many requests.
+    """Header fields in the form in which they are sent, reusable for many requests.
 
-    text: their lines, `count` of them. sized: they say how long the body is.
+    text: their lines, `count` of them. sized: they include Content-Length.
     """
 
     __slots__ = ("count", "sized", "text")
@@ -29,7 +29,7 @@ class Fields:
 
     @classmethod
     def of(cls, headers: Mapping[str, str]) -> Self:
-        """A multidict's, repeated names included."""
+        """The fields of a multidict, which may hold a name several times."""
         return cls(headers.items(), sized=hdrs.CONTENT_LENGTH in headers)
 
 
@@ -45,9 +45,10 @@ def request_head(
 ) -> bytes:
     """The request line and all header fields, with the empty line behind them.
 
-    size: bytes of the body; None for one in chunks, unless the fields say how long it is. via: added to what has sent
-    it on so far. host: in the place of the URL's. own: fields of this request, behind those that others share.
-    Raises ValueError for what would end a line.
+    size: bytes of the body; None for a chunked body, unless the fields state its length. via: this gateway's entry in
+    `Via`, which goes behind earlier ones. host: replaces the URL's host; None to keep it. own: fields of this request
+    only, sent behind the shared ones.
+    Raises ValueError if a field contains characters that would end its line.
     """
     begin = f"{method} {url.raw_path_qs} HTTP/1.1\r\nHost: {host or url.host_port_subcomponent}\r\n"
     head = f"{begin}{fields.text}{lines(own)}Via: {via}\r\n"
@@ -61,15 +62,15 @@ def request_head(
 
 
 def lines(items: Iterable[tuple[str, str]]) -> str:
-    """Header fields as they stand in a head. Nothing is checked."""
-    joined = "\r\n".join(map(": ".join, items))  # names are of a class of their own, which f-strings ask each time
+    """Header fields as lines of a head, unchecked."""
+    joined = "\r\n".join(map(": ".join, items))  # names are of a subclass of str, whose format f-strings would call
     return f"{joined}\r\n" if joined else ""
 
 
 def ended(head: str, count: int) -> bytes:
-    """A head of so many lines, with the empty line behind them. Raises ValueError for what would end one of them.
+    """A head of so many lines as bytes, with the empty line behind it.
 
-    What is no UTF-8 leaves as the bytes that it came as.
+    Raises ValueError if a field contains what would end its line. Bytes that are not UTF-8 are sent as they came.
     """
     if not head.count("\r") == head.count("\n") == count or "\0" in head:
         raise ValueError("a header holds what would end its line")

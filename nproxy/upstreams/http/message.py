@@ -1,4 +1,4 @@
-"""One answer, read from bytes as they come: its head, then what has come of its body."""
+"""One answer, parsed from bytes as they come: its head, then as much of its body as has come."""
 
 from __future__ import annotations
 
@@ -11,33 +11,32 @@ from nproxy.upstreams.http.errors import CutError, DisconnectedError, MalformedE
 
 MOST_FIELDS = 128
 MOST_FIELD_BYTES = 8190
-"""Of one line of a head: what aiohttp takes, which is on the other side of this gateway."""
+"""Of one line of a head; the same limit as that of aiohttp, which serves the gateway's clients."""
 MOST_BYTES_FOR_NOTHING = 64 << 10
-"""Bytes that may come in a row and be neither the end of a head nor part of a body: interim heads, extensions of
-chunks, trailers."""
+"""Most bytes in a row that are no end of a head and no part of a body: interim heads, chunk extensions, trailers."""
 
 _SWITCHING = 101
 _CODINGS = frozenset({"chunked", "identity"})
-"""Of a transfer, those that are taken: others must be asked for (RFC 9112, section 7.4)."""
+"""Transfer codings that are accepted. A client would have to ask for others (RFC 9112, section 7.4)."""
 
 
 @frozen
 class Head:
-    """An answer's status and headers. Bytes of a header that are no UTF-8 are surrogates."""
+    """An answer's status and headers. Bytes of a header that are not UTF-8 are surrogates."""
 
     status: int
     headers: CIMultiDictProxy[str]
 
     @property
     def content_type(self) -> str:
-        """The media type in small letters, without its parameters; empty where none is said."""
+        """The media type in lower case, without its parameters; empty if there is none."""
         return self.headers.get(hdrs.CONTENT_TYPE, "").partition(";")[0].strip().lower()
 
 
 class Message:
-    """The answer to one request; `method` is the request's, since one to HEAD has no body.
+    """The answer to one request. method: the request's; an answer to HEAD has no body.
 
-    head: None until it has come. complete: the body is whole. waiting: bytes of the body that nobody has taken.
+    head: None until it has come. complete: the whole body has come. waiting: bytes of the body that were not taken yet.
     reusable: once complete, whether the connection may carry another answer.
     """
 
@@ -55,8 +54,9 @@ class Message:
 
     def __init__(self, method: str) -> None:
         self._parser: HttpResponseParser | None = HttpResponseParser(self)
-        # Servers end lines by LF alone, and write a space behind a chunk's size. Leniency with headers would take one
-        # behind `Content-Length` too: a length that the parser obeys, and nothing here or further down knows of.
+        # Some servers end lines with LF alone, or write a space after a chunk's size. Leniency with headers is not
+        # enabled: it would also accept a space after `Content-Length`, that is a length which the parser obeys and
+        # nothing else here, or behind this gateway, knows of.
         self._parser.set_dangerous_leniencies(lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True)
         self._bodiless = method == hdrs.METH_HEAD
         self._fields: list[tuple[str, str]] = []
@@ -73,10 +73,10 @@ class Message:
         return self.head is None and not self._for_nothing
 
     def feed(self, data: bytes) -> None:
-        """Take what has come. Raises MalformedError, after which there is no more to feed."""
+        """Parse what has come. Raises MalformedError; nothing more may be fed then."""
         parser = self._parser
         if parser is None:
-            self.reusable = False  # nobody asked for more
+            self.reusable = False  # more came than was requested
             return
         self._for_nothing += len(data)
         try:
@@ -93,7 +93,7 @@ class Message:
             raise MalformedError("too much that is no answer")
 
     def end(self) -> None:
-        """Nothing more comes, and it ended in order. Raises where that is too early."""
+        """The connection was closed in an orderly way. Raises DisconnectedError or CutError if that was too early."""
         if self.complete:
             return
         if self.head is None:
@@ -105,19 +105,19 @@ class Message:
         self._parser = None
 
     def abandon(self) -> None:
-        """Nobody wants what is left of it."""
+        """Drop what is left of the answer."""
         self.take()
-        self._parser = None  # which holds on to this, and this to it
+        self._parser = None  # it refers to this object, and this object to it
 
     def take(self) -> bytes:
-        """What has come of the body and was not taken yet."""
+        """Return what has come of the body and was not taken yet."""
         pieces = self._pieces
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()
         self.waiting = 0
         return data
 
-    # What the parser calls
+    # Called by the parser
 
     def on_message_begin(self) -> None:
         if self.complete:

@@ -1,4 +1,4 @@
-"""Request bodies on their way up, with regard to how fast they are taken."""
+"""Request bodies on their way to an upstream, sent only as fast as it takes them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SLICE_BYTES = 1 << 16
 
 
 def slices(parts: Sequence[bytes]) -> Iterator[bytes | memoryview]:
-    """Parts that other calls send too, 64 KiB at a time, so that no call holds a copy of its own."""
+    """The parts, in pieces of at most 64 KiB. Calls share the parts, so that no call holds a copy of its own."""
     for part in parts:
         if len(part) <= SLICE_BYTES:
             yield part
@@ -23,7 +23,7 @@ def slices(parts: Sequence[bytes]) -> Iterator[bytes | memoryview]:
 
 
 class Sink(Protocol):
-    """Where a body goes, as far as it can still go there."""
+    """Where a body is sent, as long as that is possible; see Reply."""
 
     def write(self, data: bytes) -> None: ...
 
@@ -35,9 +35,9 @@ class Sink(Protocol):
 
 
 class Upload:
-    """A body that comes from elsewhere while it is sent. `run` beside the call, which may be answered before its end.
+    """A body that is received while it is sent. `run` runs beside the call, which may be answered before its end.
 
-    size: how long its sender says that it is, None for one that is sent in chunks.
+    size: its length as stated by the sender; None if it is sent in chunks.
     """
 
     def __init__(self, data: AsyncIterator[bytes], size: int | None) -> None:
@@ -46,11 +46,11 @@ class Upload:
         self._begun: asyncio.Future[tuple[Sink, bytes]] = asyncio.get_running_loop().create_future()
 
     def begin(self, sink: Sink, head: bytes) -> None:
-        """There is a connection for it. head: of the request, which leaves with the first of the body."""
+        """A connection is there. head: of the request; it is sent together with the first part of the body."""
         self._begun.set_result((sink, head))
 
     async def run(self) -> None:
-        """Send it. Where it breaks off, or is not as long as was said, so does the call."""
+        """Send the body. If it breaks off, or is not as long as stated, the call fails."""
         sink, head = await self._begun
         sent = 0
         try:
