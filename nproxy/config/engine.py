@@ -51,7 +51,7 @@ class Engine(Settings):
     max_queue: Whole | None = None
     """Maximum number of choices that wait while max_sequences run; beyond it, requests get 429; null: 2048."""
     block_size: Count | None = None
-    """Tokens in a block of the KV cache; null: 16. It must divide 256 in deterministic mode."""
+    """Tokens in a block of the KV cache; in deterministic mode it must divide 256; null: 16."""
     num_blocks: Count | None = None
     """Number of blocks of the KV cache; null: as many as fit in the free memory."""
     kv_fraction: Part | None = None

@@ -208,9 +208,8 @@ class OverloadQueue:
         if self._patience_left(group) <= ROUNDING or (stats and stats.specific_findings >= GIVE_UP_AFTER_FINDINGS):
             return ""
         waited_longest = attempt.slot is not None and attempt.slot.delay == LONGEST_DELAY
-        alone = not (
-            by or self.waiting or self.peers is not None
-        )  # other workers may know more; they hear that it waits
+        # with other workers it waits first: these may know that the server answers, and tell so
+        alone = not by and not self.waiting and self.peers is None
         found_out = by == "probe" or waited_longest or self._is_guest(attempt) or alone
         answers = group.served_at > -inf or now - self._last_answer(now) < self._patience()
         return "others" if answers or self._in_flight() > 1 or not found_out else ""
