@@ -156,17 +156,17 @@ class Upstream:
             permit = self.gate.permit(call.choices, group, leg=call.leg, alone=alone, waits=waits)
             async with permit as replica:
                 self.budget.count_call()
-                line = replica.cancel_handle(group.model)
-                heard = self._heard(permit, line, take)
+                handle = replica.cancel_handle(group.model)
+                heard = self._forwarder(permit, handle, take)
                 try:
-                    with line:
+                    with handle:
                         await self.client.call(replica, call, heard)
                 except GivenUpError:
-                    heard([LegFailed(call.leg, given_up(self.name, spoken=line.spoken))])
+                    heard([LegFailed(call.leg, given_up(self.name, spoken=handle.spoken))])
         except NoReplicaError as nobody:
             take([LegFailed(call.leg, unavailable(self.name, nobody.seconds))])
 
-    def _heard(self, permit: Permit, line: CancelHandle, take: Take) -> Take:
+    def _forwarder(self, permit: Permit, handle: CancelHandle, take: Take) -> Take:
         """Return a callback that forwards a call's events and notes them at its replica."""
         leg, group, replica = permit.leg, permit.group, permit.replica
         company = ConcurrentCalls(replica)
@@ -175,14 +175,14 @@ class Upstream:
             company.spoke()
             last = batch[-1]
             if isinstance(last, _LAST):
-                line.whole()
+                handle.whole()
                 if isinstance(last, LegFailed):
                     batch[-1] = LegFailed(leg, self._failed(permit, last.failure))
                     return take(batch)
                 permit.end = "whole"
                 if company.may_have_interrupted:
                     batch[-1] = LegEnded(leg, beside=True)
-            line.spoken = True
+            handle.spoken = True
             self.gate.heard(replica, group)
             return take(batch)
 
@@ -297,11 +297,11 @@ class Upstream:
             log.log(level, "a replica is %s", now, extra=self._fields(replica, why=why))
         return None if busy else CheckResult(self.name, replica.label, status, time.monotonic() - began)
 
-    def take_peer_check(self, look: CheckResult, jitter: float) -> None:
+    def take_peer_check(self, check: CheckResult, jitter: float) -> None:
         """Apply the result of a check by another process, which has logged it already."""
         for replica in self.gate.replicas if self.watched else ():
-            if replica.label == look.replica:
-                self.gate.note_peer_check(replica, look.status, time.monotonic() - look.seconds, jitter)
+            if replica.label == check.replica:
+                self.gate.note_peer_check(replica, check.status, time.monotonic() - check.seconds, jitter)
 
     def _fields(self, replica: Replica, *, why: str) -> dict[str, dict[str, str]]:
         return {"fields": {"upstream": self.name, "replica": replica.label, "why": why}}

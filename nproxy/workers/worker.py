@@ -52,7 +52,7 @@ from nproxy.workers.messages import (
     Start,
     Taught,
 )
-from nproxy.workers.pace import Pace
+from nproxy.workers.report_interval import ReportInterval
 from nproxy.workers.shares import share
 
 BEAT_SECONDS = 2.0
@@ -105,7 +105,7 @@ class _Worker:
         self._draining: asyncio.Task[None] | None = None
         self._asked_to_leave = False
         self._over = asyncio.Event()
-        self._pace = Pace()
+        self._interval = ReportInterval()
         self._reporting = asyncio.Lock()
 
     def prepare(self, app: App) -> None:
@@ -205,7 +205,7 @@ class _Worker:
     async def _beat(self) -> None:
         while True:
             if not self._channel.unread:  # do not pile up reports for a parent that does not read them
-                if self._pace.due(time.monotonic()):
+                if self._interval.due(time.monotonic()):
                     await self._report()
                 else:
                     self._channel.send(Beat(None))
@@ -218,7 +218,7 @@ class _Worker:
             began = time.monotonic()
             report = await own_report(self._app)
             self._channel.send(Beat(await asyncio.to_thread(as_data, report)))
-            self._pace.took(began, time.monotonic())
+            self._interval.took(began, time.monotonic())
 
     async def _answer(self, query: Query) -> None:
         answer: Json = None

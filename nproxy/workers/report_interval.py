@@ -6,7 +6,7 @@ SHARE = 0.01
 """The share of a worker's time that this may take."""
 
 
-class Pace:
+class ReportInterval:
     """Decides when metrics are due. Call `took` after each report. Times in seconds, by any one clock."""
 
     def __init__(self) -> None:
