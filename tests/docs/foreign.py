@@ -41,7 +41,7 @@ until (exec 3<> "/dev/tcp/127.0.0.1/$NPROXY_LISTEN__PORT") 2> /dev/null; do
 done
 """
 
-# `make -n` checks the targets without running them. The engine with the default model runs already.
+# A dry run of make checks the targets. The engine with the default model runs already.
 _MAKE = 'command -p make -C "$ROOT" -n "$@" > /dev/null\n'
 
 # The engine's options are parsed, except for the model, a word in capitals; tests/real runs the engine.
