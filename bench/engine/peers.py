@@ -1,4 +1,4 @@
-"""The peers, each run as its users run it: the same weights, one thread per core, and no top-k or top-p."""
+"""The peers, each run as its users run it: the same weights, one thread per core, and no sampling filters."""
 
 from __future__ import annotations
 
