@@ -1,4 +1,4 @@
-"""Bars, and how a figure stands to them."""
+"""Goals, and how a measured figure compares with them."""
 
 from __future__ import annotations
 
@@ -7,18 +7,23 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A bar: the least that is asked, what is aimed at, and what was found; more: whether more is better."""
+    """A goal for one figure."""
 
     says: str
+    """What is measured."""
     least: float
+    """The bar that must be reached."""
     aim: float
+    """The bar that is aimed at."""
     found: float | None
+    """The measured figure; None if it was not measured."""
     unit: str
     more: bool
+    """Whether more is better."""
 
     @property
     def verdict(self) -> str:
-        """How the figure stands to the bars."""
+        """Which bar the figure reaches: "aim", "at least", or "**missed**"; "not measured" if there is none."""
         if self.found is None:
             return "not measured"
         for name, bar in (("aim", self.aim), ("at least", self.least)):
@@ -27,7 +32,7 @@ class Goal:
         return "**missed**"
 
     def shown(self, figure: float | None) -> str:
-        """One of its figures, or one beside them, as a table has it."""
+        """Format a figure of this goal, or one to compare with it, for a table."""
         if figure is None:
             return "-"
         text = f"{figure:,.0f}" if figure >= 1000 else f"{figure:.3g}"

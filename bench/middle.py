@@ -1,11 +1,11 @@
-"""What the pure middle costs, without sockets: an event of a stream, and a request with its answer.
+"""Measure what the pure middle costs, without sockets: an event of a stream, and a request with its answer.
 
     python -m bench.middle [--rounds 15] [--calls | --instructions] [case ...]
 
-Streams go from the bytes of a segment through decoder and conduct to the bytes that leave; requests from the bytes of a
-body through plan and compose to the whole answer. CPU microseconds of the best round; with --calls the functions that
-are called, Python's and C's; with --instructions what the CPU carries out, counted by valgrind: neither depends on what
-else the machine does.
+A stream goes from the bytes of a segment through decoder and conduct to the bytes for the client; a request goes from
+the bytes of its body through plan and compose to the whole answer. The figures are CPU microseconds of the best round;
+with --calls, the number of function calls, in Python and C; with --instructions, the CPU instructions that valgrind
+counts. Neither of these two depends on other load on the machine.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from nproxy.openai.requests import Limits, Request, parse_chat
 from nproxy.openai.sse import SSEDecoder
 
 CHUNKS = 512
-"""Events of a choice: enough for what happens once to weigh little."""
+"""Events of a choice: so many that one-time work hardly counts."""
 REQUESTS = 64
 WORDS = (" the", " word", "\n", " é", '"')
 
@@ -41,20 +41,20 @@ FANOUT = Capability(native_width=1)
 EXACT = Capability(native_width=None, exact=True)
 
 Work = Callable[[], int]
-"""Does some work; gives how many events, or requests, that was."""
+"""Does some work; returns the number of events, or of requests, that it handled."""
 
 
 # ---- what goes in
 
 
 def asked(**fields: object) -> bytes:
-    """A chat request's body, of a usual length."""
+    """Return the body of a chat request of a usual length."""
     messages = [{"role": "system", "content": "You are terse."}, {"role": "user", "content": "Why is it so? " * 20}]
     return json.dumps({"model": "m", "messages": messages, "temperature": 0.7, "max_tokens": 64, **fields}).encode()
 
 
 def chunk(index: int, word: str, **more: object) -> bytes:
-    """A frame as vLLM writes it."""
+    """Return a frame as vLLM writes it."""
     choice = {"index": index, "delta": {"content": word}, "logprobs": None, "finish_reason": None, **more}
     head = {"id": "chatcmpl-98e629529c5c2b79", "object": "chat.completion.chunk", "created": 1795146502, "model": "m"}
     return b"data: " + dumped({**head, "choices": [choice]}) + b"\n\n"
@@ -65,18 +65,18 @@ def dumped(value: object) -> bytes:
 
 
 def logprobs(word: str) -> dict[str, object]:
-    """As OpenAI gives them, with two alternatives."""
+    """Return log probabilities as OpenAI returns them, with two alternatives."""
     top = [{"token": other, "logprob": -0.25, "bytes": list(other.encode())} for other in (word, " a")]
     return {"content": [{**top[0], "top_logprobs": top}]}
 
 
 def called(word: str) -> dict[str, object]:
-    """A delta with a piece of a tool call's arguments."""
+    """Return a delta with a piece of a tool call's arguments."""
     return {"tool_calls": [{"index": 0, "function": {"arguments": word}}]}
 
 
 def answer() -> bytes:
-    """A whole answer."""
+    """Return the body of a whole answer."""
     message = {"role": "assistant", "content": "Because it is. " * 20, "refusal": None, "tool_calls": []}
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop", "stop_reason": None}
     usage = {"prompt_tokens": 111, "completion_tokens": 64, "total_tokens": 175, "prompt_tokens_details": None}
@@ -88,7 +88,7 @@ def answer() -> bytes:
 
 
 def planned(raw: bytes, capability: Capability) -> tuple[Request, Conduct]:
-    """A request's way from its bytes to its conduct, as the gateway goes it."""
+    """Take a request from its bytes to its conduct, as the gateway does."""
     request = parse_chat(Body.parse(raw), Limits())
     plan = make_plan(request, capability, lambda: 7)
     settings, names = ConductSettings(), Names("chatcmpl-own", 1795146502, request.model)
@@ -98,14 +98,17 @@ def planned(raw: bytes, capability: Capability) -> tuple[Request, Conduct]:
 
 
 def written(commands: list[Command]) -> int:
-    """Bytes that leave."""
+    """Return the number of bytes for the client."""
     return sum(len(command.data) for command in commands if isinstance(command, Emit))
 
 
 def stream(
     n: int, capability: Capability, *, batch: int = 1, turn: int = 1, frame: Callable[[int, str], bytes] = chunk
 ) -> Work:
-    """Streams n choices: each leg's segments hold `batch` events, and the conduct takes `turn` segments at once."""
+    """Return the work of streaming n choices.
+
+    batch: events in each segment of a leg. turn: segments that the conduct takes at once.
+    """
     raw = asked(stream=True, n=n, stream_options={"include_usage": True})
     legs = 1 if n == 1 or capability.exact else n
     frames = [[frame(index if legs == 1 else 0, WORDS[i % 5]) for i in range(CHUNKS)] for index in range(n)]
@@ -132,7 +135,7 @@ def stream(
 
 
 def whole(n: int, capability: Capability) -> Work:
-    """Answers requests for n choices that are not streamed."""
+    """Return the work of answering requests for n choices that are not streamed."""
     raw, body = asked(n=n), answer()
 
     def work() -> int:
@@ -172,7 +175,7 @@ CASES: dict[str, Work] = {
 
 
 def microseconds(names: list[str], rounds: int) -> dict[str, float]:
-    """CPU time of this process for each event or request: the best round; each goes through all cases in turn."""
+    """Return the CPU time of this process per event or request, of the best round; each round runs all cases once."""
     best = dict.fromkeys(names, float("inf"))
     for _ in range(rounds):
         for name in names:
@@ -183,7 +186,7 @@ def microseconds(names: list[str], rounds: int) -> dict[str, float]:
 
 
 def calls(name: str) -> float:
-    """Functions called for each event or request, Python's and C's."""
+    """Return the number of functions called per event or request, in Python and C."""
     counted = 0
 
     def count(_frame: object, what: str, _arg: object) -> None:
@@ -198,7 +201,7 @@ def calls(name: str) -> float:
 
 
 def instructions(name: str) -> float:
-    """Thousands of instructions for each event or request: those of four rounds less those of two."""
+    """Return thousands of instructions per event or request: four runs minus two runs exclude one-time work."""
     few, many = (_counted(name, times) for times in (2, 4))
     return (many - few) / (2 * CASES[name]()) / 1000
 

@@ -1,8 +1,8 @@
-"""What `resume` costs for each chunk of a stream that nothing happens to: the merge alone, without sockets.
+"""Measure what `resume` costs per chunk of an undisturbed stream: the merge alone, without sockets.
 
     python -m bench.resume [--rounds 20]
 
-Chunks of one choice, rewritten on their bytes, go through the merge with each setting in turn; the best round counts.
+Chunks of one choice, rewritten as bytes, go through the merge, with each setting in turn; the best round counts.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ SETTINGS: tuple[Resume, ...] = ("off", "replay", "continue")
 
 
 def request(n: int) -> Request:
-    """A streamed chat request of n choices."""
+    """Return a streamed chat request for n choices."""
     asked = {"model": "m", "n": n, "stream": True, "messages": [{"role": "user", "content": "hi"}]}
     return parse_chat(Body.parse(json.dumps(asked).encode()), Limits())
 
 
 def chunks() -> list[bytes]:
-    """A stream as vLLM writes it: a token of some letters in each chunk, some of them escaped or not ASCII."""
+    """Return a stream as vLLM writes it: a token of a few letters in each chunk, some escaped or not ASCII."""
     words = [" the", " word", "\n", " é", '"']
     shared = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
     return [
@@ -44,7 +44,7 @@ def chunks() -> list[bytes]:
 
 
 def nanoseconds(asked: Request, how: Resume, stream: list[bytes]) -> float:
-    """The time that one chunk takes, in one round."""
+    """Return the time per chunk in one round."""
     kind = Relay if asked.n == 1 else Merge
     merge = kind(asked, "id", 1, "m", record=recorder(asked, how))
     merge.add(Leg(0, 0, 1))
@@ -63,7 +63,7 @@ def main() -> None:
     for name, n in (("relay, n=1", 1), ("fan-out, n=2", 2)):
         asked = request(n)
         best = {how: float("inf") for how in SETTINGS}
-        for _ in range(rounds):  # in turn, so that what else runs here touches all alike
+        for _ in range(rounds):  # alternating, so that other load affects all settings alike
             for how in SETTINGS:
                 best[how] = min(best[how], nanoseconds(asked, how, stream))
         told = ", ".join(f"{how} {best[how]:.0f} ({best[how] / best['off']:.2f})" for how in SETTINGS)

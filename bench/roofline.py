@@ -1,10 +1,10 @@
-"""What the measures of bench/gpu/verify.py should come to on a GPU, on paper: bytes and products over given rates.
+"""Predict the measures of bench/gpu/verify.py for a GPU: bytes and operations divided by given rates.
 
     python bench/roofline.py [--bandwidth 4.2] [--matmul 790] [--json]
 
 Prints the predicted table with the floor of each case: the larger of its bytes over the memory bandwidth and its
-operations over the rate of the unit that does them. A prediction adds what a floor leaves out, as stated in Machine.
-The defaults are an H200: 4.8 TB/s and 990 TFLOP/s by its datasheet, of which a copy and a product reach less.
+operations over the matmul rate. A prediction adds the overheads that a floor leaves out; Machine lists them. The
+defaults are an H200: its datasheet says 4.8 TB/s and 990 TFLOP/s, of which a copy and a product reach less.
 """
 
 from __future__ import annotations
@@ -21,62 +21,66 @@ if __name__ == "__main__":
 
 from bench.gpu.cases import FULL, LLAMA, MEASURES, QWEN3, ModelShape, Plan, Shape, peak_blocks
 
-PEAK = 4.8e12  # bytes a second by the datasheet: what the fractions of measures 4 and 6 are of
+PEAK = 4.8e12  # bytes per second by the datasheet: the fractions of measures 4 and 6 refer to it
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A GPU, in bytes, operations and seconds.
-
-    bandwidth: what a large copy reaches. matmul: what a large bf16 product reaches. cache_bandwidth, cache: of the L2.
-    launch: of one kernel behind another in a graph. item: kernel and merge of a layer's attention, beyond their bytes.
-    sampling: of a step, from logits to tokens, per 32 rows. programs: of the attention kernel at once. eager, batching:
-    a layer of a step in transformers' generate and in its continuous batching, both of which wait for the host.
-    """
+    """A GPU, in bytes, operations and seconds."""
 
     bandwidth: float = 4.2e12
+    """What a large copy reaches."""
     matmul: float = 7.9e14
+    """What a large bf16 product reaches."""
     cache_bandwidth: float = 5.5e12
+    """The bandwidth of the L2."""
     cache: float = 5.0e7
+    """The size of the L2."""
     launch: float = 1.2e-6
+    """One kernel after another in a graph."""
     item: float = 5e-6
+    """Kernel and merge of a layer's attention, without the time for their bytes."""
     sampling: float = 60e-6
+    """Sampling in a step, from logits to tokens, per 32 rows."""
     programs: int = 264
+    """Programs of the attention kernel that run at once."""
     eager: float = 0.9e-3
+    """One layer of a step in transformers' generate, which waits for the host."""
     batching: float = 0.4e-3
+    """One layer of a step in transformers' continuous batching, which waits for the host too."""
 
     @property
     def attention(self) -> float:
-        """Operations a second of attention's tiles, whose products wait for each other: half of `matmul` is taken."""
+        """Operations per second in attention's tiles, whose products wait for each other: half of `matmul`."""
         return self.matmul / 2
 
 
 H200 = Machine()
-_SPAN = 256  # keys of one item, and more where there are many
-_LANES = 64  # rows x query heads that an item's tile holds
-_KERNELS = 8  # of a layer besides attention's two: two norms, four products, rotation and store, SiLU
+_SPAN = 256  # keys of one work item; more if there are many keys
+_LANES = 64  # rows times query heads in an item's tile
+_KERNELS = 8  # of a layer, besides attention's two: two norms, four products, rotation and store, SiLU
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """seconds: predicted. bytes, operations: that must be moved and done."""
+    """A case's prediction. seconds: predicted. bytes, operations: that must be moved and done."""
 
     seconds: float
     bytes: float
     operations: float
 
     def floor(self, machine: Machine) -> float:
-        """No version runs much faster than this, in seconds."""
+        """Return the seconds below which no implementation gets much."""
         return max(self.bytes / machine.bandwidth, self.operations / machine.matmul)
 
 
 def _partials(shape: Shape, rows: int, parts: int) -> float:
-    """Bytes of `parts` partial results of each row, written and read again: float32, and a log-sum-exp."""
+    """Return the bytes of `parts` partial results per row, written and read: float32 values and a log-sum-exp."""
     return 2.0 * rows * shape.heads * parts * (shape.dim + 1) * 4
 
 
 def _shared_parts(machine: Machine, shape: Shape, rows: int, keys: int) -> int:
-    """Items that a shared prefix is cut into: longer ones as long as the GPU stays busy, as worklist.py has it."""
+    """Return the number of items that a shared prefix is cut into: longer ones if the GPU stays busy (worklist.py)."""
     parts = -(-keys // _SPAN)
     items = parts * -(-rows * shape.heads // shape.kv_heads // _LANES)
     longer = max((items * shape.kv_heads // machine.programs).bit_length() - 1, 0)
@@ -84,7 +88,7 @@ def _shared_parts(machine: Machine, shape: Shape, rows: int, keys: int) -> int:
 
 
 def private(machine: Machine, shape: Shape, rows: int, prefix: int, own: int) -> Estimate:
-    """A layer's decode attention where every row reads its whole past for itself, from memory."""
+    """Estimate a layer's decode attention if every row reads its whole past itself, from memory."""
     keys = prefix + own
     moved = rows * keys * shape.token_bytes + _partials(shape, rows, -(-keys // _SPAN))
     done = 4.0 * rows * shape.heads * keys * shape.dim
@@ -92,7 +96,7 @@ def private(machine: Machine, shape: Shape, rows: int, prefix: int, own: int) ->
 
 
 def unaware(machine: Machine, shape: Shape, rows: int, prefix: int, own: int) -> Estimate:
-    """The same over shared blocks: the prefix comes from memory once and from the L2 again, if it fits there."""
+    """Estimate the same over shared blocks: the prefix comes from memory once, then from the L2 if it fits there."""
     if prefix * shape.token_bytes > machine.cache:
         return private(machine, shape, rows, prefix, own)
     again = (rows - 1) * prefix * shape.token_bytes / machine.cache_bandwidth
@@ -102,7 +106,7 @@ def unaware(machine: Machine, shape: Shape, rows: int, prefix: int, own: int) ->
 
 
 def shared(machine: Machine, shape: Shape, rows: int, prefix: int, own: int) -> Estimate:
-    """The prefix read once for all rows, as products of tiles; then each row's own tokens."""
+    """Estimate attention that reads the prefix once for all rows, as products of tiles, then each row's own tokens."""
     together = prefix * shape.token_bytes
     products = 4.0 * rows * shape.heads * prefix * shape.dim
     parts = _shared_parts(machine, shape, rows, prefix) + -(-own // _SPAN)
@@ -112,7 +116,7 @@ def shared(machine: Machine, shape: Shape, rows: int, prefix: int, own: int) -> 
 
 
 def step(machine: Machine, model: ModelShape, rows: int, layer: Estimate) -> Estimate:
-    """A decode step of the whole model: weights, launches, sampling, and `layer`'s attention in every layer."""
+    """Estimate a decode step of the whole model: weights, launches, sampling, and `layer` as each layer's attention."""
     products = model.weight_bytes * rows  # two operations for each number of two bytes
     weights = max(model.weight_bytes / machine.bandwidth, products / machine.matmul)
     overhead = model.layers * (_KERNELS * machine.launch + layer.seconds) + machine.sampling * max(rows / 32, 1)
@@ -124,7 +128,7 @@ def step(machine: Machine, model: ModelShape, rows: int, layer: Estimate) -> Est
 
 
 def prefill(machine: Machine, model: ModelShape, tokens: int) -> Estimate:
-    """Prompts of `tokens` all together, one after the other where there are several: products and causal attention."""
+    """Estimate the prefill of one prompt: products and causal attention."""
     products = float(model.weight_bytes - 2 * model.vocab * model.hidden) * tokens
     scores = 2.0 * model.layers * model.attention.heads * model.attention.dim * tokens**2
     moved = model.weight_bytes + tokens * model.token_bytes
@@ -132,7 +136,7 @@ def prefill(machine: Machine, model: ModelShape, tokens: int) -> Estimate:
 
 
 def predict(machine: Machine = H200, plan: Plan = FULL) -> dict[str, float]:
-    """Every measure's predicted value, by its key, in the measure's unit."""
+    """Return the predicted value of every measure by its key, in the measure's unit."""
     lengths, layer, small = plan.lengths, plan.layer, plan.small
     own, n, widest = lengths.own, lengths.wide, lengths.widest
 
@@ -142,12 +146,12 @@ def predict(machine: Machine = H200, plan: Plan = FULL) -> dict[str, float]:
         return alone / shared(machine, layer, rows, prefix, own).seconds
 
     def request(rows: int, prompt: int, new: int) -> float:
-        """One request of so many choices, from its arrival to its last token."""
+        """Return the seconds of one request for `rows` choices, from its arrival to its last token."""
         middle = shared(machine, small.attention, rows, prompt, new // 2)
         return prefill(machine, small, prompt).seconds + new * step(machine, small, rows, middle).seconds
 
     def apart(kind: str, prompts: int) -> float:
-        """As many requests of one choice, of which so many compute their prompt."""
+        """Return the seconds of n requests for one choice, of which `prompts` compute their prompt."""
         backend = private if kind == "private" else unaware
         middle = backend(machine, small.attention, n, lengths.middle, lengths.new // 2)
         decode = lengths.new * step(machine, small, n, middle).seconds
@@ -194,14 +198,14 @@ def predict(machine: Machine = H200, plan: Plan = FULL) -> dict[str, float]:
 
 
 def _fraction(machine: Machine, model: ModelShape, prompt: int) -> float:
-    """Of a step at batch 1, its weights and KV over the peak bandwidth, in percent of its time."""
+    """Return what weights and KV need at the peak bandwidth, in percent of the predicted time of a step at batch 1."""
     moved = model.weight_bytes + prompt * model.token_bytes
     layer = private(machine, model.attention, 1, prompt, 0)
     return 100 * moved / PEAK / step(machine, model, 1, layer).seconds
 
 
 def floors(machine: Machine) -> Iterator[tuple[str, Estimate]]:
-    """The cases themselves: layers, then whole steps."""
+    """Yield the cases: layers, then whole steps."""
     lengths, own = FULL.lengths, FULL.lengths.own
     for rows, prefix in (
         (lengths.narrow, lengths.short),
@@ -227,7 +231,7 @@ def floors(machine: Machine) -> Iterator[tuple[str, Estimate]]:
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--bandwidth", type=float, default=H200.bandwidth / 1e12, help="TB/s that a copy reaches")
     parser.add_argument("--matmul", type=float, default=H200.matmul / 1e12, help="TFLOP/s that a bf16 product reaches")

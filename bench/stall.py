@@ -1,7 +1,8 @@
-"""How long a request's body holds the event loop up: `python bench/stall.py [--record FILE]`.
+"""Measure how long a request's body blocks the event loop: `python bench/stall.py [--record FILE]`.
 
-A gateway with an upstream that answers at once, in this process; a client in another sends bodies of 10 MiB, and the
-longest pause of a task that does nothing but sleep 1 ms is taken, median of 5. An idle loop's own pauses stand first.
+The gateway runs in this process; an upstream that answers at once and a client that sends bodies of 10 MiB run in two
+other processes. Each figure is the longest pause of a task that only sleeps 1 ms at a time, as the median of 5. The
+first row shows the pauses of an idle loop.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def prompt(content: bytes) -> bytes:
 
 
 def filled(unit: bytes) -> bytes:
-    """An array of so many units as fit."""
+    """Return an array of as many units as fit."""
     return b"[" + b",".join([unit] * (SIZE // (len(unit) + 1))) + b"]"
 
 
@@ -95,7 +96,7 @@ async def measure(url: str, clients: ProcessPoolExecutor, name: str) -> tuple[li
 
 
 async def answer_anything(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """An upstream in another process: reads what comes, says one word."""
+    """Serve one connection of the upstream: read each request and answer with one word."""
     with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
         while asked := await reader.readuntil(b"\r\n\r\n"):
             length = next(

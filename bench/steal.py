@@ -1,4 +1,4 @@
-"""What a virtual machine was not given of its processors, and measuring again where that was much."""
+"""Steal time: what the hypervisor withheld from a virtual machine, and repeating a measurement if it was much."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import psutil
 
 TRIES = 3
 SHARE = 0.05
-"""Of the processors' time: beyond that a figure says little."""
+"""Share of the processors' time that may be stolen; beyond it a figure means little."""
 
 _Found = TypeVar("_Found")
 
 
 def stolen() -> float:
-    """Seconds of its processors that this machine was not given, by the kernel's account; 0 where it keeps none."""
+    """Return the processor seconds that the hypervisor withheld from this machine; 0 if the kernel has no count."""
     return float(getattr(psutil.cpu_times(), "steal", 0.0))
 
 
@@ -27,10 +27,10 @@ def undisturbed(
     stolen: Callable[[], float] = stolen,
     settled: Callable[[_Found], bool] = lambda _: False,
 ) -> tuple[_Found, float]:
-    """What the first of `tries` finds that ran on a machine which was all ours, or else the least disturbed; and the
-    share of the processors' time that was not the machine's then. The others do not count, and whoever waits is told.
+    """Return the first result measured on an undisturbed machine, or else the least disturbed result, and its share.
 
-    settled: what has to be kept, however it came about.
+    The share is the stolen part of the processors' time during that measurement. Discarded tries are reported on
+    standard error. settled: whether a result has to be kept, regardless of stolen time.
     """
     found: list[tuple[float, _Found]] = []
     for measure in tries:

@@ -1,12 +1,13 @@
-"""What three processes cost: a step of the engine with the gateway idle, and with streams running through it.
+"""Measure what three processes cost: a step of the engine with the gateway idle, and with streams running through it.
 
     python bench/three_processes.py [--streams 8] [--tokens 128] [--rounds 5]
 
-Starts `nproxy serve` (gateway, engine server, engine core). The same requests, the same seeds, in turns:
-  idle     sent to the engine's own socket, answered whole: the gateway does nothing
-  streams  sent through the gateway, streamed: gateway and engine server both write every token
-once as separate requests of one choice, once as a single request of that many choices. A step's time is
-`nproxy_engine_step_seconds`, its sum over its count between two scrapes; the client runs on the same cores.
+Starts `nproxy serve` (gateway, engine server, engine core). The same requests with the same seeds run in two ways,
+alternating:
+  idle     sent to the engine's own socket and answered whole: the gateway does nothing
+  streams  sent through the gateway and streamed: gateway and engine server both write every token
+They run once as separate requests for one choice, and once as one request for as many choices. A step's time is
+`nproxy_engine_step_seconds`, its sum divided by its count, between two scrapes; the client runs on the same cores.
 Prints conditions, medians and ratios, and writes them to bench/results/three_processes.json.
 """
 
@@ -37,7 +38,7 @@ QUESTION = "Tell me a long story about a lighthouse keeper, a storm and a very s
 
 
 def engine_socket(gateway: Server) -> str:
-    """The Unix socket of the engine that this gateway started."""
+    """Return the Unix socket of the engine that this gateway started."""
     for child in gateway.children():
         words = child.cmdline()
         if "--uds" in words:
@@ -46,7 +47,7 @@ def engine_socket(gateway: Server) -> str:
 
 
 async def steps(session: aiohttp.ClientSession, url: str) -> tuple[float, float]:
-    """Seconds spent in steps so far, and how many there were."""
+    """Return the seconds spent in steps so far, and the number of steps."""
     async with session.get(f"{url}/metrics") as answer:
         text = await answer.text()
     found = {
@@ -68,7 +69,7 @@ async def ask(session: aiohttp.ClientSession, url: str, body: dict[str, Any]) ->
 async def measure(
     url: str, socket: str, *, through: bool, choices: int, requests: int, tokens: int, seed: int
 ) -> float:
-    """Milliseconds a step while these requests run together."""
+    """Return the milliseconds per step while these requests run concurrently."""
     body: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": QUESTION}]}
     body |= {"max_tokens": tokens, "n": choices, "stream": through}
     timeout = aiohttp.ClientTimeout(total=None)

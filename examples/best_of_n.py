@@ -1,9 +1,9 @@
-"""The answer that the model itself finds likeliest, of several: python examples/best_of_n.py [QUESTION]
+"""Find the answer that the model itself considers most likely, out of several: python examples/best_of_n.py [QUESTION]
 
-Chosen twice: here, by the mean log probability of each choice's tokens, and by nproxy, which answers with the best
-only (`best_of`). Both draw with the same seed, so they find the same answer.
+It is chosen twice: here, by the mean log probability of each choice's tokens, and by nproxy, which returns only the
+best choice (`best_of`). Both requests use the same seed, so they find the same answer.
 
-OPENAI_BASE_URL is where nproxy listens (http://127.0.0.1:8000/v1 unless set), MODEL the model's id there.
+OPENAI_BASE_URL: where nproxy listens (default http://127.0.0.1:8000/v1). MODEL: the model's id there.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Four different answers to one request: sh examples/curl.sh
-# NPROXY_URL is where nproxy listens, MODEL is the model's id there.
+# NPROXY_URL: where nproxy listens. MODEL: the model's id there.
 set -eu
 
 url=${NPROXY_URL:-http://127.0.0.1:8000}

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Three answers as they are written, one event for each piece: sh examples/curl_stream.sh
-# NPROXY_URL is where nproxy listens, MODEL is the model's id there.
+# Stream three answers; each event brings a piece of one of them: sh examples/curl_stream.sh
+# NPROXY_URL: where nproxy listens. MODEL: the model's id there.
 set -eu
 
 url=${NPROXY_URL:-http://127.0.0.1:8000}

@@ -1,10 +1,10 @@
-"""A small evaluation, both ways that harnesses know: python examples/evaluation.py
+"""A small evaluation with the two methods of evaluation harnesses: python examples/evaluation.py
 
-By likelihood: which of the given answers is likeliest behind the question, as ARC or HellaSwag are scored: one request
-with `echo`, `logprobs` and `max_tokens: 0` for all of a question's answers. By generation: what the model says itself,
-n times, and how much of it holds the right answer.
+By likelihood, as ARC and HellaSwag are scored: which of the given answers is the most likely continuation of the
+question? One request with `echo`, `logprobs` and `max_tokens: 0` scores all answers to a question. By generation: the
+model continues the question n times, and the score is the share of continuations that contain the right answer.
 
-OPENAI_BASE_URL is where nproxy listens (http://127.0.0.1:8000/v1 unless set), MODEL the model's id there.
+OPENAI_BASE_URL: where nproxy listens (default http://127.0.0.1:8000/v1). MODEL: the model's id there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from openai import OpenAI
 
 @dataclass(frozen=True)
 class Question:
-    """answers: the first one is right."""
+    """A question. answers: the first one is right."""
 
     text: str
     answers: tuple[str, ...]
@@ -39,7 +39,7 @@ model = os.environ.get("MODEL", "smollm2-135m-instruct")
 
 
 def likeliest(question: Question) -> str:
-    """The answer whose tokens have the highest mean log probability behind the question."""
+    """Return the answer whose tokens, given the question, have the highest mean log probability."""
     prompts = [f"{question.text} {answer}" for answer in question.answers]
     scored = client.completions.create(model=model, prompt=prompts, echo=True, logprobs=0, max_tokens=0)
     means = []
@@ -52,7 +52,7 @@ def likeliest(question: Question) -> str:
 
 
 def said(question: Question) -> float:
-    """The part of n continuations that hold the right answer."""
+    """Return the share of n continuations that contain the right answer."""
     drawn = client.completions.create(model=model, prompt=question.text, n=N, temperature=0.7, max_tokens=6)
     return fmean(question.answers[0].lower() in choice.text.lower() for choice in drawn.choices)
 

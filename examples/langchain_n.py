@@ -1,7 +1,7 @@
 """Several answers through LangChain: python examples/langchain_n.py (pip install langchain-openai)
 
-`generate` tells all choices; `invoke` only the first. OPENAI_BASE_URL is where nproxy listens
-(http://127.0.0.1:8000/v1 unless set), MODEL the model's id there.
+`generate` returns all choices; `invoke` returns only the first. OPENAI_BASE_URL: where nproxy listens (default
+http://127.0.0.1:8000/v1). MODEL: the model's id there.
 """
 
 from __future__ import annotations

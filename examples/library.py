@@ -1,6 +1,6 @@
-"""The built-in engine inside a program, without a server: python examples/library.py [QUESTION]
+"""Use the built-in engine in a program, without a server: python examples/library.py [QUESTION]
 
-MODEL is a Hugging Face folder or a .gguf file; the default model unless set.
+MODEL: a Hugging Face folder or a .gguf file; if unset, the default model.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Several answers through LiteLLM: python examples/litellm_n.py (pip install litellm)
 
-OPENAI_BASE_URL is where nproxy listens (http://127.0.0.1:8000/v1 unless set), MODEL the model's id there.
+OPENAI_BASE_URL: where nproxy listens (default http://127.0.0.1:8000/v1). MODEL: the model's id there.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Several questions at once, several answers to each, streamed: python examples/openai_async.py [QUESTION ...]
+"""Ask several questions concurrently and stream several answers to each: python examples/openai_async.py [QUESTION ...]
 
-OPENAI_BASE_URL is where nproxy listens (http://127.0.0.1:8000/v1 unless set), MODEL the model's id there.
+OPENAI_BASE_URL: where nproxy listens (default http://127.0.0.1:8000/v1). MODEL: the model's id there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ N = 2
 
 
 async def ask(client: AsyncOpenAI, question: str) -> list[str]:
-    """The answers to one question, each as it was put together from its pieces."""
+    """Return the answers to one question, each joined from its streamed pieces."""
     texts = [""] * N
     stream = await client.chat.completions.create(
         model=os.environ.get("MODEL", "smollm2-135m-instruct"),
@@ -27,7 +27,7 @@ async def ask(client: AsyncOpenAI, question: str) -> list[str]:
         stream=True,
     )
     async for chunk in stream:
-        for choice in chunk.choices:  # pieces of all choices come mixed; the index says whose each is
+        for choice in chunk.choices:  # pieces of all choices arrive interleaved; the index tells them apart
             texts[choice.index] += choice.delta.content or ""
     return texts
 

@@ -1,6 +1,6 @@
-"""Stream four answers at once with the official OpenAI client, side by side: python examples/openai_n.py [QUESTION]
+"""Stream four answers side by side with the official OpenAI client: python examples/openai_n.py [QUESTION]
 
-It needs `openai` and `rich`. OPENAI_BASE_URL is where nproxy listens (http://127.0.0.1:8000/v1 unless set), MODEL the
+It needs `openai` and `rich`. OPENAI_BASE_URL: where nproxy listens (default http://127.0.0.1:8000/v1). MODEL: the
 model's id there.
 """
 

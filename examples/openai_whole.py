@@ -1,6 +1,6 @@
-"""Several answers at once, whole, with the official OpenAI client: python examples/openai_whole.py [QUESTION]
+"""Get several answers without streaming, with the official OpenAI client: python examples/openai_whole.py [QUESTION]
 
-OPENAI_BASE_URL is where nproxy listens (http://127.0.0.1:8000/v1 unless set), MODEL the model's id there.
+OPENAI_BASE_URL: where nproxy listens (default http://127.0.0.1:8000/v1). MODEL: the model's id there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def main() -> None:
     for choice in answer.choices:
         print(f"choice {choice.index} ({choice.finish_reason}): {choice.message.content}\n")
     print("made by:", raw.headers.get("x-nproxy-mode"), "in", raw.headers.get("x-nproxy-legs"), "call(s)")
-    if answer.usage is not None:  # the prompt counts once, however many choices there are
+    if answer.usage is not None:  # the prompt counts once, regardless of n
         print(f"tokens: {answer.usage.prompt_tokens} read, {answer.usage.completion_tokens} written")
 
 

@@ -1,9 +1,9 @@
-"""How often one of k answers is right, from n drawn for each problem: python examples/pass_at_k.py
+"""Estimate how often at least one of k answers is right, from n answers to each problem: python examples/pass_at_k.py
 
-pass@k by the unbiased estimator of Chen et al. (2021, arXiv:2107.03374): of n answers c are right, and k drawn from
-them without putting back miss all of these with probability C(n - c, k) / C(n, k).
+pass@k is computed with the unbiased estimator of Chen et al. (2021, arXiv:2107.03374): if c of n answers are right,
+k answers drawn from them without replacement contain no right one with probability C(n - c, k) / C(n, k).
 
-OPENAI_BASE_URL is where nproxy listens (http://127.0.0.1:8000/v1 unless set), MODEL the model's id there.
+OPENAI_BASE_URL: where nproxy listens (default http://127.0.0.1:8000/v1). MODEL: the model's id there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ client = OpenAI(
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
-    """n: answers drawn. c: those that are right. k: at most n."""
+    """Return the estimate. n: answers drawn. c: the number of right ones. k: at most n."""
     return 1 - comb(n - c, k) / comb(n, k)
 
 

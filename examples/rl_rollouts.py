@@ -1,11 +1,11 @@
 """Rollouts for reinforcement learning, with group advantages as in GRPO: python examples/rl_rollouts.py
 
-For each prompt a group of n answers is drawn and rewarded; an answer's advantage is its reward against those of its own
-group, (r - mean) / std (Shao et al., 2024, arXiv:2402.03300). A trainer needs the very tokens that were drawn and their
-log probabilities: `return_token_ids` and `logprobs` bring both, so that nothing has to be tokenized again, which may
-come out differently. vLLM has both fields as well.
+For each prompt, a group of n answers is drawn and rewarded. An answer's advantage compares its reward with the rewards
+of its own group: (r - mean) / std (Shao et al., 2024, arXiv:2402.03300). A trainer needs exactly the tokens that were
+drawn, and their log probabilities. `return_token_ids` and `logprobs` return both, so that no text has to be tokenized
+again, which may give other tokens. vLLM has both fields as well.
 
-OPENAI_BASE_URL is where nproxy listens (http://127.0.0.1:8000/v1 unless set), MODEL the model's id there.
+OPENAI_BASE_URL: where nproxy listens (default http://127.0.0.1:8000/v1). MODEL: the model's id there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from openai import OpenAI
 PROMPTS = ("Write a sentence about the sea.", "Write a sentence about a dog.")
 GROUP = 4
 WORDS = 12
-"""How long a sentence is to be."""
+"""The length of a sentence that gets the full reward."""
 
 client = OpenAI(
     base_url=os.environ.get("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1"),
@@ -30,7 +30,7 @@ client = OpenAI(
 
 @dataclass(frozen=True)
 class Rollout:
-    """What a trainer takes: prompt, tokens and logprobs by position, and the advantage of all of them."""
+    """What a trainer needs. tokens and logprobs have one entry per position; advantage applies to all of them."""
 
     prompt: Sequence[int]
     tokens: Sequence[int]
@@ -40,12 +40,12 @@ class Rollout:
 
 
 def reward(text: str) -> float:
-    """A rule that a program can check; 1 is best."""
+    """Return the reward, by a rule that a program can check; 1 is the best."""
     return 1 / (1 + abs(len(text.split()) - WORDS))
 
 
 def group(prompt: str, seed: int) -> list[Rollout]:
-    """One request: the prompt is computed once, whatever the size of the group."""
+    """Draw a group of answers in one request: the prompt is computed once, regardless of the group's size."""
     answer = client.chat.completions.create(
         model=os.environ.get("MODEL", "smollm2-135m-instruct"),
         messages=[{"role": "user", "content": prompt}],
@@ -76,7 +76,7 @@ def group(prompt: str, seed: int) -> list[Rollout]:
 def main() -> None:
     for seed, prompt in enumerate(PROMPTS):
         print(prompt)
-        for rollout in group(prompt, seed * GROUP):  # choice i is drawn with seed + i: no two share one
+        for rollout in group(prompt, seed * GROUP):  # choice i is drawn with seed + i: no two choices share a seed
             told = f"reward {rollout.reward:.2f}, advantage {rollout.advantage:+.2f}"
             print(
                 f"  {told}, {len(rollout.tokens)} tokens, {sum(rollout.logprobs):.1f} in all: {rollout.tokens[:5]} ..."

@@ -1,9 +1,9 @@
-"""The answer that most ways of thinking lead to: python examples/self_consistency.py [QUESTION]
+"""Find the answer on which most chains of thought agree: python examples/self_consistency.py [QUESTION]
 
 Self-consistency (Wang et al., 2022, arXiv:2203.11171): several chains of thought are drawn, only their last numbers
-are compared, and the one that comes most often wins.
+are compared, and the most frequent number wins.
 
-OPENAI_BASE_URL is where nproxy listens (http://127.0.0.1:8000/v1 unless set), MODEL the model's id there.
+OPENAI_BASE_URL: where nproxy listens (default http://127.0.0.1:8000/v1). MODEL: the model's id there.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Several answers that each fit a schema, checked by pydantic: python examples/structured_output.py
+"""Get several answers that match a JSON schema, and validate them with pydantic: python examples/structured_output.py
 
-OPENAI_BASE_URL is where nproxy listens (http://127.0.0.1:8000/v1 unless set), MODEL the model's id there.
+OPENAI_BASE_URL: where nproxy listens (default http://127.0.0.1:8000/v1). MODEL: the model's id there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ client = OpenAI(
 
 
 class Animal(BaseModel):
-    """What each answer is."""
+    """An animal, as each answer describes one."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -40,7 +40,7 @@ def main() -> None:
         },
     )
     for choice in answer.choices:
-        if choice.finish_reason == "length":  # cut, so it is no JSON
+        if choice.finish_reason == "length":  # the JSON was cut off
             print(f"choice {choice.index} took more than max_tokens")
             continue
         animal = Animal.model_validate_json(choice.message.content or "")

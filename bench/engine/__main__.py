@@ -1,14 +1,16 @@
-"""The engine on the CPU beside its peers: n choices of one prompt, with the default model's weights for all.
+"""Compare the engine on the CPU with its peers: n choices of one prompt, with the default model's weights for all.
 
     python -m bench.engine [--peers NAME,...] [--prompts 509,1999] [--n 1,4,8,16,32] [--rounds 3] [--quick]
 
 Starts ours (through the gateway, in int8, the engine's server alone), llama.cpp's server, vLLM, OpenVINO GenAI, and
-transformers' generate and continuous batching, and asks one after the other, the same prompts, in turns: 64 tokens for
-each choice, at temperature 1, whatever ends a text. Each is warmed up. No two prompts begin alike, so that no
-cache helps but within a request. Answers are counted; a cell with wrong counts is no result. A cell that takes longer
-than --patience seconds is not asked again, nor the wider ones of its prompt. Prints a table and, unless something was
-left out, writes it to bench/results/engine-cpu.json and docs/performance.md; where the processor multiplies bfloat16 or
-has no AVX-512, which give other pictures, to engine-cpu-bf16.json or engine-cpu-avx2.json and a table of its own.
+transformers' generate and continuous batching. All get prompts of the same tokens, one peer after the other: 64 tokens
+per choice, at temperature 1, regardless of any end of text. Each is warmed up. All prompts begin differently, so that a
+cache helps only within a request. The tokens of each answer are counted; a cell with wrong counts has no result. After
+a cell takes longer than --patience seconds, neither it nor the wider cells of its prompt are asked again.
+
+Prints a table. If nothing was left out, also writes it to bench/results/engine-cpu.json and docs/performance.md.
+Processors that multiply bfloat16, and processors without AVX-512, give different results; theirs go to
+engine-cpu-bf16.json or engine-cpu-avx2.json and to a table of their own.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ PATIENCE = 20.0
 
 
 def main(words: Sequence[str]) -> int:
-    """Run what the words ask for; the exit code is 1 where one of ours has no result that it could have."""
+    """Run what the arguments ask for; the exit code is 1 if a cell of ours failed or was given up."""
     asked = _parser().parse_args(words)
     names = asked.peers or list(PEERS)
     if asked.quick:
@@ -81,7 +83,7 @@ def _names(text: str) -> list[str]:
 
 
 def _leave(number: int, frame: object) -> None:
-    """On SIGTERM, end as on Ctrl-C: with all that was started."""
+    """Handle SIGTERM like Ctrl-C, so that all that was started ends."""
     raise KeyboardInterrupt
 
 

@@ -1,4 +1,4 @@
-"""What is asked of every peer, what comes back, and whether it is what was asked for."""
+"""What every peer is asked, what it answers, and the check that the answer is what was asked for."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 NEW = 64
-"""Tokens of each choice: no end of text ends it sooner."""
+"""Tokens of each choice; an end of text does not end it sooner."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """n choices of one prompt, which is so many tokens long; apart: as n requests of one choice, of n prompts."""
+    """n choices of one prompt of `prompt` tokens. apart: n requests for one choice each, with n different prompts."""
 
     prompt: int
     n: int
@@ -19,13 +19,13 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """As it is printed."""
+        """The cell's name in the output."""
         return f"{self.prompt} tokens, {f'{self.n} requests' if self.apart else f'n={self.n}'}"
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A cell with its prompts in token ids: one, or n of them, of which no two begin alike."""
+    """A cell with its prompts in token ids: one prompt, or n prompts that all begin differently."""
 
     prompts: tuple[tuple[int, ...], ...]
     n: int
@@ -34,16 +34,17 @@ class Asked:
 
     @property
     def tokens(self) -> int:
-        """How many are to be drawn."""
+        """The number of tokens to draw."""
         return len(self.prompts) * self.n * self.new
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """seconds: until all was there. first, last: until the choice that spoke first, and the last one, said something.
+    """A peer's answer to a cell.
 
-    None where answers come whole. tokens: drawn, of all choices. prompt_tokens: as the peer counts them, each prompt
-    once; None where it does not.
+    seconds: until everything had arrived. first, last: until the earliest and until the latest choice had its first
+    text; None if answers arrive whole. tokens: drawn, of all choices. prompt_tokens: as the peer counts them, each
+    prompt once; None if it does not report them.
     """
 
     seconds: float
@@ -54,11 +55,11 @@ class Answer:
 
 
 class WrongAnswer(Exception):
-    """What came is not what was asked for, so its time says nothing."""
+    """The answer is not what was asked for, so its time means nothing."""
 
 
 def check(asked: Asked, answer: Answer) -> None:
-    """Raise WrongAnswer unless all tokens were drawn, after the prompts as they were given."""
+    """Raise WrongAnswer unless all tokens were drawn and the peer counts the prompts' tokens as we do."""
     if answer.tokens != asked.tokens:
         raise WrongAnswer(f"{answer.tokens} tokens came, not {asked.tokens}")
     given = sum(map(len, asked.prompts))
@@ -67,6 +68,6 @@ def check(asked: Asked, answer: Answer) -> None:
 
 
 def cells(prompts: Sequence[int], widths: Sequence[int]) -> list[Cell]:
-    """One request for each length and n; and, of the shortest prompt and the widest n, as requests of their own."""
+    """Return one cell per length and n, and one that asks the widest n of the shortest prompt as separate requests."""
     grid = [Cell(prompt, n) for prompt in prompts for n in widths]
     return [*grid, Cell(min(prompts), max(widths), apart=True)] if max(widths) > 1 else grid

@@ -1,12 +1,12 @@
-"""How the engine grows with n and with the prompt's length, on a CPU, and which part of a step bends the curve.
+"""Measure how the engine's time grows with n and with the prompt's length on a CPU, and which part of a step grows.
 
     python -m bench.engine.curves [--n 1,2,4,...,128] [--prompts 101,...,7993] [--quantization int8]
 
-The engine's core by itself, without wire and processes: n choices over a prompt of 509 tokens, then prompts of other
-lengths with one choice and with eight. Told: seconds until the first tokens, the median of the steps behind them, and
-what a step's time goes to by torch's profiler: products with weights; attention; draws, which are what goes over the
-whole vocabulary; the other operations; the host, which is Python around them. Prints tables and, unless some were left
-out, writes them to bench/results/curves.json and docs/performance.md.
+This runs the engine's core alone, without HTTP and other processes: n choices over a prompt of 509 tokens, then prompts
+of other lengths with one choice and with eight. Reported are the seconds until the first tokens, the median of the
+steps after them, and the parts of a step's time by torch's profiler: products with weights; attention; draws, which are
+the operations over the whole vocabulary; the other operations; the host, which is Python around them. Prints tables
+and, if nothing was left out, writes them to bench/results/curves.json and docs/performance.md.
 """
 
 from __future__ import annotations
@@ -45,7 +45,11 @@ NATIVE = ("norm", "silu_mul", "rotate_store", "attention", "exponentials", "draw
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """first: seconds until the first tokens. step: milliseconds, the median behind it. parts: of a step, by PARTS."""
+    """One measured point of a curve.
+
+    first: seconds until the first tokens. step: the median milliseconds of a step after them. parts: the milliseconds
+    of such a step, by PARTS.
+    """
 
     prompt: int
     n: int
@@ -55,12 +59,12 @@ class Point:
 
     @property
     def rate(self) -> float:
-        """Tokens a second, of all choices, while they are drawn."""
+        """Tokens per second of all choices together, during decoding."""
         return self.n * 1000 / self.step
 
 
 def part_of(operation: str, shapes: Sequence[Sequence[int]], vocab: int) -> str:
-    """Where an operation's own time belongs, by its name in torch's profiler and the shapes of its inputs."""
+    """Return the part that an operation's own time belongs to, by its name in torch's profiler and its input shapes."""
     name = operation.partition("::")[2] or operation
     if "linear" in name or "int8pack" in name or name in ("mm", "addmm", "_int_mm", "product"):
         return "products"
@@ -72,7 +76,7 @@ def part_of(operation: str, shapes: Sequence[Sequence[int]], vocab: int) -> str:
 
 
 class Shown:
-    """A function in C that torch's profiler sees as an operation, while `watched` is on."""
+    """A function in C that torch's profiler sees as an operation while `watched` is True."""
 
     watched = False
 
@@ -80,7 +84,7 @@ class Shown:
         self._name, self._function = f"native::{name}", function
 
     def __call__(self, *arguments: object) -> None:
-        """Run it."""
+        """Call the function."""
         if not Shown.watched:
             self._function(*arguments)
             return
@@ -89,8 +93,11 @@ class Shown:
 
 
 def show(config: EngineConfig) -> Kernels | None:
-    """Make the kernels in C, if the engine will take them, visible to torch's profiler; before it is loaded. They are
-    told: `spent` of them is what is not seen, in calls of all layers."""
+    """Make the kernels in C visible to torch's profiler, if the engine will use them, and return them.
+
+    Call this before the engine is loaded. The calls that run all layers in C stay invisible; `spent` of the returned
+    kernels counts their time.
+    """
     backend = cpu_backend(config, Machine.here())
     native = compiled(config, backend.dtype) if backend.kernels == "native" else None
     if native is not None:
@@ -100,7 +107,10 @@ def show(config: EngineConfig) -> Kernels | None:
 
 
 def shares(own: Iterable[tuple[str, float]], wall: float) -> dict[str, float]:
-    """Parts of a time: what the operations took themselves, by part, and what is left of `wall`. Same unit."""
+    """Return the share of each part in a time: the operations' own times, by part, and the rest of `wall` as host.
+
+    Both arguments have the same unit.
+    """
     found = dict.fromkeys(PARTS, 0.0)
     for part, took in own:
         found[part] += took
@@ -110,7 +120,10 @@ def shares(own: Iterable[tuple[str, float]], wall: float) -> dict[str, float]:
 
 
 def measure(core: Core, prompt: int, n: int, spent: Spent) -> Point:
-    """One group from its prompt on; it is ended when enough steps have been seen. spent: by calls of all layers."""
+    """Run one group from its prompt on, and abort it when enough steps are measured.
+
+    spent: counts the time in calls that run all layers in C.
+    """
     chance = random.Random(prompt * 1000 + n)
     ids = tuple(chance.randrange(1000, core.ready.vocab_size) for _ in range(prompt))
     room = STEPS + PROFILED + 8
@@ -135,14 +148,14 @@ def measure(core: Core, prompt: int, n: int, spent: Spent) -> Point:
 
 
 def _timed(core: Core) -> float:
-    """Milliseconds of a step."""
+    """Return the milliseconds of one step."""
     began = time.perf_counter()
     core.step()
     return (time.perf_counter() - began) * 1000
 
 
 def table(head: str, points: Sequence[Point], name: str) -> str:
-    """A row for each point. name: of the field that the curve runs over."""
+    """Return a table with a row for each point. name: the field that varies along the curve."""
     columns = ["first token", "a step", "of the first row's", "tokens/s", *PARTS]
     lines = [f"| {head} | {' | '.join(columns)} |", "|" + "---|" * (len(columns) + 1)]
     for point in points:
@@ -154,7 +167,7 @@ def table(head: str, points: Sequence[Point], name: str) -> str:
 
 
 def main(words: Sequence[str]) -> None:
-    """Measure the curves, print and write them."""
+    """Measure the curves, print them and write them."""
     parser = argparse.ArgumentParser(prog="bench.engine.curves", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--n", type=numbers, default=WIDTHS, help="choices, by commas")
     parser.add_argument("--prompts", type=numbers, default=LENGTHS, help="lengths in tokens, by commas")

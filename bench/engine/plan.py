@@ -2,9 +2,9 @@
 
     python bench/engine/plan.py [--sequences 256] [--prompt 2003] [--steps 200]
 
-Each shape decodes for so many steps. As in the engine, a sequence takes a block every 16 tokens and has a new table
-then; they do so at different steps. The list is that of 32 query heads over 8 key heads of 128 on 132 multiprocessors.
-Prints conditions, medians and the least in microseconds, and writes them to bench/results/plan.json.
+Each shape decodes for --steps steps. As in the engine, a sequence takes a block every 16 tokens and gets a new table
+then; the sequences of a shape do so at different steps. The list is made for 32 query heads over 8 key heads of 128 on
+132 multiprocessors. Prints conditions, medians and minima in microseconds, and writes them to bench/results/plan.json.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DRAW = Draw(0, 0, 0, Sampling())
 
 
 class Pool:
-    """Gives out block numbers."""
+    """It hands out block numbers."""
 
     def __init__(self) -> None:
         self.used = 0
@@ -47,7 +47,7 @@ class Pool:
 
 
 def forks(groups: int, choices: int, prompt: int, pool: Pool) -> list[Row]:
-    """Rows just behind their forks; the i-th has i % 16 new tokens more than the first."""
+    """Return rows just behind their forks; row i of the list has i % 16 new tokens more than the first."""
     rows: list[Row] = []
     for _ in range(groups):
         shared = pool.take(prompt // BLOCK)
@@ -59,13 +59,13 @@ def forks(groups: int, choices: int, prompt: int, pool: Pool) -> list[Row]:
 
 
 def longer(row: Row, pool: Pool) -> Row:
-    """The row one token on."""
+    """Return the row one token later."""
     position = row.position + 1
     return replace(row, position=position, blocks=row.blocks if position % BLOCK else row.blocks + pool.take(1))
 
 
 def measured(groups: int, choices: int, prompt: int, steps: int) -> dict[str, Any]:
-    """Medians and the least of each part of the planning, and how long the last list was."""
+    """Return the median and the minimum of each part of the planning, and the sizes of the last list."""
     pool, tables = Pool(), Tables()
     rows = forks(groups, choices, prompt, pool)
     took: dict[str, list[float]] = {"walk": [], "tables": [], "list": [], "all": []}
@@ -94,7 +94,7 @@ def measured(groups: int, choices: int, prompt: int, steps: int) -> dict[str, An
 
 
 def main() -> None:
-    """Run the measurements, print and write them."""
+    """Run the measurements, print them and write them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sequences", type=int, default=256)
     parser.add_argument("--prompt", type=int, default=2003)

@@ -1,4 +1,4 @@
-"""The peers started, and asked in turns."""
+"""Starts the peers and asks them in turns."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from bench.steal import TRIES, stolen, undisturbed
 from tests.compatibility.installing import Unavailable
 
 _WARM_N = 4
-_HOPELESS = 1.5  # times the patience: too slow on any machine
+_HOPELESS = 1.5  # times the patience: an answer this slow is not tried again because of stolen time
 _WHY_LENGTH = 240
 
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """Cells as prompts. encode: the model's tokenizer. new: tokens of each choice."""
+    """Turns cells into prompts. encode: the model's tokenizer. new: tokens of each choice."""
 
     encode: Callable[[str], Sequence[int]]
     new: int
 
     def of(self, cell: Cell, number: int) -> Asked:
-        """The cell's prompts; those of another number begin otherwise, or soon go on otherwise."""
+        """Return the cell's prompts. Prompts of another `number` begin differently, or differ after a few words."""
         count, n = (cell.n, 1) if cell.apart else (1, cell.n)
         first = number * len(WORDS)
         return Asked(tuple([prompt(self.encode, cell.prompt, first + which) for which in range(count)]), n, self.new)
 
 
 def play(peers: Mapping[str, Peer], questions: Questions, grid: Sequence[Cell], rounds: int, patience: float) -> Rows:
-    """Start all, warm each up, and ask all cells of all of them, as often as there are rounds; each begins once.
+    """Start and warm up all peers, and ask all of them all cells, once per round; each round begins with another peer.
 
-    They stay loaded until the end, so that every round sees the same servers, and stand still while another is asked.
-    patience: seconds, see `ask`.
+    The peers stay loaded until the end, so that every round sees the same servers; while one is asked, the others are
+    stopped. patience: seconds, see `ask`.
     """
     rows: Rows = {name: Row(peer.ours) for name, peer in peers.items()}
     warm = questions.of(Cell(min(cell.prompt for cell in grid), _WARM_N), 0)
@@ -81,10 +81,10 @@ def ask(
     patience: float,
     stolen: Callable[[], float] = stolen,
 ) -> None:
-    """Ask once and keep what came; with another of `asked`, if there is one, where the machine was not all ours.
+    """Ask once and keep the answer; ask again with the next of `asked` if time was stolen from the machine meanwhile.
 
-    Where a cell is wrong, or has taken longer than `patience`, it is not asked again, nor are wider ones of its prompt.
-    stolen: seconds of its processors that a virtual machine was not given, so far.
+    A cell that went wrong or took longer than `patience` is not asked again, nor are wider cells of its prompt.
+    stolen: returns the seconds, so far, for which the hypervisor withheld this virtual machine's processors.
     """
     seen = row.cells.setdefault(cell, Seen())
     if seen.wrong or any(answer.seconds > patience for answer in seen.answers):
@@ -108,20 +108,23 @@ def _checked(how: Callable[[Asked], Answer], asked: Asked) -> Answer:
 
 
 def turned(names: Sequence[str], number: int) -> list[str]:
-    """The names in their order, each round with another one in front."""
+    """Return the names in their order, rotated so that each round begins with another one."""
     at = number % len(names) if names else 0
     return [*names[at:], *names[:at]]
 
 
 def why(message: str) -> str:
-    """A line of what a server or library said last that names an error, behind the line that says what became of it."""
+    """Return the first line of a server's or library's message, and with it the last later line that names an error.
+
+    If no later line does, the last line stands in for it.
+    """
     lines = [line.strip() for line in message.splitlines() if line.strip()] or ["it said nothing"]
     reason = next((line for line in reversed(lines[1:]) if "error" in line.lower()), "".join(lines[1:][-1:]))
     return ": ".join(part for part in (lines[0], reason) if part)[:_WHY_LENGTH]
 
 
 def say(line: str) -> None:
-    """To whoever waits."""
+    """Print a line of progress."""
     print(line, file=sys.stderr, flush=True)
 
 

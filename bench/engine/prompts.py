@@ -1,4 +1,4 @@
-"""Prompts of an exact length, each unlike all others from its beginning: no cache of an earlier one helps."""
+"""Prompts of an exact length that all begin differently: no cache of an earlier prompt helps."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ WORDS = (  # noqa: SIM905 (a list of forty strings reads worse)
 
 
 def prompt(encode: Callable[[str], Sequence[int]], length: int, number: int) -> tuple[int, ...]:
-    """Token ids, `length` of them: the beginning of a text of words; each `number` has its own.
+    """Return `length` token ids, the beginning of a text of words; each `number` has its own text.
 
-    Texts that are needed together have numbers in a row: for as many as there are words, no two have one first word.
+    Texts that are used together have consecutive numbers: among as many as there are words, no two have the same first
+    word.
     """
     chance = random.Random(number)
     words = [WORDS[number % len(WORDS)], *chance.choices(WORDS, k=length)]

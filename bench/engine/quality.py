@@ -1,11 +1,11 @@
-"""What a form of the weights costs in quality: int8 beside bfloat16, and both beside float32.
+"""Measure what a form of the weights costs in quality: int8 against bfloat16, and both against float32.
 
     python -m bench.engine.quality [--forms float32,bfloat16,int8] [--out NAME]
 
 The default model reads bench/engine/quality.txt, which never changes, in windows of 1,024 tokens: its perplexity, and
-how often the likeliest token is the same one. Then it goes on from 20 prompts by 64 tokens each, greedily: how many of
-them are equal, and after how many the first differs. All through engine.library, on the CPU. Prints a table and, with
-all forms, writes it to bench/results/quality.json and docs/performance.md.
+how often two forms have the same most likely token. Then it continues each of 20 prompts greedily by 64 tokens: how
+many of these are equal, and after how many the first one differs. Everything goes through engine.library, on the CPU.
+Prints a table and, with all forms, writes it to bench/results/quality.json and docs/performance.md.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FORMS: Mapping[str, Mapping[str, Any]] = {
     "bfloat16": {"dtype": "bfloat16"},
     "int8": {"quantization": "int8"},
 }
-"""Options of the engine by form; each is compared with those before it."""
+"""The engine's options by form; each form is compared with those before it."""
 PROMPTS = (
     "The lighthouse keeper opened the door and saw",
     "A good way to learn a language is to",
@@ -63,8 +63,8 @@ PROMPTS = (
 class Read:
     """What a form made of the text and the prompts.
 
-    logprobs: of the text's tokens, but the first of each window. likeliest: the likeliest token at each of them.
-    greedy: what it went on with, a row for each prompt.
+    logprobs: of the text's tokens, without the first token of each window. likeliest: the most likely token at each of
+    these positions. greedy: the continuations, one row per prompt.
     """
 
     logprobs: tuple[float, ...]
@@ -73,13 +73,16 @@ class Read:
 
     @property
     def perplexity(self) -> float:
-        """e to the mean of what each token cost, in nats."""
+        """The exponential of the mean negative log probability of a token."""
         return math.exp(-sum(self.logprobs) / len(self.logprobs))
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Of two forms. likeliest, greedy: shares of equal tokens. prefix: mean tokens before the first that differs."""
+    """How far two forms agree.
+
+    likeliest, greedy: shares of equal tokens. prefix: the mean number of tokens before the first that differs.
+    """
 
     likeliest: float
     greedy: float
@@ -87,7 +90,7 @@ class Agreement:
 
 
 def agreement(one: Read, other: Read) -> Agreement:
-    """How far two forms say the same, position by position."""
+    """Return how far two forms agree, position by position."""
     rows = list(zip(one.greedy, other.greedy, strict=True))
     prefixes = [common(mine, theirs) for mine, theirs in rows]
     equal = [share(mine, theirs) for mine, theirs in rows]
@@ -95,23 +98,23 @@ def agreement(one: Read, other: Read) -> Agreement:
 
 
 def share(one: Sequence[int], other: Sequence[int]) -> float:
-    """Of the positions, where both have the same token."""
+    """Return the share of positions at which both have the same token."""
     return sum(mine == theirs for mine, theirs in zip(one, other, strict=True)) / len(one)
 
 
 def common(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens both begin with."""
+    """Return the number of leading tokens that both have in common."""
     return next((at for at, (mine, theirs) in enumerate(zip(one, other, strict=True)) if mine != theirs), len(one))
 
 
 def windows(tokens: Sequence[int], size: int) -> Iterator[tuple[int, ...]]:
-    """The text in parts that are read for themselves; what is left over at its end is left out."""
+    """Yield the text in parts that are read independently; an incomplete part at its end is left out."""
     for at in range(0, len(tokens) - size + 1, size):
         yield tuple(tokens[at : at + size])
 
 
 def read(options: Mapping[str, Any], text: Sequence[int]) -> Read:
-    """Let the model read and go on, in one form."""
+    """Let the model in one form read the text and continue the prompts."""
     logprobs: list[float] = []
     likeliest: list[int] = []
     with Engine(packed(), device="cpu", max_logprobs=1, prefix_cache=False, **options) as engine:
@@ -122,12 +125,12 @@ def read(options: Mapping[str, Any], text: Sequence[int]) -> Read:
             likeliest += [one.top[0][0] for one in told]
         answers = engine.generate(list(PROMPTS), temperature=0, max_tokens=NEW, ignore_eos=True)
         greedy = tuple([answer.choices[0].tokens for answer in answers])
-    gc.collect()  # the next form's weights take its place
+    gc.collect()  # free these weights before the next form is loaded
     return Read(tuple(logprobs), tuple(likeliest), greedy)
 
 
 def table(reads: Mapping[str, Read]) -> str:
-    """A row for each form, and one for each pair."""
+    """Return a table with a row for each form, and one with a row for each pair."""
     least = next(iter(reads.values())).perplexity
     lines = ["| | perplexity | by the first's |", "|---|---|---|"]
     lines += [f"| {name} | {one.perplexity:.3f} | {one.perplexity / least:.4f}x |" for name, one in reads.items()]
@@ -141,7 +144,7 @@ def table(reads: Mapping[str, Read]) -> str:
 
 
 def main(words: Sequence[str]) -> None:
-    """Read in all forms, print and write."""
+    """Read in all forms, print the tables and write them."""
     parser = argparse.ArgumentParser(prog="bench.engine.quality", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--forms", default=",".join(FORMS), help="some of them, by commas (%(default)s)")
     parser.add_argument("--out", help="write bench/results/OUT.json, whatever was left out")

@@ -1,11 +1,11 @@
-"""How much sooner a chat's second turn starts than its first: the time to the first piece of text, over HTTP.
+"""Measure how much sooner a chat's second turn starts than its first: time to the first piece of text, over HTTP.
 
     python bench/engine/second_turn.py [--prompt 1500] [--rounds 5]
 
-Starts `nproxy serve` with the default model. Each round is a chat of its own, of about so many tokens: the first turn
-is streamed to its end, then a second one follows, with the answer and a short question behind it. Of the second, the
-engine computes what is new, and what a part of a block leaves over. Prints conditions, medians and the
-ratio, and writes them to bench/results/second_turn.json.
+Starts `nproxy serve` with the default model. Each round is a chat of its own of about --prompt tokens: the first turn
+is streamed to its end, then a second turn follows with that answer and a short question. For the second turn the engine
+computes only what is new, and the tokens of an incomplete block. Prints conditions, medians and the ratio, and writes
+them to bench/results/second_turn.json.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ sys.path.insert(0, str(ROOT))
 from tests.real.processes import nproxy  # noqa: E402 - the repository is not installed when this runs from a checkout
 
 MODEL = "smollm2-135m-instruct"
-TOKENS = 48  # of each answer
+TOKENS = 48  # max_tokens of each answer
 WORDS = (  # noqa: SIM905 (a list of forty strings reads worse)
     "the keeper walked along a grey shore and counted seven small boats that came home late with little fish while"
     " wind from north brought rain over old stones where children once had played with ropes nets and broken oars"
@@ -42,7 +42,7 @@ WORDS = (  # noqa: SIM905 (a list of forty strings reads worse)
 
 @dataclass(frozen=True)
 class Turn:
-    """One answer: seconds to its first piece of text, its text, and what the usage says of its prompt."""
+    """One answer: seconds to its first piece of text, its text, and what its usage says about the prompt."""
 
     seconds: float
     text: str
@@ -51,7 +51,7 @@ class Turn:
 
 
 async def turn(session: aiohttp.ClientSession, url: str, messages: list[dict[str, str]]) -> Turn:
-    """Ask, and read to the end."""
+    """Ask, and read the answer to its end. Raises RuntimeError if it has no text."""
     body: dict[str, Any] = {
         "model": MODEL,
         "messages": messages,
@@ -79,7 +79,7 @@ async def turn(session: aiohttp.ClientSession, url: str, messages: list[dict[str
 
 
 async def chat(session: aiohttp.ClientSession, url: str, tokens: int, seed: int) -> tuple[Turn, Turn]:
-    """The first two turns of a chat like no other; a word of this vocabulary is a token, nearly always."""
+    """Run the first two turns of a chat with a text of its own; nearly every word of this vocabulary is one token."""
     story = " ".join(random.Random(seed).choices(WORDS, k=tokens - 60))
     messages = [{"role": "user", "content": f"Chat {seed}. Read this and say what you like in it: {story}"}]
     first = await turn(session, url, messages)
@@ -88,13 +88,13 @@ async def chat(session: aiohttp.ClientSession, url: str, tokens: int, seed: int)
 
 
 async def measure(url: str, tokens: int, rounds: int) -> list[tuple[Turn, Turn]]:
-    """One round ahead that does not count: the first request of a process is slower."""
+    """Run the rounds after one that does not count: the first request of a process is slower."""
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as session:
         return [await chat(session, url, tokens, seed) for seed in range(rounds + 1)][1:]
 
 
 def main() -> None:
-    """Run the measurement, print it and write it down."""
+    """Run the measurement, print it and write it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--prompt", type=int, default=1500, help="tokens of the first turn, about")
     parser.add_argument("--rounds", type=int, default=5)

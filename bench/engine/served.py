@@ -1,4 +1,4 @@
-"""A peer that is asked over HTTP. What it sends is kept with its time and read only when all is over."""
+"""A peer that is asked over HTTP. What it sends is kept with its time and parsed only after the end."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from bench.engine.cells import Answer, Asked, WrongAnswer
 
 _LIMIT_SECONDS = 600.0
 Pieces = list[tuple[float, bytes]]
-"""What came of one stream: when, in seconds from the question, and which bytes."""
+"""The bytes of one stream, each piece with the seconds from the start of the requests to its arrival."""
 
 
 def ask(url: str, model: str, asked: Asked, extra: Mapping[str, Any]) -> Answer:
-    """One streamed completion for each prompt, all at once. extra: fields that only this server needs.
+    """Send one streamed completion request per prompt, all at once. extra: fields that only this server needs.
 
-    Raises WrongAnswer for what is no whole stream.
+    Raises WrongAnswer if a stream is not complete.
     """
     bodies = [
         {
@@ -65,7 +65,7 @@ async def _stream(session: aiohttp.ClientSession, url: str, body: bytes, began: 
 
 
 def read(streams: Iterable[Pieces], n: int) -> Answer:
-    """What the streams come to, each with n choices. Raises WrongAnswer where one is not whole."""
+    """Return the answer that the streams make up, each with n choices. Raises WrongAnswer if one is not complete."""
     firsts: list[float] = []
     seconds, drawn, given = 0.0, 0, 0
     for pieces in streams:
@@ -81,10 +81,10 @@ def read(streams: Iterable[Pieces], n: int) -> Answer:
 
 
 class _Voices:
-    """One stream's choices.
+    """The choices of one stream.
 
-    A usage without choices beside it counts them all; llama.cpp sends one with each
-    choice's last chunk, which counts that one.
+    A usage in an event without choices counts all choices. llama.cpp sends a usage with each choice's last chunk, which
+    counts that choice only.
     """
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ class _Voices:
 
 
 def _events(pieces: Pieces) -> Iterator[tuple[float, bytes]]:
-    """The data of each event, with the time of its last byte; these servers send each in one line."""
+    """Yield the data of each event, with the arrival time of its last byte; these servers send each in one line."""
     rest = b""
     for at, data in pieces:
         *lines, rest = (rest + data).split(b"\n")

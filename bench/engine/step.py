@@ -1,9 +1,9 @@
-"""Time the engine's model part alone: steps of decoding rows over one shared prompt, prefill, loading, memory.
+"""Time the engine's model alone: decode steps of rows over one shared prompt, prefill, loading, and memory.
 
     python bench/engine/step.py MODEL [--dtype bfloat16] [--int8] [--rows 1 8 32] [--prompt 509] [--json] [--profile]
 
-A step is CpuRunner.run on a batch as the scheduler plans it, after a fork: the prompt's full blocks shared,
-the rest of each row its own. Prints the least and the median of `--steps` steps, in milliseconds.
+A step is CpuRunner.submit on a batch as the scheduler plans it after a fork: the prompt's full blocks are shared, the
+rest of each row is its own. Prints the least and the median of `--steps` steps, in milliseconds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from engine.config import EngineConfig
 from engine.cpu_runner import CpuRunner
 from engine.messages import Sampling
 
-_NEW = 64  # tokens of room behind the prompt
+_NEW = 64  # tokens that fit behind the prompt
 
 
 def main() -> None:
@@ -101,7 +101,7 @@ def _submit_next(runner: CpuRunner, batches: Iterator[Batch]) -> None:
 
 
 def _step(prompt: tuple[int, ...], rows: int, size: int, new: int) -> Batch:
-    """The step that writes the new-th token of each row (0: the first after the fork)."""
+    """Return the step that writes token `new` of each row (0: the first after the fork)."""
     shared = tuple(range(len(prompt) // size))
     own = _NEW // size + 2
     at = len(prompt) + new

@@ -1,4 +1,4 @@
-"""Servers that are not asked stand still: some look for work all the time, and would take it from the one that is."""
+"""Stop the servers that are not asked: some poll for work all the time, and would take CPU time from the one asked."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _SETTLE_SECONDS = 0.3
 
 @contextmanager
 def stopped(pids: Iterable[int]) -> Iterator[None]:
-    """Meanwhile these processes, and all below them, are stopped by SIGSTOP; they go on behind it."""
+    """Stop these processes and all their descendants with SIGSTOP, and continue them on exit."""
     family = [one for pid in pids for one in _family(pid)]
     try:
         for one in family:
             with suppress(psutil.NoSuchProcess):
                 one.suspend()
-        time.sleep(_SETTLE_SECONDS)  # what the asked one's threads do after they could go on
+        time.sleep(_SETTLE_SECONDS)  # time for the remaining server's threads to finish what they still have to do
         yield
     finally:
         for one in reversed(family):

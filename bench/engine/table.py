@@ -1,4 +1,4 @@
-"""The figures as Markdown: seconds by length of prompt and n, what they are to the best peer's, and what is missing."""
+"""The figures as Markdown: seconds by prompt length and n, their ratios to the best peer, and what is missing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NONE = "-"
 
 
 def tables(rows: Rows, cells: Sequence[Cell]) -> str:
-    """One table for each length, what n saves, the bars, why there are dashes, and how each was run."""
+    """Return one table per prompt length, what n saves, the goals, the reasons of dashes, and how each was run."""
     parts = [_grid(rows, prompt, cells) for prompt in dict.fromkeys(cell.prompt for cell in cells)]
     parts += [_apart(rows, cell) for cell in cells if cell.apart]
     parts.append(_goals(rows))

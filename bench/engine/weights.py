@@ -1,4 +1,4 @@
-"""The default model in the files that its peers load, made from its GGUF once: the same weights, rounded anew."""
+"""The default model in the files that its peers load, made once from its GGUF: the same weights, rounded again."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _FILE_TYPES = {"BF16": "MOSTLY_BF16", "F16": "MOSTLY_F16", "Q8_0": "MOSTLY_Q8_0"
 
 
 def packed() -> Path:
-    """The default model as nproxy serves it."""
+    """Return the default model's file as nproxy serves it."""
     return models.fetch(models.DEFAULT)
 
 
 def as_gguf(kind: Kind) -> Path:
-    """The same as a GGUF whose matrices are of this kind, and whose vectors are floats; for Q4_1 the file itself."""
+    """Return the model as a GGUF with matrices of this kind and float vectors; for Q4_1 the original file."""
     source = packed()
     if kind == "Q4_1":
         return source

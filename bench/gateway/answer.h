@@ -1,4 +1,4 @@
-/* One answer as it is read: HTTP, a stream's events or JSON, and what each choice says. Nothing here knows a socket. */
+/* One answer as it is read: HTTP, a stream's events or JSON, and the text of each choice. Sockets are elsewhere. */
 #ifndef ANSWER_H
 #define ANSWER_H
 
@@ -10,15 +10,15 @@
 typedef struct {
     int n, status;
     int heard, body, left;           /* bytes in `input`, where the body begins, what is left of it or of its chunk */
-    int text, words;                 /* bytes of events that are not read yet; words of all choices so far */
-    int began, finished;             /* choices */
+    int text, words;                 /* bytes of events that are not parsed yet; words of all choices so far */
+    int began, finished;             /* numbers of choices */
     char chunked, to_end, stream, done, between;
-    int said[MOST_N], ended[MOST_N]; /* letters of each choice, and its reasons of the end */
-    int64_t first, last_first;       /* when the first choice said its first word, and when the last one did */
+    int said[MOST_N], ended[MOST_N]; /* letters, and the number of finish reasons, of each choice */
+    int64_t first, last_first;       /* when the first choice had its first word, and when the last one had it */
     char input[ROOM], events[ROOM];
 } Answer;
 
-/* What one choice says, from its index to the next one's or the end; a server may write index or text first. */
+/* Parse one choice, from its index to the next one's or the end; a server may write the index or the text first. */
 static int hear_choice(Answer *a, const char *text, const char *end, const char *at) {
     int index = atoi(at);
     const char *said = behind(text, end, "\"content\":"), *why = behind(text, end, "\"finish_reason\":");
@@ -41,7 +41,7 @@ static int hear_choice(Answer *a, const char *text, const char *end, const char 
     return 1;
 }
 
-/* JSON with one choice after the other, the text of a stream's event among it; gives 0 where it is not right. */
+/* Parse JSON with one choice after the other, as in an answer or in an event; returns 0 if it is wrong. */
 static int hear_json(Answer *a, const char *text, const char *end) {
     const char *list = behind(text, end, "\"choices\":");
     if (!list) return behind(text, end, "\"error\"") == NULL;
@@ -57,7 +57,7 @@ static int hear_json(Answer *a, const char *text, const char *end) {
 static int hear_events(Answer *a) {
     char *from = a->events, *end = a->events + a->text, *line;
     for (; (line = memchr(from, '\n', end - from)); from = line + 1) {
-        if (line - from < 6 || strncmp(from, "data:", 5) != 0) continue; /* comments, names of events, blank lines */
+        if (line - from < 6 || strncmp(from, "data:", 5) != 0) continue; /* comments, event names, blank lines */
         if (a->done) return 0;
         const char *data = from + 5 + (from[5] == ' ');
         if (strncmp(data, "[DONE]", 6) == 0) a->done = 1;
@@ -92,7 +92,7 @@ static int hear_head(Answer *a) {
     return 1;
 }
 
-/* What has come of the body, out of its HTTP chunks. Gives 1 at its end, 0 where more is to come, -1 where it is wrong. */
+/* Parse what has arrived of the body, in HTTP chunks or not. Returns 1 at its end, 0 before it, -1 if it is wrong. */
 static int hear_rest(Answer *a) {
     char *from = a->input + a->body, *end = a->input + a->heard;
     int over = 0;
@@ -100,7 +100,7 @@ static int hear_rest(Answer *a) {
         if (a->chunked && !a->left) {
             char *line = memchr(from, '\n', end - from), *digits;
             if (!line) break;
-            if (a->between) { /* the line's end behind a chunk */
+            if (a->between) { /* the line break after a chunk */
                 a->between = 0;
                 from = line + 1;
                 continue;
@@ -126,25 +126,25 @@ static int hear_rest(Answer *a) {
         }
     }
     if (over && !a->stream && a->status == 200 && !hear_json(a, a->events, a->events + a->text)) return -1;
-    a->heard = over ? 0 : end - from; /* of the body only what is not understood yet is kept */
+    a->heard = over ? 0 : end - from; /* keep only the part of the body that is not parsed yet */
     memmove(a->input + a->body * !over, from, over ? 0 : a->heard);
     a->heard += over ? 0 : a->body;
     return over;
 }
 
-/* Behind bytes that came into `input`: 1 where the answer is at its end, 0 where more is to come, -1 where it is wrong. */
+/* Parse after new bytes in `input`: 1 if the answer is complete, 0 if more is to come, -1 if it is wrong. */
 static int hear_answer(Answer *a) {
     if (!a->body && !hear_head(a)) return 0;
     return hear_rest(a);
 }
 
-/* Where the connection is at its end: whether the answer is, too. */
+/* At the end of the connection: return whether the answer ends there too. */
 static int ends_here(Answer *a) {
     if (!a->to_end || !a->body) return 0;
     return a->stream ? a->done : hear_json(a, a->events, a->events + a->text);
 }
 
-/* Whether each choice has said so many words and has ended once, and a stream has said [DONE]. */
+/* Return whether each choice has that many words and one end, and a stream has had its [DONE]. */
 static int is_whole(const Answer *a, int words) {
     int right = !a->stream || a->done;
     for (int i = 0; i < a->n; i++) right &= a->said[i] == words * WORD && a->ended[i] == 1;

@@ -1,20 +1,21 @@
-/* A load client that believes nothing: every answer is read to its end, and counts only when it is whole.
+/* A strict load client: every answer is read to its end, and counts only if it is complete.
  *
  *     client PORT CONNECTIONS MILLISECONDS MOST N CHUNKS PAUSE < request
  *
- * The request is sent as it is, head and body, on CONNECTIONS connections at once; each sends the next one when the answer is
- * there, PAUSE milliseconds later. Nothing new is sent once MILLISECONDS are over or MOST answers are there (0: any number), and
- * what is under way is read to its end, so that what a server has spent can be divided by what it has done. An answer, JSON or a
- * stream, is whole with status 200, N choices of CHUNKS words with one finish_reason each, and a stream's [DONE] as its
- * last event. One line of JSON is printed: `in_time` counts what came within MILLISECONDS, `all` everything; times are
- * microseconds from the request's last byte, of the first word, of the first word of the last choice, and of the end.
+ * The request, head and body, is sent unchanged on CONNECTIONS connections at once; each connection sends the next one
+ * PAUSE milliseconds after an answer is complete. No request is sent after MILLISECONDS or after MOST requests (0: any
+ * number), and requests in flight are read to their end, so that what a server has spent can be divided by what it has
+ * done. An answer, JSON or a stream, is complete if it has status 200, N choices of CHUNKS words with one finish_reason
+ * each, and for a stream [DONE] as its last event. One line of JSON is printed: `in_time` counts what came within
+ * MILLISECONDS, `all` everything; times are in microseconds from the sending of the request to the first word, to the
+ * first word of the last choice, and to the end.
  */
 #include "answer.h"
 
 #define MOST_CONNECTIONS 8192
 #define MOST_TIMES (1 << 22)
 #define SILENCE (60 * SECOND)
-#define STAGGER (SECOND / 20) /* over which the first requests are spread */
+#define STAGGER (SECOND / 20) /* the first requests are spread over this time */
 #define ENOUGH_ERRORS 200
 
 enum { CONNECT, STATUS, CUT, BROKEN, INCOMPLETE, SILENT, KINDS };
@@ -22,7 +23,7 @@ static const char *KIND[KINDS] = {"connect", "status", "cut", "broken", "incompl
 
 typedef struct {
     int fd;
-    int64_t sent, heard_at, next; /* when it asked, last heard something, and asks again; 0: it does not */
+    int64_t sent, heard_at, next; /* times of the request, of the last bytes, and of the next request; 0: none */
     Answer answer;
 } Connection;
 
@@ -66,7 +67,7 @@ static void ask(Connection *c) {
     ssize_t sent = send(c->fd, request, request_length, MSG_NOSIGNAL);
     if (sent == (ssize_t)request_length) {
         c->sent = c->heard_at;
-    } else { /* as a server may close a connection between two answers */
+    } else { /* a server may close a connection between two answers */
         close(c->fd);
         reconnects++;
         begun--;
@@ -88,7 +89,7 @@ static void fail(Connection *c, int kind) {
     c->fd = -1;
     long sum = 0;
     for (int i = 0; i < KINDS; i++) sum += errors[i];
-    if (sum >= ENOUGH_ERRORS) stop = 0; /* it is no result any more */
+    if (sum >= ENOUGH_ERRORS) stop = 0; /* the run gives no result any more */
     if (!over()) {
         dial(c);
         c->next = now() + SECOND / 100;
@@ -127,11 +128,11 @@ static void hear(Connection *c) {
         in_time.chunks += c->heard_at < stop ? a->words - before : 0;
         if (end < 0) fail(c, BROKEN);
         else if (end) answered(c);
-    } else if (got > 0) { /* nothing was asked */
+    } else if (got > 0) { /* bytes without a request */
         fail(c, BROKEN);
     } else if (c->sent && !ends_here(a)) {
         fail(c, CUT);
-    } else { /* a server may close a connection behind an answer */
+    } else { /* a server may close a connection after an answer */
         close(c->fd);
         reconnects++;
         if (!over()) dial(c);
@@ -145,7 +146,7 @@ static uint32_t part(uint32_t *of, long count, double share) {
     return of[(long)((count - 1) * share)];
 }
 
-static int64_t look_around(void) { /* whose turn it is to ask, and who is silent; gives when there is something to look for */
+static int64_t look_around(void) { /* send due requests, fail silent connections; returns when to look again */
     int64_t time = now(), soonest = time + SECOND;
     for (int i = 0; i < many; i++) {
         Connection *c = connections + i;

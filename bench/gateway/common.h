@@ -1,4 +1,4 @@
-/* What the upstream and the client of this benchmark have in common: time, sockets, a look into HTTP heads. */
+/* What this benchmark's upstream and client share: time, sockets, access to HTTP heads. */
 #ifndef COMMON_H
 #define COMMON_H
 
@@ -17,10 +17,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#define WORD 5 /* letters of each chunk's text: the client counts them */
+#define WORD 5 /* letters of each chunk's text; the client counts them */
 #define SECOND 1000000000LL
 
-static inline int64_t now(void) { /* nanoseconds of a clock that only goes forward */
+static inline int64_t now(void) { /* nanoseconds of a monotonic clock */
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return t.tv_sec * SECOND + t.tv_nsec;
@@ -47,7 +47,7 @@ static inline struct sockaddr_in loopback(int port) {
     return address;
 }
 
-/* Behind the next `key` in the text and the blanks that follow it; NULL where there is none. */
+/* Return what follows the next `key` in the text and the blanks after it; NULL if there is no such key. */
 static inline const char *behind(const char *text, const char *end, const char *key) {
     size_t length = strlen(key);
     const char *found = text < end ? memmem(text, end - text, key, length) : NULL;
@@ -57,7 +57,7 @@ static inline const char *behind(const char *text, const char *end, const char *
     return found;
 }
 
-/* The value of a header of a head that is closed with a 0; NULL where there is none. `name` ends with a colon. */
+/* Return the value of a header in a head that ends with a 0; NULL if it is not there. `name` ends with a colon. */
 static inline const char *header(const char *head, const char *name) {
     size_t length = strlen(name);
     for (const char *line = strstr(head, "\r\n"); line; line = strstr(line, "\r\n")) {

@@ -1,12 +1,13 @@
-/* An OpenAI chat server that says words at a pace and costs next to nothing: one thread, epoll, no memory taken per request.
+/* An OpenAI chat server that sends words at a pace and costs almost nothing: one thread, epoll, no allocation per
+ * request.
  *
  *     upstream PORT      (0: any port; it is printed)
  *
- * The question says how it is answered: "chunks=64 pace=500" in the request's text asks for 64 chunks, 500 a second, or
- * without pace for as many as the reader takes. It knows no n, as many servers: it gives one choice. An answer that is not
- * streamed is all chunks at once. Each event is an HTTP chunk of its own, and a write of its own too where there is a
- * pace; without one BURST events share a write. Streams that are due within TICK are served in one turn, as the steps of
- * an engine serve them.
+ * The request's text says how to answer: "chunks=64 pace=500" asks for 64 chunks, 500 per second; without pace, for
+ * as many per second as the reader takes. It does not support n, like many servers: it returns one choice. An answer
+ * that is not streamed has all chunks at once. Each event is an HTTP chunk of its own, and with a pace also a write
+ * of its own; without one, BURST events share a write. Streams that are due within TICK are served in one turn, like
+ * the steps of an engine.
  */
 #include "common.h"
 
@@ -35,11 +36,11 @@ static const char WORDS[8][WORD + 1] = {" some", " many", " more", " most", " ea
 
 typedef struct Connection {
     int fd, heard, said;                /* bytes of input, and of output that is still to be sent */
-    int chunks, at, usage;              /* of the stream: how many, which comes next, whether usage is wanted */
-    int64_t due, period;                /* when the next event is, and the time between two; nanoseconds */
-    struct Connection *before, *after;  /* the queue of those that wait for their time */
+    int chunks, at, usage;              /* of the stream: how many, which one is next, whether usage was requested */
+    int64_t due, period;                /* when the next event is due, and the time between two; nanoseconds */
+    struct Connection *before, *after;  /* the queue of connections that wait for their time */
     uint32_t id;
-    char streaming, blocked;            /* the peer's window is full */
+    char streaming, blocked;            /* blocked: the peer's window is full */
     char input[MOST_INPUT], output[MOST_OUTPUT];
 } Connection;
 
@@ -55,7 +56,7 @@ static void leave_queue(Connection *c) {
     c->before = c->after = NULL;
 }
 
-static void enter_queue(Connection *c) { /* streams of one pace come last: the search is over at once */
+static void enter_queue(Connection *c) { /* streams of the same pace come last, so the search ends at once */
     Connection *last = waiting.before;
     while (last != &waiting && last->due > c->due) last = last->before;
     c->before = last;
@@ -71,7 +72,7 @@ static void end(Connection *c) {
     free(c);
 }
 
-/* Send what there is; gives 0 where the connection is gone. */
+/* Send the output; returns 0 if the connection is gone. */
 static int flush(Connection *c) {
     while (c->said) {
         ssize_t sent = send(c->fd, c->output, c->said, MSG_NOSIGNAL);
@@ -99,13 +100,13 @@ static void say_chunk(Connection *c, const char *text, size_t length) {
     say(c, "\r\n", 2);
 }
 
-/* The next event of the stream: `chunks` with text, one with the reason of the end, usage where it is wanted, [DONE]. */
+/* Write the stream's next event: `chunks` with text, one with the finish reason, usage if requested, [DONE]. */
 static void say_event(Connection *c) {
     static char plain[512];
     static int plain_length, word, id;
     char text[512];
     int step = c->at++ - c->chunks;
-    if (!plain_length) { /* the usual event is written once, and then differs in two places */
+    if (!plain_length) { /* the usual event is formatted once; afterwards only two places in it change */
         plain_length = sprintf(plain, DELTA, 0, "\"content\":\"$word\"", "null");
         word = strchr(plain, '$') - plain;
         id = strstr(plain, "\",\"object\"") - plain - 8;
@@ -132,7 +133,7 @@ static void say_event(Connection *c) {
 
 static void look(Connection *c);
 
-/* Behind a write: when the stream says more, or what was asked next. Who is blocked goes on when there is room. */
+/* After a write: schedule the stream's next event, or look at the next request. A blocked connection goes on later. */
 static void go_on(Connection *c) {
     if (c->blocked) return;
     if (!c->streaming) return look(c);
@@ -141,7 +142,7 @@ static void go_on(Connection *c) {
     enter_queue(c);
 }
 
-/* Say what is due: one event, or without a pace some. What ends a stream is said with the reason of its end. */
+/* Send what is due: one event, or without a pace several. The events that end a stream go with the finish reason. */
 static void serve(Connection *c) {
     for (int some = c->period ? 1 : BURST; some && c->streaming; some--) say_event(c);
     while (c->streaming && c->at > c->chunks) say_event(c);
@@ -173,16 +174,16 @@ static void answer_chat(Connection *c, const char *body, const char *stop) {
     answer_json(c, "200 OK", whole, sprintf(whole, WHOLE, c->id, text, 7 + c->chunks, c->chunks));
 }
 
-/* How long the request is with its body, or 0 where it is not all there; `body` is where that begins. */
+/* Return the length of the request with its body, or 0 if it is not complete; `body` is where the body begins. */
 static int whole_request(Connection *c, const char **body) {
     c->input[c->heard] = 0;
     char *blank = strstr(c->input, "\r\n\r\n");
     if (!blank) return 0;
     *body = blank + 4;
-    blank[2] = 0; /* the head alone, while its headers are read */
+    blank[2] = 0; /* end the text at the head while its headers are read */
     const char *length = header(c->input, "content-length:"), *coding = header(c->input, "transfer-encoding:");
     blank[2] = '\r';
-    if (coding) { /* a chunked body is JSON in some pieces; that of these questions is one */
+    if (coding) { /* a chunked body is JSON in several pieces; these requests' bodies are one piece */
         const char *last = strstr(*body, "0\r\n\r\n");
         return last ? last + 5 - c->input : 0;
     }
@@ -190,17 +191,17 @@ static int whole_request(Connection *c, const char **body) {
     return whole <= c->heard ? whole : 0;
 }
 
-/* Answer the request that is all there, if one is. */
+/* Answer the next request if it is complete. */
 static void look(Connection *c) {
     const char *body;
     int length = c->streaming || c->blocked ? 0 : whole_request(c, &body);
     if (!length) return;
     if (strncmp(c->input, "POST", 4) == 0) answer_chat(c, body, c->input + length);
     else if (strstr(c->input, "/models")) answer_json(c, "200 OK", MODELS, sizeof MODELS - 1);
-    else answer_json(c, "200 OK", "{}", 2); /* health checks, by whatever name */
+    else answer_json(c, "200 OK", "{}", 2); /* health checks, on any path */
     c->heard -= length;
     memmove(c->input, c->input + length, c->heard);
-    if (c->streaming) serve(c); /* the head travels with the first event */
+    if (c->streaming) serve(c); /* the head is sent with the first event */
     else if (flush(c)) go_on(c);
 }
 
@@ -231,7 +232,7 @@ static void welcome(int listener) {
 
 static void serve_those_due(void) {
     int64_t until = now() + TICK / 2;
-    Connection *last = waiting.before; /* those that come back in this turn stand behind it */
+    Connection *last = waiting.before; /* connections that return to the queue in this turn come after it */
     for (int over = 0; !over && waiting.after != &waiting && waiting.after->due <= until;) {
         Connection *c = waiting.after;
         over = c == last;

@@ -1,7 +1,8 @@
-"""Measures 1 to 5: one layer's attention against itself without sharing, and against torch's.
+"""Measures 1 to 5: the attention of one layer, compared with itself without sharing and with torch's attention.
 
-Ours is both launches, the partial results' and the merge's, over paged blocks, as a recorded step replays them; the
-cache is larger than the L2, or that is flushed, and queries are others in every repetition.
+Our time covers both launches (partial results, and their merge) over paged blocks, replayed from a CUDA graph as a
+recorded step replays them. The L2 is flushed before each repetition, and the repetitions take several sets of queries
+in turns.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from engine.kernels.prefill_attn import prefill_attn
 
 
 def measure(run: Run, parts: frozenset[str]) -> None:
-    """The measures whose first figure is in `parts`."""
+    """Run the measures whose number is in `parts`."""
     lengths = run.plan.lengths
     if "1" in parts:
         run.attempt(["1.private", "1.unaware"], partial(_shared, run, "1", lengths.wide, lengths.middle, "private"))
@@ -46,7 +47,10 @@ def _layer(run: Run, blocks: int) -> Layer:
 
 
 def _forked(run: Run, n: int, prefix: int, own: int) -> tuple[Fork, int]:
-    """n rows behind a prefix: its whole blocks shared, what is left of it copied; and all blocks that takes."""
+    """Return the fork of n rows behind a prefix, and the number of blocks it needs.
+
+    The prefix's whole blocks are shared; each row has its own copy of the rest of the prefix.
+    """
     size = run.plan.block
     left = prefix % size + own
     return Fork(prefix // size, (left,) * n), prefix // size + n * -(-left // size)
@@ -70,7 +74,7 @@ def _note(ours: Timing, theirs: Timing) -> str:
 
 
 def _shared(run: Run, number: str, n: int, prefix: int, name: str) -> Iterator[Result]:
-    """The same rows on shared blocks, with sharing and without, and on private copies of all blocks."""
+    """Time the same rows on shared blocks, with sharing and without it, and on private copies of all blocks."""
     own = run.plan.lengths.own
     fork, blocks = _forked(run, n, prefix, own)
     apart = n * -(-(prefix + own) // run.plan.block)
@@ -94,7 +98,7 @@ def _shared(run: Run, number: str, n: int, prefix: int, name: str) -> Iterator[R
 
 
 def _unshared(run: Run) -> Iterator[Result]:
-    """Rows that share nothing, and torch's kernels on the same keys and values in one piece for each row."""
+    """Time rows that share nothing, and torch's kernels on the same keys and values, contiguous for each row."""
     batch, length = run.plan.lengths.batch, run.plan.lengths.middle
     each = -(-length // run.plan.block)
     layer = _layer(run, batch * each)
@@ -134,7 +138,7 @@ def _unshared(run: Run) -> Iterator[Result]:
 
 
 def _prefill(run: Run) -> Iterator[Result]:
-    """One prompt in one chunk, and torch's causal kernels on the same in one piece."""
+    """Time one prompt in one chunk, and torch's causal kernels on the same keys and values, contiguous."""
     length, size, device = run.plan.lengths.middle, run.plan.block, run.clock.device
     blocks = -(-length // size)
     layer = _layer(run, blocks)
@@ -168,9 +172,9 @@ def _prefill(run: Run) -> Iterator[Result]:
 
 
 def _gate(run: Run) -> Iterator[Result]:
-    """Every case with the engine's own gate and with sharing off, twice in turns on the same rows.
+    """Time each case with the engine's own gate and with sharing off, twice each, alternating, on the same rows.
 
-    The better of the two counts: where the gate lets nothing through both run the same, and all that differs is chance.
+    The better of the two times counts: if the gate lets nothing through, both do the same work and differ by noise.
     """
     own, ratios, detail = run.plan.lengths.own, {}, {}
     for n, prefix in run.plan.lengths.gate:

@@ -1,7 +1,7 @@
-"""What is measured: shapes, lengths and goals, as data. Nothing is imported that a plain Python does not have.
+"""What is measured: shapes, lengths and goals, as data. It imports the standard library only.
 
-Lengths are prime, so that nothing is aligned to a block or a tile. `tiny` cases have the same form and run on a CPU
-in seconds: their numbers mean nothing.
+Lengths are prime, so that nothing is aligned to a block or a tile. The `tiny` cases have the same form and run on a CPU
+in seconds; their figures mean nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One layer's attention: `heads` query heads in groups over `kv_heads` heads of `dim` numbers of 2 bytes."""
+    """The attention of one layer: `heads` query heads and `kv_heads` key heads of `dim` numbers of 2 bytes each."""
 
     heads: int
     kv_heads: int
@@ -20,7 +20,7 @@ class Shape:
 
     @property
     def token_bytes(self) -> int:
-        """Keys and values of one token in one layer."""
+        """Bytes of one token's keys and values in one layer."""
         return 2 * self.kv_heads * self.dim * 2
 
 
@@ -39,14 +39,14 @@ class ModelShape:
 
     @property
     def weight_bytes(self) -> int:
-        """What a decode step reads of the weights: all products and the head; of the embedding a row, not counted."""
+        """Bytes of weights that a decode step reads: all products and the head, without the embedding's one row."""
         heads, kv = self.attention.heads * self.attention.dim, self.attention.kv_heads * self.attention.dim
         layer = self.hidden * (2 * heads + 2 * kv) + 3 * self.hidden * self.intermediate
         return 2 * (self.layers * layer + self.vocab * self.hidden)
 
     @property
     def token_bytes(self) -> int:
-        """Keys and values of one token in all layers."""
+        """Bytes of one token's keys and values in all layers."""
         return self.layers * self.attention.token_bytes
 
 
@@ -57,35 +57,46 @@ LAYER = LLAMA.attention
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """How long and how wide everything is.
-
-    own: tokens that each row has behind the shared prefix in the attention cases. short, middle, long: prefixes.
-    batch: rows of the unshared case. new: tokens per choice of the throughput cases; peer_new: of those against
-    transformers. beyond: what measure 10's prompt has behind 8k, whose new tokens are `extra`.
-    gate: pairs of rows and prefix for measure 5. rounds: of whole requests, behind `warm` that
-    do not count; repeats: of single calls; sets: of their inputs, in turns.
-    samples: choices that measure 11 compares.
-    """
+    """All lengths, in tokens, and all widths and counts."""
 
     own: int = 127
+    """Tokens that each row has behind the shared prefix in the attention cases."""
     short: int = 2039
+    """A short prefix or prompt."""
     middle: int = 8191
+    """A medium prefix or prompt."""
     long: int = 32749
+    """A long prefix."""
     narrow: int = 8
+    """A small n."""
     wide: int = 32
+    """A large n."""
     widest: int = 128
+    """The largest n."""
     batch: int = 64
+    """Rows of the unshared case."""
     new: int = 256
+    """New tokens per choice in the throughput cases."""
     peer_new: int = 128
+    """New tokens per choice against transformers."""
     even: int = 8192
+    """The part of measure 10's prompt that fills whole blocks."""
     beyond: int = 7
+    """Tokens that measure 10's prompt has after `even`."""
     extra: int = 64
+    """New tokens per choice in measure 10, and in measure 11's comparison of bits."""
     gate: tuple[tuple[int, int], ...] = tuple((n, p) for n in (1, 2, 4, 8, 32) for p in (61, 127, 509, 2039))
+    """Pairs of rows and prefix for measure 5."""
     rounds: int = 3
+    """Repetitions of whole requests that count."""
     warm: int = 1
+    """Repetitions of whole requests before those; they do not count."""
     repeats: int = 20
+    """Repetitions of single calls."""
     sets: int = 3
+    """Sets of inputs of a single call, taken in turns."""
     samples: int = 8
+    """Choices that measure 11 compares."""
 
 
 REAL = Lengths()
@@ -132,9 +143,9 @@ DRY = Plan(TINY, TINY_QWEN3, TINY_LLAMA, TINY_LAYER, 4)
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One line of the table. goal: what GOALS asks for; None where it only asks that the figure be stated.
+    """One line of the table.
 
-    sense: whether more or less is better.
+    goal: what GOALS asks for; None if GOALS only asks for the figure. sense: whether more or less is better.
     """
 
     key: str
@@ -178,8 +189,8 @@ BY_KEY = {measure.key: measure for measure in MEASURES}
 
 
 def peak_blocks(prompt: int, n: int, new: int, block: int) -> int:
-    """The most blocks that a request may ever hold: the prompt's whole blocks once, what is behind them n times.
+    """Return the most blocks that a request may ever hold: the prompt's whole blocks once, the rest n times.
 
-    One more is there while the prompt's last block is copied (ENGINE.md, Fork).
+    One more block exists while the prompt's last block is copied (ENGINE.md, Fork).
     """
     return prompt // block + n * -(-(prompt % block + new) // block) + 1

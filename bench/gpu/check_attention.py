@@ -1,7 +1,7 @@
-"""Attention's kernels against float64: forks of every depth, odd lengths, replays with changed lists, equal bits.
+"""Check the attention kernels against float64: all fork depths, odd lengths, replays with changed lists, equal bits.
 
-Inputs are random and of the device's own type; what is to be written is no number beforehand. An error is the largest
-of a row's, |out - expected| / |expected|, and a check of bits counts the rows that differ.
+Inputs are random and have the device's number type; outputs are filled with NaN beforehand. An error is the largest
+relative error of a row, |out - expected| / |expected|; a check of bits counts the rows that differ.
 """
 
 from __future__ import annotations
@@ -30,13 +30,16 @@ _KV_HEADS = 2
 
 
 def tolerance(run: Run) -> float:
-    """Weights and results are rounded to the device's type: 2^-9 each in bfloat16, and a row's errors do not cancel."""
+    """Return the tolerated error.
+
+    Weights and results are rounded to the device's type: 2^-9 each in bfloat16, and a row's errors do not cancel.
+    """
     return 1e-5 if run.clock.dtype == torch.float32 else 1e-2
 
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """Head sizes and groups, and what a layer may have besides."""
+    """Head size and group, and the layer's window, softcap and sinks if it has any."""
 
     dim: int
     group: int
@@ -46,12 +49,12 @@ class _Case:
 
     @property
     def spec(self) -> AttentionSpec:
-        """The layer."""
+        """The layer's attention."""
         return attention_spec(Shape(_KV_HEADS * self.group, _KV_HEADS, self.dim), self.window, self.softcap)
 
     @property
     def name(self) -> str:
-        """What it differs in."""
+        """The fields in which it differs from other cases, as text."""
         extras = [f"window {self.window}" * bool(self.window), f"cap {self.softcap}" * bool(self.softcap)]
         extras.append("sinks" * self.sinks)
         return f"head {self.dim}, group {self.group}" + "".join([f", {extra}" for extra in extras if extra])
@@ -61,12 +64,12 @@ def _cases(run: Run, dim: int) -> list[_Case]:
     if run.clock.dry:
         return [_Case(dim, 3, window=9, softcap=5.0, sinks=True)]
     extra = [_Case(dim, 4, window=301), _Case(dim, 4, softcap=20.0), _Case(dim, 4, sinks=True)]
-    extra.append(_Case(dim, 48))  # a row fills a tile, so that there is one kind of tile only
+    extra.append(_Case(dim, 48))  # one row fills a tile, so that only one kind of tile exists
     return [_Case(dim, group) for group in _GROUPS] + extra
 
 
 def _forest(run: Run) -> tuple[list[Fork | int], int]:
-    """Groups of forks, and blocks enough for them: of depth 3, of many rows, without a sibling, of one token."""
+    """Return groups of forks, and enough blocks for them: depth 3, many rows, no sibling, one token."""
     if run.clock.dry:
         return [Fork(2, (Fork(1, (3, 2)), 1)), 6], 16
     deep = Fork(37, (Fork(19, (Fork(3, (1, 77, 130)), 255, 301)), 16, 517))
@@ -75,7 +78,7 @@ def _forest(run: Run) -> tuple[list[Fork | int], int]:
 
 
 def decode(run: Run, dim: int) -> None:
-    """Decode attention with heads of `dim` numbers."""
+    """Check decode attention with heads of `dim` numbers."""
     dim = 16 if run.clock.dry else dim
     for case in _cases(run, dim):
         run.attempt([f"attention, {case.name}"], partial(_decode, run, case))
@@ -103,7 +106,7 @@ def _expected(layer: Layer, q: torch.Tensor, rows: Sequence[Row], sinks: torch.T
 
 
 def _decode(run: Run, case: _Case) -> Iterator[Result]:
-    """Shared as the tree has it, and not at all; the worse of the two is told."""
+    """Check attention that shares as the tree does, and attention without sharing; yield the larger error."""
     forest, blocks = _forest(run)
     layer = _layer(run, case.spec, blocks)
     rows = _rows(Tables(blocks, layer.size, shuffle=True), forest)
@@ -120,7 +123,7 @@ def _decode(run: Run, case: _Case) -> Iterator[Result]:
 
 
 def _replay(run: Run, dim: int) -> Iterator[Result]:
-    """A recorded launch serves another list: longer, shorter and empty, with other rows and queries."""
+    """Check that a recorded launch serves other lists: longer, shorter and empty, with other rows and queries."""
     group = 4
     forest, blocks = _forest(run)
     layer = _layer(run, attention_spec(Shape(_KV_HEADS * group, _KV_HEADS, dim)), blocks)
@@ -170,7 +173,7 @@ def _attend(layer: Layer, q: torch.Tensor, rows: Sequence[Row], gate: int) -> to
 
 
 def _beside(run: Run, dim: int) -> Iterator[Result]:
-    """A row that shares nothing has the same bits alone and in a batch, wherever it stands there."""
+    """Check that a row that shares nothing has the same bits alone and in a batch, at any place in the batch."""
     forest, blocks = _forest(run)
     layer = _layer(run, attention_spec(Shape(_KV_HEADS * 4, _KV_HEADS, dim)), blocks)
     rows = _rows(Tables(blocks, layer.size, shuffle=True), forest)
@@ -184,7 +187,7 @@ def _beside(run: Run, dim: int) -> Iterator[Result]:
 
 
 def _cut(run: Run, dim: int) -> Iterator[Result]:
-    """In deterministic mode a row has the same bits with its siblings, without them, and where nothing is shared."""
+    """Check deterministic mode: a row has the same bits with its siblings, without them, and without any sharing."""
     _, blocks = _forest(run)
     fork = Fork(2, (3, 2, 1)) if run.clock.dry else Fork(67, tuple(range(3, 300, 31)))
     layer = _layer(run, attention_spec(Shape(_KV_HEADS * 4, _KV_HEADS, dim)), blocks)
@@ -203,14 +206,14 @@ def _cut(run: Run, dim: int) -> Iterator[Result]:
 
 
 def prefill(run: Run, dim: int) -> None:
-    """Prefill attention with heads of `dim` numbers."""
+    """Check prefill attention with heads of `dim` numbers."""
     dim = 16 if run.clock.dry else dim
     for case in _cases(run, dim):
         run.attempt([f"prefill, {case.name}"], partial(_prefill, run, case))
 
 
 def _prefill(run: Run, case: _Case) -> Iterator[Result]:
-    """Several chunks in one launch: from the beginning, behind what is there, of one token. Twice, for equal bits."""
+    """Check several chunks in one launch: at the start, after earlier tokens, of one token; twice, for equal bits."""
     stretches = [(0, 7), (5, 4), (9, 1)] if run.clock.dry else [(0, 311), (333, 257), (1021, 1), (64, 130)]
     size, heads = run.plan.block, case.spec.heads
     blocks = sum([-(-(start + count) // size) for start, count in stretches])
@@ -224,7 +227,7 @@ def _prefill(run: Run, case: _Case) -> Iterator[Result]:
     tiles = plan_tiles(chunks, shape.queries(case.group), size)
     listed = torch.from_numpy(tiles.tiles).to(device)
     outs = []
-    for spare in (0, 3):  # places in the list that its count leaves out
+    for spare in (0, 3):  # entries of the list that its count excludes
         out = torch.full((tokens, heads * case.dim), torch.nan, dtype=q.dtype, device=device)
         prefill_attn(
             q,

@@ -1,7 +1,8 @@
-"""The whole engine against transformers' class of the model with the same weights in float32.
+"""Check the whole engine against transformers' class of the model with the same weights in float32.
 
-Told are log probabilities of every token, the prompts' and the drawn ones': prefill in chunks, forks, decoding,
-rotations and norms are all in them. What bfloat16 alone costs is measured on transformers' own model in it.
+The check compares the log probabilities of every token, in prompts and answers: they depend on prefill in chunks,
+forks, decoding, rotations and norms. The error that bfloat16 alone causes is measured with transformers' own model in
+bfloat16.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from bench.gpu.serving import Answers, Model, prompt, request
 from bench.gpu.table import Result
 from engine.messages import Add
 
-_WORSE = 1.5  # than transformers' bfloat16, whose order of sums is another
+_WORSE = 1.5  # tolerated factor over the error of transformers' bfloat16, which sums in another order
 
 
 def check(run: Run) -> None:
-    """The small model, with recorded steps and without."""
+    """Check the small model, with recorded steps and with launched ones."""
     keys = [_key(recorded) for recorded in (True, False)]
     run.attempt(keys, partial(_check, run))
 
@@ -32,7 +33,7 @@ def _key(recorded: bool) -> str:
 
 
 def _requests(run: Run) -> list[Add]:
-    """Several at once: prompts of one chunk and of several, and forks of several widths."""
+    """Return several concurrent requests: prompts of one chunk and of several, and forks of several widths."""
     shape = run.plan.small
     if run.clock.dry:
         return [replace(request(prompt(shape, 9, 1), 2, 2, logprobs=0), prompt_logprobs=0)]
@@ -73,13 +74,13 @@ def _check(run: Run) -> Iterator[Result]:
 
 
 class _Scorer:
-    """transformers' model in some type."""
+    """transformers' model in a given number type."""
 
     def __init__(self, run: Run, dtype: torch.dtype) -> None:
         self._model = twin(run.plan.small, dtype, run.clock.device)
 
     def score(self, tokens: Sequence[int]) -> torch.Tensor:
-        """Log probabilities of the tokens from the second on, each behind those before it; float64."""
+        """Return the log probability of each token from the second on, given those before it; float64."""
         ids = torch.tensor([list(tokens)], device=self._model.device)
         with torch.inference_mode():
             logs: torch.Tensor = self._model(ids).logits[0, :-1].double().log_softmax(-1)

@@ -1,4 +1,4 @@
-"""The other kernels between the products, and the sampler, against float64 and against the CPU's backend."""
+"""Check the kernels that are neither attention nor products, and the sampler, against float64 and the CPU's backend."""
 
 from __future__ import annotations
 
@@ -28,12 +28,15 @@ _EPS = 1e-6
 
 
 def _tolerance(run: Run) -> float:
-    """One rounding to the device's type, 2^-9 in bfloat16, and a rounding more where x itself is rounded."""
+    """Return the tolerated error.
+
+    One rounding to the device's type, 2^-9 in bfloat16, and one more if x itself is rounded.
+    """
     return 1e-5 if run.clock.dtype == torch.float32 else 6e-3
 
 
 def small(run: Run) -> None:
-    """Norms, activation, rotation and storing, copies: all that only moves memory."""
+    """Check norms, activation, rotation and storing, and copies: the kernels limited by memory bandwidth."""
     checks: dict[str, Callable[[Run], Iterator[Result]]] = {
         "rms_norm": _rms_norm,
         "silu_mul": _silu_mul,
@@ -78,7 +81,7 @@ def _silu_mul(run: Run) -> Iterator[Result]:
 
 
 def _qkv_rope_store(run: Run) -> Iterator[Result]:
-    """Queries, and the whole cache: what no slot names keeps its bits."""
+    """Check the queries and the whole cache: slots that are not named keep their bits."""
     errors: dict[str, float] = {}
     device, longest = run.clock.device, 50 if run.clock.dry else 5000
     tokens, slots_there = (5, 16) if run.clock.dry else (77, 256)
@@ -143,9 +146,9 @@ def _copy_blocks(run: Run) -> Iterator[Result]:
 
 
 def sampler(run: Run) -> None:
-    """The sampler's numbers, and its tokens against those of the CPU's sampler."""
+    """Check the sampler's random numbers, and its tokens against those of the CPU's sampler."""
     run.attempt(["uniforms"], partial(_uniforms, run))
-    for vocabulary in (304, 301) if run.clock.dry else (151936, 50257):  # rows aligned for wide loads, and not
+    for vocabulary in (304, 301) if run.clock.dry else (151936, 50257):  # rows aligned for wide loads, and unaligned
         names = [f"{what}, V = {vocabulary}" for what in ("sampled tokens", "log probabilities")]
         run.attempt(names, partial(_sampled, run, names, vocabulary))
 
@@ -163,7 +166,7 @@ def _uniforms(run: Run) -> Iterator[Result]:
 
 
 def _settings(vocabulary: int) -> list[Sampling]:
-    """Every way to draw once, alone and together."""
+    """Return each sampling setting alone, and some of them combined."""
     chance = random.Random(5)
     ids = [chance.randrange(vocabulary) for _ in range(8)]
     plain = Sampling()
@@ -185,7 +188,10 @@ def _settings(vocabulary: int) -> list[Sampling]:
 
 
 def _sampled(run: Run, names: Sequence[str], vocabulary: int) -> Iterator[Result]:
-    """Equal but where two tokens finish the race within rounding; log probabilities as float64 has them."""
+    """Check that the tokens are the CPU's and the log probabilities float64's.
+
+    Up to 2% of the tokens may differ: two tokens may be so close in the draw that rounding decides between them.
+    """
     settings = _settings(vocabulary) * (1 if run.clock.dry else 4)
     logits = _random(run, len(settings), vocabulary) * 3
     chance = random.Random(9)
@@ -215,7 +221,7 @@ def _sampled(run: Run, names: Sequence[str], vocabulary: int) -> Iterator[Result
 
 
 def _worst_logprob(logits: torch.Tensor, told: object, tokens: dict[int, int], draws: Sequence[Draw]) -> float:
-    """The largest difference of a log probability from float64's; endless where a rank or a list is wrong."""
+    """Return the largest difference of a log probability from float64's; infinity if a rank or a list is wrong."""
     assert isinstance(told, dict)
     worst = 0.0
     for draw in draws:

@@ -1,7 +1,8 @@
-"""The engine as it is served: loaded from a folder by its own loader, and then watched while it answers.
+"""Check the engine as it is served: loaded from a folder by its own loader, and watched while it answers.
 
-Asked is what only a GPU shows: that no step waits for the device as it is made, that nothing is compiled and no memory
-is looked for any more, and that recorded steps give what launched ones give, to the bit where that is promised.
+The checks are those that only a GPU can show: no step waits for the device while it is submitted, nothing is compiled
+and no allocation is retried while serving, and recorded steps give the same bits as launched ones in deterministic
+mode.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ _KINDS = (
 
 
 def check(run: Run) -> None:
-    """All of it, on the small model."""
+    """Run all checks, on the small model."""
     run.attempt([_WAITS, _COMPILED, _RETRIES, _BITS], partial(_check, run))
 
 
 @dataclass(slots=True)
 class _Strict:
-    """A runner that counts steps for which torch waits for the device while they are submitted."""
+    """A runner that counts the steps in which torch would wait for the device while they are submitted."""
 
     inner: DeviceRunner
     waited: int = 0
@@ -99,7 +100,7 @@ def _check(run: Run) -> Iterator[Result]:
 
 
 def _served(run: Run, folder: Path, **settings: Any) -> Served:
-    """The engine's own way from a folder to a runner; in a dry run with little of everything."""
+    """Load a folder and make a runner as the engine does; in a dry run, with small settings."""
     if run.clock.dry:
         settings |= {"device": "cpu", "kernels": "triton", "dtype": "float32"}
         settings |= {"num_blocks": 64, "max_sequences": 8, "max_batch_tokens": 8 + 2 * run.plan.block}
@@ -110,7 +111,7 @@ def _served(run: Run, folder: Path, **settings: Any) -> Served:
 
 
 def _requests(run: Run) -> list[Add]:
-    """Some of every kind at once, of all lengths: chunks beside rows, forks, draws of every kind."""
+    """Return concurrent requests of every kind and length: chunks beside rows, forks, all kinds of sampling."""
     shape = run.plan.small
     if run.clock.dry:
         return [request(prompt(shape, 5, 1), 2, 2, logprobs=1)]
@@ -134,6 +135,6 @@ def _note(compiled: list[str], **told: Any) -> bool:
 
 
 def _retries() -> Mapping[str, int]:
-    """torch's counts of what it did to get memory."""
+    """Return torch's counts of allocation retries and of allocations from the device."""
     stats = torch.cuda.memory_stats() if torch.cuda.is_available() else {}
     return {name: stats.get(name, 0) for name in ("num_alloc_retries", "num_device_alloc")}

@@ -1,4 +1,4 @@
-"""Time as a GPU tells it, and time that is made up, for runs without one."""
+"""Clocks: one with times from the GPU, and one with made-up times for runs without a GPU."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WARM = 3
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds of one call: the median and the quartiles of the repetitions. graphed: calls were replays of a graph."""
+    """Seconds of one call: the median and the quartiles over the repetitions. graphed: whether a graph was replayed."""
 
     seconds: float
     low: float
@@ -31,35 +31,35 @@ class Timing:
 
 
 class Clock(Protocol):
-    """What times calls, and where they compute."""
+    """It times calls, and knows the device and the number type that they compute with."""
 
     device: torch.device
     dtype: torch.dtype
     dry: bool
 
     def time(self, calls: Sequence[Call], repeats: int = 20, *, graph: bool = True) -> Timing:
-        """Time calls that do the same with different inputs, in turns, each from a cold L2.
+        """Time calls that do the same with different inputs, in turns, each with a cold L2.
 
-        graph: record each in a CUDA graph and replay that, so that no gap between launches is timed; what cannot
-        be recorded is called as it is.
+        graph: record each call in a CUDA graph and replay that, so that gaps between launches are not timed. A call
+        that cannot be recorded is called directly.
         """
         ...
 
     def record(self, call: Call) -> Call:
-        """The call as a recorded graph's replay, where there are graphs; it has been made once when this returns."""
+        """Return the call as a replay of a recorded graph, if the device has graphs; makes the call at least once."""
         ...
 
     def now(self) -> float:
-        """The host's seconds since whenever."""
+        """Return the host's seconds since an arbitrary moment."""
         ...
 
     def wait(self) -> None:
-        """Let the device come to the end of all that is queued."""
+        """Wait until the device has finished all queued work."""
         ...
 
 
 class CudaClock:
-    """CUDA events around each call."""
+    """It times calls with CUDA events."""
 
     dry = False
 
@@ -70,7 +70,7 @@ class CudaClock:
 
     def time(self, calls: Sequence[Call], repeats: int = 20, *, graph: bool = True) -> Timing:
         """As Clock.time."""
-        for _ in range(2):  # the first compiles; it may also measure something for itself
+        for _ in range(2):  # the first call compiles, and may autotune
             for call in calls:
                 call()
         torch.cuda.synchronize()
@@ -79,7 +79,7 @@ class CudaClock:
         total = repeats + _WARM
         begin, end = [_event() for _ in range(total)], [_event() for _ in range(total)]
         for i in range(total):
-            for _ in range(4 if replays is None else 1):  # the host needs more of a lead without a graph
+            for _ in range(4 if replays is None else 1):  # without a graph the host needs a longer lead
                 self._flush.fill_(i % 251)
             begin[i].record()
             run[i % len(run)]()
@@ -97,7 +97,7 @@ class CudaClock:
             return None
 
     def record(self, call: Call) -> Call:
-        """As Clock.record; raises what torch raises for a call that cannot be recorded."""
+        """As Clock.record; raises torch's error if the call cannot be recorded."""
         call()
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
@@ -115,7 +115,7 @@ class CudaClock:
 
 
 class DryClock:
-    """Runs everything and times nothing: every call takes a millisecond, every look at the clock another one."""
+    """It runs everything and times nothing: every call takes a millisecond, and so does every reading of the clock."""
 
     dry = True
 
@@ -148,14 +148,14 @@ def _event() -> torch.cuda.Event:
 
 
 def ceilings(clock: Clock) -> Iterator[Result]:
-    """What the device reaches: every other figure is to be seen beside these."""
+    """Yield the device's copy bandwidth and matmul rate, to which every other figure should be compared."""
     found = {} if clock.dry else {"device": str(torch.cuda.get_device_properties(clock.device))}
     yield Result("hw.copy", _copy_bandwidth(clock) / 1e12, detail=found)
     yield Result("hw.matmul", _matmul_rate(clock) / 1e12)
 
 
 def _copy_bandwidth(clock: Clock) -> float:
-    """Bytes a second of a large copy on the device, those read and those written."""
+    """Return the bytes per second of a large copy on the device, reads and writes counted."""
     size = 1 << 16 if clock.dry else 1 << 32
     source = torch.randint(0, 255, (size,), dtype=torch.uint8, device=clock.device)
     target = torch.empty_like(source)
@@ -163,7 +163,7 @@ def _copy_bandwidth(clock: Clock) -> float:
 
 
 def _matmul_rate(clock: Clock) -> float:
-    """Operations a second of a large product of random numbers."""
+    """Return the floating-point operations per second of a large product of random numbers."""
     size = 32 if clock.dry else 8192
     a, b = (torch.randn(size, size, dtype=clock.dtype, device=clock.device) for _ in range(2))
     out = torch.empty_like(a)

@@ -1,12 +1,12 @@
-"""Compile every kernel of the engine for a Hopper GPU, on a machine without one, and tell what each takes.
+"""Compile every kernel of the engine for a Hopper GPU, on a machine without one, and print the resources of each.
 
     python bench/gpu/compile.py [--only TEXT ...] [--record FILE]
 
-Prints one line for each kernel with its constants: registers of a thread, bytes that it spills to local memory (stored,
-loaded), shared memory of a program, and which products of matrices it has. --only: cases or kernels whose names hold
-one of these. --record: bench/results/gpu/compile.json, where each version of Triton has an entry of its own.
+Prints one line per kernel and set of constants: registers per thread, bytes spilled to local memory (stored, loaded),
+shared memory per program, and the instructions of its matrix products. --only: cases or kernels whose names contain one
+of these texts. --record: bench/results/gpu/compile.json, which has one entry per version of Triton.
 
-Another Triton is found where PYTHONPATH says: `make kernels` compiles with the oldest that the engine takes, too.
+PYTHONPATH can select another Triton: `make kernels` also compiles with the oldest version that the engine supports.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _WIDTHS = {"": 4, ".S16": 2, ".U16": 2, ".S8": 1, ".U8": 1, ".64": 8, ".128": 16
 
 @dataclass(slots=True)
 class Launch:
-    """A kernel with its constants, and the cases that launch it. data: what Triton needs to compile it anew."""
+    """A kernel with its constants, and the cases that launch it. data: what Triton needs to compile it again."""
 
     kernel: JITFunction[Any]
     data: str
@@ -62,21 +62,27 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What a kernel takes. Bytes: stored and loaded count instructions of one thread, wherever they stand."""
+    """The resources of a compiled kernel."""
 
     kernel: str
     cases: tuple[str, ...]
     warps: int
     registers: int
+    """Registers per thread."""
     stored: int
+    """Bytes stored to local memory by the instructions of one thread, each instruction counted once."""
     loaded: int
+    """Bytes loaded from local memory, counted in the same way."""
     local: int
+    """Bytes of stack and local memory per thread."""
     shared: int
+    """Bytes of shared memory per program."""
     products: str
+    """The instructions of its matrix products: wgmma, mma.sync, or both."""
 
 
 class _Hopper:
-    """Triton's driver of a GPU that is not there."""
+    """A Triton driver for a GPU that is not present."""
 
     def get_current_target(self) -> GPUTarget:
         return HOPPER
@@ -89,7 +95,7 @@ class _Hopper:
 
 
 def launches(wanted: Iterable[Case]) -> list[Launch]:
-    """What the cases launch, each kernel once with the same constants; nothing is compiled."""
+    """Return the launches of the cases, each kernel once per set of constants; nothing is compiled."""
     found: dict[tuple[str, str], Launch] = {}
     case = ""
 
@@ -98,7 +104,7 @@ def launches(wanted: Iterable[Case]) -> list[Launch]:
         noted = found.setdefault((launch.name, launch.data), launch).cases
         if case not in noted:
             noted.append(case)
-        return True  # there is no need to compile
+        return True  # skip the compilation
 
     driver.set_active(_Hopper())
     triton.knobs.runtime.jit_cache_hook = note
@@ -112,7 +118,7 @@ def launches(wanted: Iterable[Case]) -> list[Launch]:
 
 
 def forgotten(launched: Iterable[Launch]) -> list[str]:
-    """The engine's kernels that are not among these: what @triton.jit made and no other such function calls."""
+    """Return the engine's kernels that no launch uses: @triton.jit functions that no other one calls."""
     found: dict[str, JITFunction[Any]] = {}
     for module in pkgutil.iter_modules(engine.kernels.__path__, "engine.kernels."):
         values = vars(importlib.import_module(module.name)).values()
@@ -131,7 +137,7 @@ def _called(kernel: JITFunction[Any]) -> Iterator[JITFunction[Any]]:
 
 
 def compiled(launch: Launch) -> Compiled:
-    """Compile a kernel and look at the machine code. Raises what Triton raises where it cannot."""
+    """Compile a kernel and inspect its machine code. Raises Triton's error if it cannot be compiled."""
     binary = launch.kernel.preload(launch.data)
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(binary.asm["cubin"])
@@ -158,7 +164,7 @@ def _cuobjdump(what: str, file: str) -> str:
 
 
 def _local_bytes(sass: str) -> dict[str, int]:
-    """Bytes that one thread's instructions store to local memory (ST) and load from there (LD)."""
+    """Return the bytes that one thread's instructions store to local memory (ST) and load from it (LD)."""
     moved = {"ST": 0, "LD": 0}
     for way, width in re.findall(r"\b(ST|LD)L(?:\.LU)?(\.[US]?\d+)?\b", sass):
         moved[way] += _WIDTHS[width]
@@ -166,7 +172,7 @@ def _local_bytes(sass: str) -> dict[str, int]:
 
 
 def table(rows: Sequence[Compiled]) -> str:
-    """For a person."""
+    """Return the rows as a text table."""
     figures = ("warps", "registers", "stored", "loaded", "shared")
     told = [
         [row.kernel, *[str(getattr(row, name)) for name in figures], row.products, "; ".join(row.cases)] for row in rows
@@ -175,7 +181,7 @@ def table(rows: Sequence[Compiled]) -> str:
 
 
 def record(file: Path, rows: Sequence[Compiled]) -> None:
-    """Put the rows into `file` under this Triton's version; other versions' stay."""
+    """Write the rows to `file` under this Triton's version; entries of other versions stay."""
     told = json.loads(file.read_text()) if file.exists() else {}
     told[triton.__version__] = {
         "conditions": {"python": platform.python_version(), "torch": torch.__version__, "target": "sm_90"},
@@ -186,7 +192,7 @@ def record(file: Path, rows: Sequence[Compiled]) -> None:
 
 
 def main() -> None:
-    """Compile and tell."""
+    """Compile the kernels and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--only", nargs="+", default=[""], metavar="TEXT")
     parser.add_argument("--record", type=Path, metavar="FILE")

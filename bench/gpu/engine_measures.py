@@ -1,4 +1,4 @@
-"""Measures 6 to 11: the engine in this process, against itself and against transformers'."""
+"""Measures 6 to 11: the engine in this process, compared with itself and with transformers."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 def step(run: Run) -> None:
-    """Measure 6, a model at a time."""
+    """Measure 6, one model after the other."""
     for key, shape in (("6.small", run.plan.small), ("6.large", run.plan.large)):
         run.attempt([key], partial(_step, run, key, shape))
 
 
 def _step(run: Run, key: str, shape: ModelShape) -> Iterator[Result]:
-    """Steps of one sequence, from one result to the next; the bytes are those of the step in the middle."""
+    """Time the steps of one sequence, from result to result; the bytes are those of the middle step."""
     lengths = run.plan.lengths
     length, new = lengths.short, lengths.new
     served = Model.of(run, shape).runner(run, length + new + run.plan.block)
@@ -48,7 +48,7 @@ def _step(run: Run, key: str, shape: ModelShape) -> Iterator[Result]:
 
 
 def requests(run: Run, parts: frozenset[str]) -> None:
-    """Measures 7, 8 and 10, on one model."""
+    """Measures 7, 8 and 10, on the small model."""
     lengths = run.plan.lengths
 
     @cache
@@ -68,7 +68,7 @@ def requests(run: Run, parts: frozenset[str]) -> None:
 
 
 def _throughput(run: Run, served: Served, key: str, n: int) -> Iterator[Result]:
-    """All tokens of one request over all its time, from its arrival on: the prompt is computed within it."""
+    """Measure tokens per second of one request over its whole time, its prefill included."""
     lengths, shape = run.plan.lengths, run.plan.small
     rounds = [
         served.answer([request(prompt(shape, lengths.short, seed), n, lengths.new, seed=seed)])
@@ -93,7 +93,7 @@ def _blocks(run: Run, served: Served) -> Iterator[Result]:
 
 
 def _together(run: Run, served: Served) -> Iterator[Result]:
-    """One request against as many of one choice, in turns; every prompt is new to the engine."""
+    """Compare one request for n choices with n requests for one choice, alternating; each round has a new prompt."""
     lengths, shape, n = run.plan.lengths, run.plan.small, run.plan.lengths.wide
     ways: dict[str, dict[str, object]] = {
         "8.cold": {"prefix_cache": False},
@@ -121,7 +121,7 @@ def against_transformers(run: Run) -> None:
 
 
 def _peers(run: Run) -> Iterator[Result]:
-    """One request in turns with transformers' two ways, which have the same weights."""
+    """Compare one request with the two ways of transformers, alternating, with the same weights."""
     lengths, shape = run.plan.lengths, run.plan.small
     room = lengths.short + lengths.wide * (lengths.peer_new + 2 * run.plan.block)
     served = Model.of(run, shape).runner(run, room)
@@ -131,7 +131,7 @@ def _peers(run: Run) -> Iterator[Result]:
     for key, way in ways.items():
         try:
             rounds = [_against(run, served, theirs, way, seed) for seed in range(-lengths.warm, lengths.rounds)]
-        except Exception as error:  # a peer's failure is told, and keeps nobody else out
+        except Exception as error:  # report a peer's failure and measure the other one
             yield Result(key, None, f"{type(error).__name__}: {error}"[:160])
             continue
         ours, taken = zip(*rounds[lengths.warm :], strict=True)
@@ -141,7 +141,7 @@ def _peers(run: Run) -> Iterator[Result]:
 
 
 def _against(run: Run, served: Served, theirs: PreTrainedModel, way: Way, seed: int) -> tuple[float, float]:
-    """Seconds of one round, ours and the peer's, over a prompt that both see for the first time."""
+    """Return the seconds of one round, ours and the peer's, on a prompt that is new to both."""
     lengths, clock = run.plan.lengths, run.clock
     n, new, tokens = lengths.wide, lengths.peer_new, prompt(run.plan.small, lengths.short, 20 + seed)
     answers = served.answer([request(tokens, n, new)], prefix_cache=False)
@@ -162,7 +162,7 @@ def deterministic(run: Run) -> None:
 
 
 def _deterministic(run: Run) -> Iterator[Result]:
-    """Choices against single requests, alone and in company; then both modes in turns."""
+    """Compare choices with single requests, alone and beside others; then time both modes, alternating."""
     lengths, shape = run.plan.lengths, run.plan.small
     model = Model.of(run, shape)
     room = lengths.widest * (lengths.new + 3 * run.plan.block) + 4 * lengths.short
@@ -187,7 +187,7 @@ def _deterministic(run: Run) -> Iterator[Result]:
 
 
 def _bits(run: Run, served: Served) -> Result:
-    """Tokens, and their log probabilities to the last bit."""
+    """Compare tokens and their log probabilities, bit for bit."""
     lengths, shape = run.plan.lengths, run.plan.small
     n, new, tokens = lengths.wide, lengths.extra, prompt(shape, lengths.short, 40)
     whole = served.answer([request(tokens, n, new, seed=5, logprobs=0)])
@@ -203,7 +203,7 @@ def _bits(run: Run, served: Served) -> Result:
 
 
 def _company(run: Run) -> list[Add]:
-    """Other requests: of other widths and lengths, begun before and behind."""
+    """Return other requests, of other widths and lengths, to be added before and after the one under test."""
     lengths, shape = run.plan.lengths, run.plan.small
     wide = request(prompt(shape, lengths.short // 3, 50), lengths.narrow, lengths.extra // 2, group=1)
     return [wide, request(prompt(shape, lengths.short // 2, 51), 1, lengths.extra, group=2)]

@@ -1,7 +1,7 @@
-"""Products under Triton's interpreter, in which a row's numbers do not depend on where in a tile it stands.
+"""Matrix products under Triton's interpreter in which a row's result does not depend on its place in a tile.
 
-The interpreter leaves them to NumPy, and that to a BLAS whose kernels add up the rows of a tile in different orders, on
-some processors and not on others: no bits could be compared there.
+The interpreter uses NumPy, and NumPy a BLAS. On some processors its kernels sum the rows of a tile in different orders,
+so that bits could not be compared there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _narrow = InterpreterBuilder.create_dot
 
 
 def _exact(builder: InterpreterBuilder, a: Any, b: Any, d: Any, *more: Any) -> TensorHandle:
-    """a [M, K] by b [K, N], plus d [M, N], added up in float64: all orders round to the same float32."""
+    """Return a [M, K] times b [K, N] plus d [M, N], summed in float64: every order rounds to the same float32."""
     if a.data.dtype.kind != "f" or b.data.dtype.kind != "f":
         return _narrow(builder, a, b, d, *more)
     product = np.matmul(a.data, b.data, dtype=np.float64).astype(d.data.dtype)
@@ -23,5 +23,5 @@ def _exact(builder: InterpreterBuilder, a: Any, b: Any, d: Any, *more: Any) -> T
 
 
 def exact_products() -> None:
-    """From now on, in this process."""
+    """Use such products in this process from now on."""
     InterpreterBuilder.create_dot = _exact

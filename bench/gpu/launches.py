@@ -1,7 +1,7 @@
-"""The launches of all kernels for models of real sizes, made by the engine's own launchers on tensors without memory.
+"""The launches of all kernels for models of real sizes, by the engine's own launchers on tensors without memory.
 
-A kernel's signature, constants and options stand in its launcher and nowhere else; here are the sizes. Tensors lie on
-torch's `meta` device and begin at address 0: aligned, as the engine's are.
+The signature, constants and options of a kernel stand only in its launcher; this module holds the sizes. The tensors
+are on torch's `meta` device and begin at address 0: they are aligned, as the engine's are.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SLOTS, _BLOCK_SIZE, _POSITIONS = 1 << 16, 16, 40960
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """Attention of one kind, and what some models add to it."""
+    """One kind of attention, with the extras that some models add."""
 
     shape: Shape
     dtype: torch.dtype = torch.bfloat16
@@ -54,9 +54,9 @@ class Case:
 
 
 def cases(tokens: int = 8) -> Iterator[Case]:
-    """All that is compiled. Cases may ask for the same kernel with the same constants.
+    """Yield all cases to compile. Several cases may launch the same kernel with the same constants.
 
-    tokens: of a step, and as many of everything else that steps have more or fewer of. No kernel depends on it.
+    tokens: tokens of a step; every other size that varies between steps has this value too. No kernel depends on it.
     """
     for model in (QWEN3, LLAMA, QWEN25, SMOLLM2):
         heads = Heads(model.attention, normed=model.architecture == "qwen3")
@@ -97,7 +97,7 @@ def _longs(*shape: int) -> torch.Tensor:
 
 
 def _model(model: ModelShape, heads: Heads, tokens: int) -> None:
-    """All that a step of a model launches."""
+    """Make all launches of one model's step."""
     _attention(heads, tokens)
     x, added, out = _floats(tokens, model.hidden), _empty(tokens, model.hidden), _empty(tokens, model.hidden)
     for before in (None, added):
@@ -153,7 +153,7 @@ def _attention(heads: Heads, tokens: int) -> None:
 
 
 def _sampling(logits: torch.Tensor) -> None:
-    """Draws from logits as they are, and from edited ones with cuts."""
+    """Draw from logits as they are, and from edited logits with top-k and top-p."""
     rows, vocabulary = logits.shape
     blocks = -(-vocabulary // BLOCK)
     changes = {"changes": _longs(rows, len(CHANGE.names or ()))}

@@ -1,4 +1,4 @@
-"""One layer's attention as the engine runs it: a cache of random keys and values, rows on it, and the two kernels.
+"""The attention of one layer as the engine runs it: a cache of random keys and values, rows on it, and both kernels.
 
 Shapes: R rows, Q query heads, K key heads, D head_dim, S slots of the cache.
 """
@@ -22,17 +22,17 @@ from engine.messages import Sampling
 from engine.models.spec import AttentionSpec, kv_values_per_token
 
 UNSHARED = 1 << 60
-"""A gate that no stretch passes: every row reads its whole past for itself."""
+"""A gate that no KV span passes: every row reads its whole past itself."""
 
 
 def attention_spec(shape: Shape, window: int | None = None, softcap: float | None = None) -> AttentionSpec:
-    """The shape as the engine has it."""
+    """Return the shape as the engine's AttentionSpec."""
     return AttentionSpec(shape.heads, shape.kv_heads, shape.dim, shape.dim**-0.5, window, softcap)
 
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """A fork tree: a stretch of `blocks` whole blocks, and below it forks, or rows of so many tokens of their own."""
+    """A fork tree: a span of `blocks` whole blocks, and below it forks, or rows with that many tokens of their own."""
 
     blocks: int
     below: tuple[Fork | int, ...]
@@ -40,7 +40,7 @@ class Fork:
 
 @dataclass(slots=True)
 class Tables:
-    """Gives out block numbers, one after the other or in disorder."""
+    """It hands out block numbers, in ascending or in shuffled order."""
 
     blocks: int
     size: int
@@ -53,11 +53,11 @@ class Tables:
             random.Random(self.blocks).shuffle(self._free)
 
     def take(self, count: int) -> tuple[int, ...]:
-        """So many blocks that nobody has."""
+        """Return `count` free blocks, now taken."""
         return tuple([self._free.pop() for _ in range(count)])
 
     def rows(self, fork: Fork | int, before: tuple[int, ...] = (), *, cut: bool = False) -> list[Row]:
-        """The rows of a tree behind some blocks, left to right; with a `cut` where their shared blocks end."""
+        """Return the rows of a tree behind some blocks, left to right; with a `cut` where their shared blocks end."""
         if isinstance(fork, int):
             table = before + self.take(-(-fork // self.size))
             position = len(before) * self.size + fork - 1
@@ -69,7 +69,7 @@ class Tables:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A work list on the device with what its launches write to."""
+    """A work list on the device, with the tensors that its launches write to."""
 
     work: Work
     positions: torch.Tensor
@@ -78,7 +78,7 @@ class Planned:
     out: torch.Tensor
 
     def poison(self) -> None:
-        """Let everything that is to be written be no number."""
+        """Fill everything that is to be written with NaN."""
         for written in (self.partial, self.lse, self.out):
             written.fill_(torch.nan)
 
@@ -95,7 +95,7 @@ class Layer:
 
     @property
     def gate(self) -> int:
-        """The engine's own gate here, in tokens."""
+        """The engine's own gate for this cache, in tokens."""
         token = kv_values_per_token((self.spec,)) * self.cache.dtype.itemsize
         return EngineConfig("").gate(self.cache.device.type, token)
 
@@ -105,12 +105,12 @@ class Layer:
         return self.cache.view(0)
 
     def queries(self, rows: int) -> torch.Tensor:
-        """Random queries [R, Q, D]."""
+        """Return random queries [R, Q, D]."""
         shape = rows, self.spec.heads, self.spec.head_dim
         return torch.randn(shape, dtype=self.cache.dtype, device=self.cache.device)
 
     def plan(self, rows: Sequence[Row], gate: int) -> Planned:
-        """The work list of some rows, as the engine plans it."""
+        """Return the work list of some rows, as the engine plans it."""
         device = self.cache.device
         batch = Batch(rows=tuple(rows), kv_spans=plan_kv_spans(rows, self.size, gate=gate))
         there = {name: torch.from_numpy(array).to(device) for name, array in self._attention.arrays(batch).items()}
@@ -120,14 +120,14 @@ class Layer:
         return self.room(planned.work[0], planned.positions, len(rows))
 
     def room(self, work: Work, positions: torch.Tensor, rows: int) -> Planned:
-        """A work list with room for its results."""
+        """Return a work list with tensors for its results."""
         places, device = len(work.part_slots), self.cache.device
         partial = torch.empty(places, self.spec.heads, self.spec.head_dim, device=device)
         out = torch.empty(rows, self.spec.heads * self.spec.head_dim, dtype=self.cache.dtype, device=device)
         return Planned(work, positions, partial, torch.empty(places, self.spec.heads, device=device), out)
 
     def attend(self, q: torch.Tensor, planned: Planned, sinks: torch.Tensor | None = None) -> torch.Tensor:
-        """Both launches; gives [R, Q * D]."""
+        """Make both launches and return the result, [R, Q * D]."""
         spec = self.spec
         attn_items(
             q,
@@ -145,7 +145,7 @@ class Layer:
         return planned.out
 
     def slots(self, row: Row) -> torch.Tensor:
-        """The cache's slots of a row's positions, [position + 1]."""
+        """Return the cache's slots of a row's positions, [position + 1]."""
         blocks = torch.tensor(row.blocks, device=self.cache.device)
         at = torch.arange(row.position + 1, device=self.cache.device)
         return blocks[at // self.size] * self.size + at % self.size

@@ -1,4 +1,4 @@
-"""The peers: torch's attention, and transformers' two ways to answer one prompt n times. Nothing of the engine's."""
+"""The peers: torch's attention, and transformers' two ways to answer one prompt n times. No engine code is used."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BACKENDS = (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.
 
 
 def sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) -> dict[str, Call]:
-    """Attention of q [B, Q, T, D] over k, v [B, K, S, D], by each of torch's kernels that takes it."""
+    """Return attention of q [B, Q, T, D] over k, v [B, K, S, D], by each of torch's kernels that accepts it."""
 
     def call(backend: SDPBackend) -> Call:
         def run() -> torch.Tensor:
@@ -33,7 +33,7 @@ def sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) -> 
     for backend in _BACKENDS:
         one = call(backend)
         try:
-            with warnings.catch_warnings(action="ignore"):  # why a kernel does not take it
+            with warnings.catch_warnings(action="ignore"):  # torch warns why a kernel does not accept it
                 one()
         except RuntimeError:
             continue
@@ -42,22 +42,22 @@ def sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) -> 
 
 
 def flex(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, compiled: bool) -> Call:
-    """FlexAttention of q [B, Q, T, D] over all of k, v [B, K, S, D]."""
+    """Return a call of FlexAttention: q [B, Q, T, D] over all of k, v [B, K, S, D]."""
     run: Any = torch.compile(flex_attention, dynamic=False) if compiled else flex_attention
     return lambda: run(q, k, v, enable_gqa=True)
 
 
 def generate(model: PreTrainedModel, prompt: Sequence[int], n: int, new: int) -> int:
-    """transformers' generate: n choices of `new` tokens; gives how many tokens were drawn."""
+    """Draw n choices of `new` tokens with transformers' generate; return the number of drawn tokens."""
     ids = torch.tensor([list(prompt)], device=model.device)
     out = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=_settings(n, new))
     return int(out.shape[0] * (out.shape[1] - len(prompt)))
 
 
 def batching(model: PreTrainedModel, prompt: Sequence[int], n: int, new: int, blocks: int | None = None) -> int:
-    """The same by its continuous batching, which forks the prompt's blocks; its manager stays for the next call.
+    """Do the same with transformers' continuous batching, which forks the prompt's blocks; its manager is kept.
 
-    blocks: of its cache; None leaves that, as all else, to its own judgement of the device's memory.
+    blocks: blocks of its cache, and the tokens of a batch; None lets it decide by the device's memory.
     """
     from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
@@ -71,12 +71,12 @@ def batching(model: PreTrainedModel, prompt: Sequence[int], n: int, new: int, bl
     if errors:
         raise RuntimeError(f"continuous batching: {errors[0]}")
     drawn = [len(answer.generated_tokens) for answer in answers.values()]
-    # transformers 5.17 waits for all n and returns the first.
+    # transformers 5.17 waits for all n answers but returns only the first.
     return sum(drawn) if len(drawn) == n else n * drawn[0]
 
 
 def end_batching(model: PreTrainedModel) -> None:
-    """Give back what continuous batching holds."""
+    """Free what continuous batching holds."""
     model.destroy_cached_continuous_batching_manager()
 
 

@@ -1,8 +1,8 @@
-"""Models of real shapes with random weights, made on the device: no file is read, and none written.
+"""Models of real shapes with random weights, made on the device: no file is read or written.
 
 The same numbers go into the engine's decoder and into transformers' class of the model, so that the two can be
-compared. Weights are scaled to their inputs' number, so that activations keep their size through all layers, attention
-is not flat and neither are the scores of the vocabulary: a wrong order or a wrong rotation shows.
+compared. Weights are scaled by the number of their inputs, so that activations keep their size through all layers and
+neither attention nor the vocabulary's scores are flat: a wrong order or a wrong rotation shows.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 _CONTEXT = 40960
 _THETA, _EPS = 1e6, 1e-6
-_SPREAD = 3.0  # of the scores: standard deviations
+_SPREAD = 3.0  # standard deviation of the vocabulary's scores
 
 
 def spec(model: ModelShape) -> ModelSpec:
-    """The model as the engine's decoder takes it. No token ends an answer."""
+    """Return the model as the engine's decoder takes it. No token ends an answer."""
     attention = model.attention
     return ModelSpec(
         architecture=model.architecture,
@@ -52,7 +52,7 @@ def spec(model: ModelShape) -> ModelSpec:
 
 
 def shapes(model: ModelShape) -> dict[str, tuple[int, ...]]:
-    """Hugging Face's names of all tensors, and their shapes."""
+    """Return the shapes of all tensors by their Hugging Face names."""
     attention, hidden = model.attention, model.hidden
     q, kv = attention.heads * attention.dim, attention.kv_heads * attention.dim
     found: dict[str, tuple[int, ...]] = {
@@ -80,7 +80,7 @@ def shapes(model: ModelShape) -> dict[str, tuple[int, ...]]:
 
 
 def fill(name: str, out: torch.Tensor) -> None:
-    """A tensor's numbers: a function of its name, shape and device, whatever order tensors are asked for in."""
+    """Fill `out` with a tensor's numbers. They depend on its name, shape and device only, not on the order of calls."""
     generator = torch.Generator(out.device).manual_seed(zlib.crc32(name.encode()))
     drawn = torch.empty(out.shape, dtype=torch.bfloat16 if out.ndim > 1 else torch.float32, device=out.device)
     if out.ndim == 1:
@@ -93,28 +93,28 @@ def fill(name: str, out: torch.Tensor) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RandomCheckpoint:
-    """A model's tensors (engine.models.weights.Checkpoint) that lie nowhere: each is drawn where it is read to."""
+    """A model's tensors (engine.models.weights.Checkpoint), stored nowhere: each is drawn when it is read."""
 
     spec: ModelSpec
     names: frozenset[str]
 
     @classmethod
     def of(cls, model: ModelShape) -> RandomCheckpoint:
-        """The checkpoint of a model."""
+        """Return the checkpoint of a model."""
         return cls(spec(model), frozenset(shapes(model)))
 
     def read(self, name: str, out: torch.Tensor) -> None:
-        """Fill `out` with a tensor, as Checkpoint.read."""
+        """Fill `out` with a tensor, as Checkpoint.read does."""
         if name not in self.names:
             raise ModelError(f"the checkpoint has no tensor {name}")
         fill(name, out)
 
     def stored(self, name: str, shape: tuple[int, int]) -> None:
-        """They are stored nowhere."""
+        """Return None: no tensor is stored anywhere."""
 
 
 def twin(model: ModelShape, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
-    """transformers' class of the model with the same numbers."""
+    """Return transformers' class of the model with the same numbers."""
     from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
     settings: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""What kernels compute, in float64 on the device and over whole tensors: engine.kernels.reference without its loops.
+"""What the kernels compute, in float64 on the device over whole tensors: engine.kernels.reference without its loops.
 
 Shapes: R rows, T tokens, Q query heads, K key heads, G = Q / K, D head_dim, S slots of the cache.
 """
@@ -20,9 +20,10 @@ def attention(
     spec: AttentionSpec,
     sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Queries q [R, Q, D] of one sequence, at `positions`, over its keys at slots [S'] of kv [2K, S, D]; [R, Q * D].
+    """Return attention of queries q [R, Q, D] of one sequence over its keys and values, as [R, Q * D].
 
-    A query sees the keys up to its own position, the window's only where there is one.
+    The queries are at `positions`; the keys are at slots [S'] of kv [2K, S, D]. A query sees the keys up to its own
+    position, and only those in its window if there is one.
     """
     keys, values = kv.index_select(1, slots).double().chunk(2)  # [K, S', D]
     by_head = q.double().view(len(q), spec.kv_heads, -1, spec.head_dim)  # [R, K, G, D]
@@ -43,20 +44,20 @@ def attention(
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """x / sqrt(mean(x^2) + eps) * weight over the last dimension."""
+    """Return x / sqrt(mean(x^2) + eps) * weight over the last dimension."""
     wide = x.double()
     return wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * weight.double()
 
 
 def turned(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Heads [T, heads, D] in the interleaved order, rotated by angles whose cosines and sines are [T, D / 2]."""
+    """Return heads [T, heads, D] in interleaved order, rotated by angles with cosines and sines [T, D / 2]."""
     even, odd = heads[..., 0::2], heads[..., 1::2]
     c, s = cos.double().unsqueeze(1), sin.double().unsqueeze(1)
     return torch.stack((even * c - odd * s, even * s + odd * c), -1).flatten(-2)
 
 
 def error(out: torch.Tensor, expected: torch.Tensor) -> float:
-    """The largest relative error of a row: |out - expected| / |expected|; not a number where any of `out` is none."""
+    """Return the largest relative error of a row, |out - expected| / |expected|; NaN if `out` has a NaN."""
     expected = expected.double().flatten(1)
     difference = (out.double().flatten(1) - expected).norm(dim=1)
     return float((difference / expected.norm(dim=1).clamp_min(1e-30)).max())

@@ -1,4 +1,4 @@
-"""What a part is given to work with: a clock, the cases, the time that is left, and where its results go."""
+"""What a part works with: a clock, the cases, the time that is left, and a receiver of its results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from engine.backends import round_once
 
 @dataclass(slots=True)
 class Run:
-    """One part's run. `ends`: on time.monotonic()'s clock; nothing new is begun behind it."""
+    """One part's run. `ends`: on time.monotonic()'s clock; no measure begins after it. emit: receives each result."""
 
     clock: Clock
     plan: Plan
@@ -30,7 +30,7 @@ class Run:
 
     @staticmethod
     def prepare() -> None:
-        """Make this process's torch as every part wants it on a GPU."""
+        """Set up torch in this process as every part needs it on a GPU."""
         round_once()
         torch.manual_seed(0)
         torch.set_grad_enabled(False)
@@ -41,7 +41,7 @@ class Run:
         return self.ends - time.monotonic()
 
     def attempt(self, keys: Sequence[str], measure: Callable[[], Iterable[Result]]) -> None:
-        """Hand on what `measure` finds; whatever goes wrong is told in the place of those of `keys` that it owes."""
+        """Emit the results of `measure`; emit any error as the result of those `keys` that it has not delivered."""
         began = time.monotonic()
         note = ""
         if self.left <= 0:
@@ -54,7 +54,7 @@ class Run:
                 traceback.print_exc(file=sys.stderr)
                 note = f"{type(error).__name__}: {' '.join(str(error).split())}"[:160]
                 if self.clock.device.type == "cuda":
-                    with suppress(RuntimeError):  # the device may be beyond that
+                    with suppress(RuntimeError):  # the device may be in an error state
                         torch.cuda.empty_cache()
         for key in keys:
             if key not in self._told:
@@ -62,7 +62,7 @@ class Run:
         print(f"{', '.join(keys)}: {time.monotonic() - began:.1f} s {note}", file=sys.stderr, flush=True)
 
     def tell(self, result: Result) -> None:
-        """Hand on one result; a value that is no number is none."""
+        """Emit one result; a value that is not finite becomes None."""
         self._told.add(result.key)
         if result.value is not None and not math.isfinite(result.value):
             result = Result(result.key, None, f"the value is {result.value}", result.goal, result.detail)

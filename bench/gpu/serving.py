@@ -1,4 +1,4 @@
-"""The engine itself in this process: a core over a device's runner, no server, a model of random weights."""
+"""The engine in this process: a core over a device's runner, without a server, with a model of random weights."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from engine.models.llama import Decoder
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A decoder on the device, for any number of runners; `shape` is what it was made from."""
+    """A decoder on the device, for any number of runners; `shape`: what it was made from."""
 
     shape: ModelShape
     decoder: Decoder
 
     @classmethod
     def of(cls, run: Run, shape: ModelShape) -> Model:
-        """Draw the weights."""
+        """Draw the weights and return the model."""
         lengths = run.plan.lengths
         longest = max(lengths.middle + lengths.new, lengths.even + lengths.beyond + lengths.extra) + 1
         return cls(shape, Decoder(RandomCheckpoint.of(shape), run.clock.dtype, longest, run.clock.device))
 
     def runner(self, run: Run, tokens: int, **settings: Any) -> Served:
-        """A runner whose cache holds so many tokens, as `python -m engine` has it but for these settings."""
+        """Return a runner whose cache holds `tokens` tokens, set up as `python -m engine` does but for `settings`."""
         size, lengths = run.plan.block, run.plan.lengths
         settings = {"max_batch_tokens": 8192 + lengths.widest, "max_sequences": lengths.widest} | settings
         config = EngineConfig(
@@ -55,36 +55,36 @@ def _device(clock: Clock) -> Any:
 
 @dataclass(slots=True)
 class Answers:
-    """What the steps gave, by (group, choice), and when.
-
-    seconds: from the first add to the last token. first: to the step that told the last group's first tokens. steps:
-    each step's, from then on.
-    """
+    """What the steps returned, by (group, choice), and when."""
 
     tokens: dict[tuple[int, int], list[int]] = field(default_factory=dict)
     logprobs: dict[tuple[int, int], list[Logprobs | None]] = field(default_factory=dict)
     prompt: dict[int, tuple[Logprobs | None, ...] | None] = field(default_factory=dict)
+    """Log probabilities of the prompts, by group."""
     seconds: float = 0.0
+    """Seconds from the first add to the last token."""
     first: float = 0.0
+    """Seconds to the end of the step that returned the last group's first tokens."""
     steps: list[float] = field(default_factory=list)
+    """Seconds of each step after that one."""
     peak_blocks: int = 0
 
     @property
     def drawn(self) -> int:
-        """Tokens of all choices."""
+        """The number of tokens of all choices."""
         return sum([len(tokens) for tokens in self.tokens.values()])
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A runner, for one core after the other."""
+    """A runner that serves one core after the other."""
 
     config: EngineConfig
     runner: DeviceRunner
     clock: Clock
 
     def answer(self, adds: Iterable[Add], **settings: Any) -> Answers:
-        """Answer some requests that come together, with a core of their own; RuntimeError where one fails."""
+        """Answer requests that arrive together, with a new core; RuntimeError if one fails."""
         core = Core(replace(self.config, **settings), self.runner)
         answers, wanted, clock = Answers(), 0, self.clock
         clock.wait()
@@ -117,7 +117,7 @@ class Served:
 
 
 def prompt(shape: ModelShape, length: int, seed: int) -> tuple[int, ...]:
-    """A prompt of random tokens: another for each seed."""
+    """Return a prompt of random tokens, a different one for each seed."""
     chance = random.Random(seed)
     return tuple([chance.randrange(shape.vocab) for _ in range(length)])
 
@@ -125,11 +125,11 @@ def prompt(shape: ModelShape, length: int, seed: int) -> tuple[int, ...]:
 def request(
     tokens: Sequence[int], n: int, new: int, *, group: int = 0, seed: int = 0, logprobs: int | None = None
 ) -> Add:
-    """One request for n choices at temperature 1, with seeds seed .. seed + n - 1."""
+    """Return one request for n choices at temperature 1, with seeds seed .. seed + n - 1."""
     add = Add.alike(group, tuple(tokens), n, seed, new, Sampling(), frozenset())
     return replace(add, logprobs=logprobs)
 
 
 def apart(tokens: Sequence[int], n: int, new: int, *, seed: int = 0) -> list[Add]:
-    """The same as n requests for one choice each."""
+    """Return the same work as n requests for one choice each."""
     return [request(tokens, 1, new, group=i, seed=seed + i) for i in range(n)]

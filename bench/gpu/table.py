@@ -1,4 +1,4 @@
-"""What a run gives: one result per measure, a table for a person, JSON for the record."""
+"""The output of a run: one result per measure, a table to read, JSON for the record."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from bench.gpu.cases import BY_KEY, MEASURES
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one part found out about one measure, or a check by its own name.
+    """What one part found for one measure, or for a check under its own name.
 
-    value: in the measure's unit; None where it could not be had, and then `note` says why. goal: of a check, or where
-    the measure's depends on the case. detail: what it was made of, for the JSON.
+    value: in the measure's unit; None if it could not be measured, and then `note` says why. goal: of a check, or of a
+    measure whose goal depends on the case. detail: the parts of the value, for the JSON.
     """
 
     key: str
@@ -25,17 +25,17 @@ class Result:
     detail: Mapping[str, Any] = field(default_factory=dict)
 
     def line(self) -> str:
-        """Itself as a line of JSON."""
+        """Return the result as a line of JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
     def parse(cls, line: str) -> Result:
-        """The result of such a line."""
+        """Return the result that such a line holds."""
         return cls(**json.loads(line))
 
 
 def met(result: Result) -> bool | None:
-    """Whether a result reaches its goal, which for a check is the largest error; None where there is no goal."""
+    """Whether a result reaches its goal, which for a check is the largest error; None if there is no goal."""
     measure = BY_KEY.get(result.key)
     goal = result.goal if result.goal is not None or measure is None else measure.goal
     if result.value is None:
@@ -54,7 +54,7 @@ def _figure(value: float | None) -> str:
 
 
 def columns(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of words under each other: the first and the last to the left, the others to the right."""
+    """Format rows of cells as a table: the first and the last column left-aligned, the others right-aligned."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     lines = []
     for row in rows:
@@ -68,9 +68,9 @@ _WORDS = {True: "yes", False: "NO", None: ""}
 
 
 def render(results: Iterable[Result], predicted: Mapping[str, float], *, judged: bool = True) -> str:
-    """The table: measures in their order, whatever was found first; checks above them, the failed ones one by one.
+    """Return the table: the checks first, the failed ones listed; then the measures in their fixed order.
 
-    judged: whether figures are held against their goals; made-up ones are not.
+    judged: whether figures are compared with their goals; made-up figures are not.
     """
     found = list(results)
     checks = [result for result in found if result.key not in BY_KEY]
@@ -90,7 +90,7 @@ def render(results: Iterable[Result], predicted: Mapping[str, float], *, judged:
 
 
 def report(results: Iterable[Result], predicted: Mapping[str, float], conditions: Mapping[str, Any]) -> dict[str, Any]:
-    """The same for a file: conditions first, then every result with its parts."""
+    """Return the same for a file: the conditions first, then every result with its parts."""
     told = []
     for result in results:
         measure = BY_KEY.get(result.key)

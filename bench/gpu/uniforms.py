@@ -1,4 +1,4 @@
-"""A kernel that writes down the numbers that the sampler draws with, so that they can be looked at."""
+"""A kernel that writes out the random numbers that the sampler draws with, so that they can be checked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ def _uniforms(seeds, positions, out, STREAM: tl.constexpr, COUNT: tl.constexpr):
 
 
 def uniforms(seeds: torch.Tensor, positions: torch.Tensor, count: int, stream: int) -> torch.Tensor:
-    """The device's uniforms of each (seed, position), both int64 [N]; float64 [N, count], count a power of 2."""
+    """Return the device's uniforms of each (seed, position), both int64 [N], as float64 [N, count].
+
+    count: a power of 2.
+    """
     out = torch.full((len(seeds), count), torch.nan, dtype=torch.float64, device=seeds.device)
     _uniforms[(len(seeds),)](seeds, positions, out, STREAM=stream, COUNT=count)
     return out

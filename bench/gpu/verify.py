@@ -1,17 +1,17 @@
-"""One command for a machine with a GPU: are the kernels right there, and how fast is everything, against GOALS.
+"""Check on a machine with a GPU that all kernels are right, and measure everything against GOALS, in one command.
 
     python bench/gpu/verify.py [--only kernels,1,4,9] [--budget 450] [--out FOLDER] [--dry]
 
-Needs torch, Triton, transformers and NumPy; no network, no model files: models of real shapes get random weights.
-First every kernel is checked in bfloat16 against float64, and the engine against transformers in float32; then the
-measures are taken. Each part runs in a process of its own with a share of the budget (seconds), so that one that fails,
-hangs or breaks the device is told in the table and the others go on; the checks run side by side, the measures one
-after the other.
+Needs torch, Triton, transformers and NumPy. It needs no network and no model files: models of real shapes get random
+weights. First every kernel is checked in bfloat16 against float64, and the engine against transformers in float32; then
+the measures are taken. Each part runs in a process of its own with a share of the budget (seconds). A part that fails,
+hangs or breaks the device is reported in the table, and the other parts go on. Most checks run concurrently; the
+measures run one after the other.
 
-Progress goes to standard error, one table to standard output at the end: measured, predicted (bench/roofline.py, from
-the bandwidth and the product rate measured in this run), goal. All figures and their parts are written as JSON to
---out, by default $OUT, and to bench/results/gpu/. --dry runs the same code on a CPU, with tiny shapes under Triton's
-interpreter and clocks that tell no time, in one process: nothing but the figures is left out.
+Progress goes to standard error. At the end, one table goes to standard output: measured, predicted (bench/roofline.py,
+from the bandwidth and the product rate measured in this run), goal. All figures and their parts are written as JSON to
+--out, by default $OUT, and to bench/results/gpu/. --dry runs the same code on a CPU in one process, with tiny shapes
+under Triton's interpreter and clocks that do not measure time: only the figures are missing.
 """
 
 from __future__ import annotations
@@ -47,9 +47,10 @@ _MODULE = "bench.gpu.verify"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What runs in one process: the words of --only that ask for it, its seconds at most, and whether beside others.
+    """What runs in one process.
 
-    dry: whether a dry run has it; tiny shapes make some parts the same.
+    words: the words of --only that select it. seconds: its time limit. beside: whether it runs concurrently with
+    others. dry: whether a dry run includes it; with tiny shapes some parts are the same.
     """
 
     name: str
@@ -104,7 +105,7 @@ def carry_out(part: str, words: frozenset[str], run: Run) -> None:
 
 
 class Record:
-    """The results so far, from any thread; the table and the files are made from them at any time."""
+    """The results so far, from any thread; the table and the files can be made from them at any time."""
 
     def __init__(self, out: Path, budget: float, *, dry: bool) -> None:
         self.results: list[Result] = []
@@ -115,12 +116,12 @@ class Record:
         self.ends = self._began + budget
 
     def add(self, result: Result) -> None:
-        """Take in one result."""
+        """Add one result."""
         with self._lock:
             self.results.append(result)
 
     def finish(self) -> bool:
-        """Print the table and write the files; whether nothing has failed."""
+        """Print the table and write the files; return whether every check passed and every measure has a value."""
         with self._lock:
             results = list(self.results)
         rates = {result.key: result.value for result in results if result.value}
@@ -149,7 +150,7 @@ def _conditions() -> dict[str, Any]:
 
 
 def _child(options: argparse.Namespace, part: Part, record: Record) -> None:
-    """Run a part in a process of its own; hand on its results as they come, and tell how it ended if not well."""
+    """Run a part in a process of its own; record its results as they arrive, and its exit status if it fails."""
     left = record.ends - time.monotonic()
     seconds = min(part.seconds, left)
     argv = [sys.executable, "-m", _MODULE, "--part", part.name, "--only", options.only, "--budget", f"{seconds:.0f}"]
@@ -159,7 +160,7 @@ def _child(options: argparse.Namespace, part: Part, record: Record) -> None:
         return
     _say(f"{part.name}: at most {seconds:.0f} s")
     with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True) as child:
-        # A part looks at its clock between its cases; one that hangs in one is ended.
+        # A part checks its time limit between cases; one that hangs in a case is killed.
         overdue = threading.Timer(seconds + 15, child.kill)
         overdue.start()
         assert child.stdout is not None
@@ -177,7 +178,7 @@ def _say(text: str) -> None:
 
 
 def _run(part: Part, words: frozenset[str], emit: Callable[[Result], None], ends: float, *, dry: bool) -> None:
-    """Make ready what a part works with, and run it."""
+    """Set up what a part works with, and run it."""
     from bench.gpu.clocks import CudaClock, DryClock
     from bench.gpu.run import Run
 
@@ -200,7 +201,7 @@ def _all(options: argparse.Namespace, parts: Sequence[Part], record: Record) -> 
 
 
 def _cuda() -> str | None:
-    """Why there is no GPU to run on; None if there is one."""
+    """Return why there is no GPU to run on; None if there is one."""
     import torch
 
     if not torch.cuda.is_available():
@@ -223,7 +224,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run what is asked for; 0 if every check passed and every figure could be had, whatever it came to."""
+    """Run what is asked for; return 0 if every check passed and every measure has a value, whatever the value."""
     options = _parse(argv)
     words = frozenset(options.only.split(","))
     if options.dry:

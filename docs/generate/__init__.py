@@ -1,1 +1,1 @@
-"""Pages of docs/ that are made from the code: `make docs` writes them, and a test fails when one is stale."""
+"""Pages of docs/ that are generated from the code: `make docs` writes them, and a test fails if one is stale."""

@@ -1,4 +1,4 @@
-"""Write the generated pages, or say which are stale.
+"""Write the generated pages, or report which are stale.
 
 python -m docs.generate [--check]
 """
@@ -11,7 +11,7 @@ from docs.generate.pages import DOCS, PAGES, stale
 
 
 def main(check: bool) -> int:
-    """Exit code: 1 where --check finds a page that is not what its source says."""
+    """Write stale pages, or with `check` only report them. Returns the exit code: 1 if `check` finds a stale page."""
     for name in stale():
         if not check:
             (DOCS / name).parent.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""docs/reference/cli.md: every command with its words and options, from click's own."""
+"""docs/reference/cli.md: every command with its arguments and options, from click's objects."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ output, what is told besides (errors, logs, progress) to standard error.
 
 
 def page() -> str:
-    """The text of docs/reference/cli.md."""
+    """Return the text of docs/reference/cli.md."""
     return "\n".join([_INTRODUCTION, *_commands(main, click.Context(main, info_name="nproxy"))])
 
 
 def _commands(command: click.Command, context: click.Context) -> Iterator[str]:
-    """A command and, behind it, those below it."""
+    """Yield a command, and then its subcommands."""
     yield f"## {context.command_path}\n"
     yield f"```text\n{' '.join([context.command_path, *command.collect_usage_pieces(context)])}\n```\n"
     yield _told(command.help or "")
@@ -55,7 +55,7 @@ def _option(option: click.Option, context: click.Context) -> tuple[str, str, str
 
 
 def _told(help: str) -> str:
-    """A command's words as paragraphs; what click is told not to wrap stays as it is: tests/cli runs the examples."""
+    """Return a command's help as paragraphs; what click must not wrap becomes a block (tests/cli runs the examples)."""
     paragraphs = []
     for paragraph in inspect.cleandoc(help).split("\n\n"):
         kept = paragraph.removeprefix("\b\n")

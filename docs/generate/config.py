@@ -1,4 +1,4 @@
-"""docs/reference/config.md: every key of the settings and of the file of keys, from their types and docstrings."""
+"""docs/reference/config.md: every key of the settings and of the key file, from their types and docstrings."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ A changed file is [read again](../fleet.md#reload) while it is served. Keys mark
 
 
 def page() -> str:
-    """The text of docs/reference/config.md."""
+    """Return the text of docs/reference/config.md."""
     settings, keys = schema(Config), schema(KeysFile)
     return "\n".join(
         [
@@ -51,7 +51,7 @@ def page() -> str:
 
 
 def _section(whole: Schema, section: Schema, path: str, title: str, *, variables: bool = True) -> Iterator[str]:
-    """A section of the settings as a table of its own keys, and then the sections within it."""
+    """Yield a section of the settings as a table of its own keys, and then its subsections."""
     head = ["key", "type", "default", *(["variable"] if variables else []), "meaning"]
     rows, inner = [], []
     for name, told in section["properties"].items():
@@ -78,14 +78,14 @@ def _planned() -> Iterator[str]:
 
 
 def _alternatives(whole: Schema, told: Schema) -> list[Schema]:
-    """What a key may be, references followed; null left out."""
+    """Return the schemas that a key may have, with references resolved and without null."""
     found = told.get("anyOf") or told.get("oneOf") or [told]
     kinds = [whole["$defs"][kind["$ref"].rpartition("/")[2]] if "$ref" in kind else kind for kind in found]
     return [kind for kind in kinds if kind.get("type") != "null"]
 
 
 def _sections(whole: Schema, kinds: list[Schema]) -> Iterator[tuple[Schema, bool]]:
-    """Those of them that have keys of their own, and whether they are a list's items."""
+    """Yield those schemas that have documented keys of their own, and whether they describe a list's items."""
     for kind in kinds:
         if "properties" in kind and "description" in kind:
             yield kind, False
@@ -150,5 +150,5 @@ def _at_the_start(key: str) -> bool:
 
 
 def _about(whole: Schema, kinds: list[Schema]) -> str:
-    """What the sections say that stand at a key which says nothing itself."""
+    """Return the descriptions of the sections at a key that has no description itself."""
     return " ".join(kind["description"] for kind, _ in _sections(whole, kinds))

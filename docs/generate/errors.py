@@ -1,4 +1,4 @@
-"""docs/reference/errors.md: what nproxy and its engine answer with, from the code, and what to do, from errors.toml."""
+"""docs/reference/errors.md: the errors of nproxy and its engine, from the code, and what to do, from errors.toml."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ message is filled in when it is given.
 
 @dataclass(frozen=True)
 class Explained:
-    """When an error comes, and what to do."""
+    """When an error occurs, and what to do."""
 
     when: str
     do: str
 
 
 def page() -> str:
-    """The text of docs/reference/errors.md. Raises LookupError where code and explanations do not agree."""
+    """Return the text of docs/reference/errors.md. Raises LookupError if code and explanations do not match."""
     by_code: defaultdict[tuple[int, str], list[Raised]] = defaultdict(list)
     for error in raised():
         by_code[error.status, str(error.code or "")].append(error)
@@ -78,7 +78,7 @@ made them good.
 
 
 def _calls() -> str:
-    """What becomes of each kind of failure, by the functions that decide it."""
+    """Return a table of the kinds of failure and their effects, from the functions that decide these."""
     said = dict(re.findall(r'(?m)^ +[A-Z_]+ = "(\w+)"  # (.+)$', inspect.getsource(FailureKind)))
     head = ["outcome", "what happened", "the client's error", "tried again", "resumed"]
     return table(head, ([code(kind), said[kind], _told(kind), *_mended(kind)] for kind in FailureKind))
@@ -133,7 +133,7 @@ def _sections(found: Found, explained: Mapping[tuple[int, str], Explained]) -> I
 
 
 def _of_upstreams(status: int, word: str) -> list[str]:
-    """The messages of failed calls that clients are told of as this error, each once."""
+    """Return the messages of failed calls that reach clients as this error, each once."""
     errors = {kind: as_error([Failure(kind, "")], retries_spent=False) for kind in failed().keys() - _TOLD_AS_IT_IS}
     kinds = [kind for kind, error in errors.items() if (error.status, error.code) == (status, word)]
     return sorted({message for kind in kinds for message in failed()[kind]})
@@ -148,7 +148,7 @@ def _anchor(status: int, word: str) -> str:
 
 
 def _by(errors: Iterable[Raised]) -> str:
-    """Who gives it: the gateway, its admin port, the engine. What both read by the same code, both refuse."""
+    """Return where the errors come from: the gateway, its admin port, the engine. Shared readers count for both."""
     rooms = {error.module.split(".")[0] if not error.module.startswith(_ADMIN) else "admin" for error in errors}
     if any(error.module == _BOTH_PORTS for error in errors):
         rooms.add("admin")
@@ -160,7 +160,7 @@ def _by(errors: Iterable[Raised]) -> str:
 
 
 def _messages(errors: Iterable[Raised]) -> list[str]:
-    """The messages, each once and with the fields that it is about; not those that are another one filled in."""
+    """Return the messages, each once, with the fields they name; without those that are another one filled in."""
     params: defaultdict[str, set[str]] = defaultdict(set)
     for error in errors:
         params[str(error.message)] |= {str(error.param)} if isinstance(error.param, str) else set()
@@ -176,7 +176,7 @@ _OPEN = re.compile(r"\{[^}]*\}")
 
 
 def _fills(text: str, form: str) -> bool:
-    """Whether a text is what comes of a form when its places are filled; of two that are each other's, the first."""
+    """Whether a text is a form with its places filled in; if two match each other, only the greater one counts."""
     if _OPEN.fullmatch(form) or not re.fullmatch(_pattern(form), text):
         return False
     return text > form if re.fullmatch(_pattern(text), form) else True

@@ -1,4 +1,4 @@
-"""What clients are told of upstreams that fail: the messages of every `Failure` that the code makes, by its kind."""
+"""What clients are told about failing upstreams: the messages of every `Failure` in the code, by kind."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from nproxy.choices.events import FailureKind
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("nproxy/choices", "nproxy/upstreams")
 _MAKERS = {"malformed": FailureKind.MALFORMED, "oversize": FailureKind.OVERSIZE, "_connect": FailureKind.CONNECT}
-"""Functions of upstreams/failures.py that take a message alone."""
+"""Functions of upstreams/failures.py that take only a message."""
 
 
 @cache
 def failed() -> Mapping[FailureKind, Sequence[str]]:
-    """The messages, each once, in their order; what only serving shows stays as `{name}`."""
+    """Return the messages by kind, each once, sorted; a value known only at run time stays as `{name}`."""
     files = [file for room in ROOMS for file in sorted((ROOT / room).rglob("*.py"))]
     modules = [ast.parse(file.read_text(encoding="utf-8")) for file in files]
     everywhere = {
         name: value for module in modules for name, value in _assigned(module.body).items()
-    }  # they import each other's
+    }  # the modules import constants from each other
     found: defaultdict[FailureKind, set[str]] = defaultdict(set)
     for module in modules:
         for kind, message in _made(module, everywhere | _assigned(module.body)):
@@ -59,7 +59,7 @@ def _assigned(nodes: Iterable[ast.AST]) -> dict[str, ast.expr]:
 
 
 def _kinds(node: ast.expr, scope: ast.AST) -> set[FailureKind]:
-    """Those that an expression may be; of a name, all that are assigned to it."""
+    """Return the kinds that an expression may be; for a name, all kinds that are assigned to it."""
     named = [node]
     if isinstance(node, ast.Name):
         assigned = (each for each in ast.walk(scope) if isinstance(each, ast.Assign))
@@ -69,7 +69,7 @@ def _kinds(node: ast.expr, scope: ast.AST) -> set[FailureKind]:
 
 
 def _texts(node: ast.expr, names: Mapping[str, ast.expr]) -> list[str]:
-    """All texts that a message may be; none where it is another one's."""
+    """Return all texts that a message may be; none if it comes from elsewhere."""
     match node:
         case ast.Constant(value=str(text)):
             return [text]

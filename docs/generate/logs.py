@@ -1,4 +1,4 @@
-"""docs/reference/logs.md: the fields of the access log, from the table that they are written by."""
+"""docs/reference/logs.md: the fields of the access log, from the table by which they are written."""
 
 from __future__ import annotations
 
@@ -40,5 +40,5 @@ word have no line.
 
 
 def page() -> str:
-    """The text of docs/reference/logs.md."""
+    """Return the text of docs/reference/logs.md."""
     return f"{_INTRODUCTION}\n{table(('field', 'what it says'), ((code(one.name), one.text) for one in FIELDS))}{_END}"

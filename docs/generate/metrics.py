@@ -1,4 +1,4 @@
-"""docs/reference/metrics.md: what the metrics say of themselves, and what metrics.toml says besides."""
+"""docs/reference/metrics.md: the metrics' own help texts, and the additions of metrics.toml."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Everything that `/metrics` tells, made from the metrics themselves (`make docs`)
 
 @dataclass(frozen=True)
 class Told:
-    """A metric as it is documented. labels: without `le`."""
+    """A metric as it is documented. labels: without `le`. across: how its values of several workers are combined."""
 
     name: str
     kind: str
@@ -52,7 +52,7 @@ class Told:
 
     @property
     def shown(self) -> str:
-        """As queries name it."""
+        """The metric's name in queries."""
         return f"{self.name}_total" if self.kind == "counter" else self.name
 
     @property
@@ -71,7 +71,7 @@ _ACROSS = {
 
 
 def page() -> str:
-    """The text of docs/reference/metrics.md. Raises LookupError where metrics and explanations do not agree."""
+    """Return the text of docs/reference/metrics.md. Raises LookupError if metrics and explanations do not match."""
     known, groups = told(), explained()["group"]
     named = [name for group in groups for name in group["metrics"]]
     if sorted(named) != sorted(known):
@@ -85,12 +85,12 @@ def page() -> str:
 
 @cache
 def explained() -> Mapping[str, Any]:
-    """What metrics.toml says."""
+    """Return the contents of metrics.toml."""
     return tomllib.loads(EXPLAINED.read_text(encoding="utf-8"))
 
 
 def told() -> dict[str, Told]:
-    """All metrics by name, of a gateway, of the parent of several, and of an engine."""
+    """Return all metrics by name: a gateway's, those of the parent of several workers, and an engine's."""
     gateway, parent = Metrics(version="", upstreams=(), models=()), ParentMetrics("")
     engine = report_of_text(EngineMetrics(_READY).exposition(), ENGINE_PREFIX)
     labels = {**gateway.labels, **parent.labels}
@@ -105,7 +105,7 @@ def told() -> dict[str, Told]:
 
 
 def _counts() -> dict[str, int]:
-    """How many series there are, by what was answered."""
+    """Return the numbers of series that the introduction states."""
     one, two = _series(1, 1), _series(1, 2)
     return {
         "all": _series(10, 20),
@@ -124,7 +124,7 @@ def _series(
     outcomes: Collection[str] = ("ok",),
     gen_ai: bool = True,
 ) -> int:
-    """The series of a gateway that has answered chat completions with n for all of these models at all upstreams."""
+    """Return the number of a gateway's series after chat completions with n for all models at all upstreams."""
     names, served = [f"u{at}" for at in range(upstreams)], [f"m{at}" for at in range(models)]
     metrics = Metrics(version="", upstreams=names, models=served, gen_ai=gen_ai)
     for upstream, model in product(names, served):
@@ -161,14 +161,14 @@ def _metrics(names: Mapping[str, Mapping[str, Any]], known: Mapping[str, Told]) 
 
 
 def _queries(names: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Examples of what to ask."""
+    """Yield example queries."""
     if asked := [code(more["query"]) for more in names.values() if "query" in more]:
         yield "For example:\n"
         yield "\n".join(f"- {query}" for query in asked) + "\n"
 
 
 def domain(metric: str, label: str) -> Mapping[str, Any]:
-    """What metrics.toml says of a metric's label. Raises LookupError where it says nothing."""
+    """Return what metrics.toml says of a metric's label. Raises LookupError if it says nothing."""
     labels: Mapping[str, Mapping[str, Any]] = explained()["labels"]
     return labels[f"{metric}.{label}"] if f"{metric}.{label}" in labels else labels[label]
 

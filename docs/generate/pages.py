@@ -1,4 +1,4 @@
-"""The pages that are made from the code, and who makes them. A new generator is a file beside this and a line here."""
+"""The generated pages and their generators. A new generator is a module in this folder and a line here."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "reference/logs.md": logs.page,
     "reference/metrics.md": metrics.page,
 }
-"""Each page's path below docs/, and what makes its text."""
+"""Each page's path below docs/, and the function that returns its text."""
 
 
 def stale() -> list[str]:
-    """The pages that are not there, or not what their source says."""
+    """Return the pages that are missing or differ from what their source gives."""
     return [name for name, page in PAGES.items() if not (file := DOCS / name).exists() or file.read_text() != page()]

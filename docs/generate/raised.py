@@ -1,8 +1,8 @@
 """Every error that the code can answer with, read from the calls that make one.
 
-A call of `ApiError` says status, type, code, param and message. Most are made by a function that returns one
-(`invalid_request`, `model_not_found` ...), a maker: a call of it is followed into it, with what it was given in place
-of the parameters. What is known only while serving stays as `{name}`.
+A call of `ApiError` has status, type, code, param and message. Most are made by a function that returns an `ApiError`
+(`invalid_request`, `model_not_found` ...), a maker: a call of a maker is followed into it, with the arguments in place
+of its parameters. A value known only at run time stays as `{name}`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FIELDS = ("status", "message", "type", "param", "code")
 
 @dataclass(frozen=True)
 class Open:
-    """A value that only serving shows, by the name that the code has for it."""
+    """A value known only at run time, with its name in the code."""
 
     name: str
 
@@ -33,12 +33,12 @@ class Open:
 Value = int | str | float | bytes | None | Open
 Names = Mapping[str, Value]
 World = Mapping[str, bool]
-"""How each condition of a function's `a if condition else b` falls: the same one alike wherever it stands."""
+"""The outcome of each condition of a function's `a if condition else b`; equal conditions have the same outcome."""
 
 
 @dataclass(frozen=True)
 class Raised:
-    """One error: the module whose call made it, and the envelope's fields."""
+    """One error: the module whose call made it, and the fields of the envelope."""
 
     module: str
     status: int
@@ -50,7 +50,7 @@ class Raised:
 
 @cache
 def raised() -> tuple[Raised, ...]:
-    """All errors, in the order of the modules and their lines; each once."""
+    """Return all errors in the order of modules and lines, each once."""
     return tuple(dict.fromkeys(_Reader(dict(_modules())).errors()))
 
 
@@ -64,7 +64,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class _Module:
-    """What the words of a module's functions mean: its imports, constants and makers."""
+    """The names in a module's functions: its imports, constants and makers."""
 
     def __init__(self, name: str, source: str) -> None:
         self.name = name
@@ -89,7 +89,7 @@ class _Module:
 
 
 def _assigned(body: Iterable[ast.stmt]) -> dict[str, ast.expr]:
-    """What names are given in these statements."""
+    """Return the values that these statements assign to names."""
     found: dict[str, ast.expr] = {}
     for statement in body:
         match statement:
@@ -107,7 +107,7 @@ class _Reader:
     modules: Mapping[str, _Module]
 
     def errors(self) -> Iterator[Raised]:
-        """What all calls make; a maker that others call is read there."""
+        """Yield the errors of all calls; a maker that others call is read at its calls."""
         for module in self.modules.values():
             for function in module.functions:
                 if (module.name, function.name) not in self._called:
@@ -124,7 +124,7 @@ class _Reader:
         return found
 
     def _made(self, module: _Module, function: Function, given: Names) -> Iterator[Raised]:
-        """The errors of the calls in a function whose parameters are these."""
+        """Yield the errors of the calls in a function with these parameters."""
         calls = [(call, self._maker(module, call.func)) for call in _calls(function)]
         calls = [(call, maker) for call, maker in calls if maker is not None or _makes_error(call.func)]
         for world, (call, maker) in product(_worlds(function), calls):
@@ -133,7 +133,7 @@ class _Reader:
             places = [self._value(module, word, names, world) for word in call.args]
             if maker is None:
                 match {**dict.fromkeys(_FIELDS), **dict(zip(_FIELDS, places, strict=False)), **values}:
-                    case {"status": int(status), "type": str(kind), **rest}:  # else it repeats what another call made
+                    case {"status": int(status), "type": str(kind), **rest}:  # others repeat what such a call made
                         yield Raised(module.name, status, kind, rest["message"], rest["param"], rest["code"])
             else:
                 room, inside = maker
@@ -159,7 +159,7 @@ class _Reader:
         return {argument.arg: self._value(module, default, {}, {}) for argument, default in pairs}
 
     def _names(self, module: _Module, function: Function, line: int, given: Names, world: World) -> Names:
-        """What the function's names stand for at a line: what was assigned last above it."""
+        """Return the values of a function's names at a line: those assigned last above it."""
         names = dict(given)
         above = [statement for statement in _statements(function) if statement.lineno < line]
         for name, value in _assigned(above).items():
@@ -167,7 +167,7 @@ class _Reader:
         return names
 
     def _value(self, module: _Module, node: ast.expr, names: Names, world: World) -> Value:
-        """A value as far as the code tells it."""
+        """Return a value as far as the code determines it."""
         match node:
             case ast.Constant(value=int() | str() | float() | None as value):
                 return value
@@ -193,7 +193,7 @@ class _Reader:
                 return self._value(module, value, names, world)
             case ast.BinOp(left=left, op=op, right=right):
                 return _joined(op, self._value(module, left, names, world), self._value(module, right, names, world))
-            case ast.Call(func=ast.Name(id="shorten" | "str" | "_number"), args=[only, *_]):  # the same, made to fit
+            case ast.Call(func=ast.Name(id="shorten" | "str" | "_number"), args=[only, *_]):  # the value, formatted
                 return self._value(module, only, names, world)
             case ast.Name(id=name) | ast.Attribute(attr=name):
                 return Open(name.lstrip("_"))

@@ -1,5 +1,5 @@
-// Stream several answers with nothing but fetch, in Node or in a page: node examples/node/fetch_sse.mjs
-// OPENAI_BASE_URL is where nproxy listens (http://127.0.0.1:8000/v1 unless set), MODEL the model's id there.
+// Stream several answers with fetch alone, in Node or in a browser: node examples/node/fetch_sse.mjs
+// OPENAI_BASE_URL: where nproxy listens (default http://127.0.0.1:8000/v1). MODEL: the model's id there.
 const baseURL = process.env.OPENAI_BASE_URL ?? "http://127.0.0.1:8000/v1";
 
 const answer = await fetch(`${baseURL}/chat/completions`, {
@@ -16,7 +16,7 @@ const answer = await fetch(`${baseURL}/chat/completions`, {
 });
 if (!answer.ok) throw new Error((await answer.json()).error.message);
 
-// Events end in a blank line; a piece of the body may hold several of them, or a part of one.
+// A blank line ends each event. A piece of the body may contain several events, or part of one.
 async function* events(body) {
   let rest = "";
   for await (const piece of body.pipeThrough(new TextDecoderStream())) {

@@ -1,5 +1,5 @@
 // Stream several answers with the official Node client: node examples/node/openai_n.mjs (npm install openai)
-// OPENAI_BASE_URL is where nproxy listens (http://127.0.0.1:8000/v1 unless set), MODEL the model's id there.
+// OPENAI_BASE_URL: where nproxy listens (default http://127.0.0.1:8000/v1). MODEL: the model's id there.
 import OpenAI from "openai";
 
 const client = new OpenAI({

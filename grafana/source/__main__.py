@@ -23,13 +23,13 @@ DASHBOARDS: Mapping[str, Dashboard] = {
 
 
 def texts() -> dict[str, str]:
-    """What the files hold, by their names."""
+    """Return the contents of the files, by file name."""
     encoder = JSONEncoder(sort_keys=True, indent=2, ensure_ascii=False)
     return {f"{name}.json": encoder.encode(page) + "\n" for name, page in DASHBOARDS.items()}
 
 
 def write(folder: Path) -> None:
-    """Write all of them, and remove those that are no more."""
+    """Write all dashboards, and remove files of dashboards that no longer exist."""
     folder.mkdir(parents=True, exist_ok=True)
     made = texts()
     for file in folder.glob("*.json"):

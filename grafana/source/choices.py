@@ -1,4 +1,4 @@
-"""What n is asked for, and what it takes to serve it: calls, their widths, retries, how far siblings are apart."""
+"""How n is used, and what it takes to serve it: calls, their widths, retries, the skew between sibling choices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What n saved: prompt tokens that were computed once and not n times, and what retries cost."""
+"""What n saves: prompt tokens computed once instead of n times; and what retries cost."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""How panels, rows and dashboards look: everything that they have in common, on Grafana's own builders.
+"""The look of panels, rows and dashboards: everything that they share, on Grafana's own builders.
 
-The SDK is that of Grafana 10.1, whose schema every later Grafana reads and lifts to its own. All panels are core ones.
+The SDK is that of Grafana 10.1; every later Grafana reads its schema and converts it. All panels are core panels.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ GREEN, ORANGE, RED = "green", "orange", "red"
 
 SHARE, SECONDS, COUNT, BYTES, MONEY = "percentunit", "s", "short", "Bps", "currencyUSD"
 PER_SECOND, REQUESTS, TOKENS, CHOICES, CALLS = "ops", "reqps", "tokens/s", "choices/s", "calls/s"
-"""Units: Grafana's own names, and words that it shows as they are."""
+"""Units: Grafana's own names, and words that it shows unchanged."""
 
 Panel = Builder[model.Panel]
 _Any = TypeVar("_Any", bargauge.Panel, heatmap.Panel, stat.Panel, statetimeline.Panel, table.Panel, timeseries.Panel)
@@ -42,37 +42,37 @@ _Any = TypeVar("_Any", bargauge.Panel, heatmap.Panel, stat.Panel, statetimeline.
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Panels under a heading; they stand from the left to the right, and go on below where 24 columns are full."""
+    """Panels under a heading, from left to right; they continue below when 24 columns are full."""
 
     title: str
     panels: Sequence[Panel]
 
 
 def rising(warn: float, bad: float) -> dashboard.ThresholdsConfig:
-    """Green below `warn`, red from `bad` on."""
+    """Thresholds: green below `warn`, orange from there, red from `bad` on."""
     return _steps((None, GREEN), (warn, ORANGE), (bad, RED))
 
 
 def until(bad: float) -> dashboard.ThresholdsConfig:
-    """Green below `bad`, red from there on."""
+    """Thresholds: green below `bad`, red from there on."""
     return _steps((None, GREEN), (bad, RED))
 
 
 def at_least(good: float) -> dashboard.ThresholdsConfig:
-    """Red below `good`, green from there on."""
+    """Thresholds: red below `good`, green from there on."""
     return _steps((None, RED), (good, GREEN))
 
 
 def falling(warn: float, bad: float) -> dashboard.ThresholdsConfig:
-    """Red below `bad`, green from `warn` on."""
+    """Thresholds: red below `bad`, orange from there, green from `warn` on."""
     return _steps((None, RED), (bad, ORANGE), (warn, GREEN))
 
 
 IDLE = "no traffic"
-"""What a number shows that has nothing to be divided by."""
+"""What a ratio shows if there is nothing to divide by."""
 
 PLAIN = None
-"""No value is good or bad by itself."""
+"""No thresholds: no value is good or bad by itself."""
 
 
 def lines(
@@ -85,7 +85,7 @@ def lines(
     thresholds: dashboard.ThresholdsConfig | None = PLAIN,
     top: float | None = None,
 ) -> Panel:
-    """Lines over time. stacked: parts of a whole. thresholds: drawn as lines. top: of the axis."""
+    """Return lines over time. stacked: parts of a whole. thresholds: drawn as lines. top: the axis's maximum."""
     panel = (
         timeseries.Panel()
         .min(0)
@@ -116,9 +116,9 @@ def number(
     thresholds: dashboard.ThresholdsConfig | None = PLAIN,
     none: str = "",
 ) -> Panel:
-    """One number as of now, with its course behind it unless it speaks of all the time shown.
+    """Return one number, as of now, with its course behind it unless it covers the whole time range.
 
-    none: what is shown where there is no series.
+    none: what is shown if there is no series.
     """
     whole = "$__range" in expression
     course = words.BigValueGraphMode.NONE if whole else words.BigValueGraphMode.AREA
@@ -130,7 +130,7 @@ def number(
 
 
 def states(title: str, description: str, query: Query, *, zero: tuple[str, str], one: tuple[str, str]) -> Panel:
-    """What is 0 or 1, over time: the word and the colour of each."""
+    """Return a panel of a 0-or-1 value over time. zero, one: the word and the color of each."""
     panel = statetimeline.Panel().show_value(words.VisibilityMode.NEVER).row_height(0.8).merge_values(True)
     options = {
         value: model.ValueMappingResult(text=text, color=colour, index=index)
@@ -141,7 +141,7 @@ def states(title: str, description: str, query: Query, *, zero: tuple[str, str],
 
 
 def buckets(title: str, unit: str, description: str, expression: str, *, width: int = 8) -> Panel:
-    """A histogram over time. expression: its buckets' rates, by `le`."""
+    """Return a histogram over time. expression: the rates of its buckets, by `le`."""
     panel = heatmap.Panel().calculate(False).show_tooltip().show_y_histogram()
     panel.color(
         heatmap.HeatmapColorOptions()
@@ -158,7 +158,7 @@ def buckets(title: str, unit: str, description: str, expression: str, *, width: 
 
 
 def bars(title: str, unit: str, description: str, *queries: Query, width: int = 8) -> Panel:
-    """One bar for each series, as of now."""
+    """Return one bar per series, as of now."""
     panel = bargauge.Panel().orientation(words.VizOrientation.HORIZONTAL).display_mode(words.BarGaugeDisplayMode.BASIC)
     panel.min(0)
     panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).fields("").values(False))
@@ -168,7 +168,7 @@ def bars(title: str, unit: str, description: str, *queries: Query, width: int = 
 def listing(
     title: str, unit: str, description: str, expression: str, *columns: str, value: str | None = None, width: int = 12
 ) -> Panel:
-    """A table of series: these labels, and the value where it has a name."""
+    """Return a table of series with these labels as columns. value: the name of the value's column, if any."""
     panel = table.Panel().show_header(True)
     order = {name: index for index, name in enumerate((*columns, "Value"))}
     options = {
@@ -183,7 +183,7 @@ def listing(
 def built(
     uid: str, title: str, description: str, rows: Sequence[Row], *more: Builder[model.VariableModel]
 ) -> model.Dashboard:
-    """A dashboard with the variables and links that all have. more: variables of its own."""
+    """Return a dashboard with the variables and links that all dashboards have. more: variables of its own."""
     page = dashboard.Dashboard(title).uid(uid).description(description).tags([TAG]).editable()
     page.tooltip(model.DashboardCursorSync.CROSSHAIR).time("now-1h", "now").refresh("30s").timezone("browser")
     for variable in (*_variables(), *more):
@@ -201,13 +201,13 @@ def built(
 
 
 def price(name: str, label: str, default: str) -> Builder[model.VariableModel]:
-    """A field above the dashboard where a price is typed in."""
+    """Return a text field above the dashboard for a price."""
     option = model.VariableOption(selected=True, text=default, value=default)
     return dashboard.TextBoxVariable(name).label(label).default_value(default).current(option).options([option])
 
 
 def _variables() -> list[Builder[model.VariableModel]]:
-    """The source, and what narrows the panels down; `All` takes in what has no such label, too."""
+    """Return the data source and the variables that filter panels; `All` also matches series without the label."""
     return [
         dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus"),
         _values("job", '{__name__=~"nproxy_build_info|nproxy_engine_blocks"}'),
@@ -221,7 +221,7 @@ def _variables() -> list[Builder[model.VariableModel]]:
 
 
 def _values(name: str, selector: str) -> Builder[model.VariableModel]:
-    """The values of a label on these series: several may be chosen, or all."""
+    """Return a variable with the values of a label of these series; several or all can be chosen."""
     variable = dashboard.QueryVariable(name).label(name.capitalize()).datasource(SOURCE).multi(True)
     variable.query({"query": f"label_values({selector}, {name})", "refId": name})
     variable.include_all(True).all_value(".*").current(model.VariableOption(selected=True, text="All", value="$__all"))
@@ -241,7 +241,7 @@ def _said(
     instant: bool = False,
     buckets: bool = False,
 ) -> _Any:
-    """Give a panel what every panel has. instant: as of now, as a table. buckets: its series are a histogram."""
+    """Set what every panel has. instant: as of now instead of over time. buckets: its series are a histogram's."""
     panel.title(title).description(description).unit(unit).span(width).height(height).datasource(SOURCE)
     panel.thresholds(thresholds or _steps((None, GREEN)))
     for position, query in enumerate(queries):

@@ -1,4 +1,4 @@
-"""Is it well, and where to look if it is not."""
+"""Whether the gateway is healthy, and where to look if it is not."""
 
 from __future__ import annotations
 

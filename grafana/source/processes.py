@@ -1,4 +1,4 @@
-"""The processes behind it all: a row of the overview."""
+"""The gateway's processes: a row of the overview."""
 
 from __future__ import annotations
 

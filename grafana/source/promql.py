@@ -1,7 +1,7 @@
 """Expressions over nproxy's metrics, for panels whose variables are $job, $instance, $upstream and $model.
 
-A gateway's /metrics speaks for all its workers, so what is left are instances: counters, histograms and what is in
-flight add up; what is up or open is seen by each gateway for itself, and `min` and `max` show the worst.
+A gateway's /metrics covers all its workers, so only instances are aggregated: counters, histograms and what is in
+flight are summed. What is up or open is observed by each gateway for itself; `min` and `max` show the worst.
 """
 
 from __future__ import annotations
@@ -9,60 +9,60 @@ from __future__ import annotations
 GATEWAY = 'job=~"$job",instance=~"$instance"'
 UPSTREAM = f'{GATEWAY},upstream=~"$upstream"'
 MODEL = f'{UPSTREAM},model=~"$model"'
-"""What a metric with these labels is narrowed down to."""
+"""The filters for metrics with these labels."""
 
 GEN_AI = f'{UPSTREAM},gen_ai_request_model=~"$model"'
 """The same for OpenTelemetry's names."""
 
 ANSWERS = 'endpoint=~"chat/completions|completions|passthrough"'
-"""Requests that an upstream is asked for; scrapes, probes and lists of models are none."""
+"""Requests that need an upstream; scrapes, probes and model lists do not."""
 
 
 def series(metric: str, where: str = GATEWAY, *also: str) -> str:
-    """The metric's series, where further label matchers hold too."""
+    """Return the metric's series, filtered by `where` and further label matchers."""
     return f"{metric}{{{','.join((where, *also))}}}"
 
 
 def over(operator: str, expression: str, *by: str) -> str:
-    """The expression aggregated over all labels but these."""
+    """Return the expression aggregated over all labels except `by`."""
     return f"{operator} by ({', '.join(by)}) ({expression})" if by else f"{operator}({expression})"
 
 
 def rate(metric: str, where: str = GATEWAY, *also: str, by: tuple[str, ...] = ()) -> str:
-    """How much a counter grows a second. Rates are summed, never sums rated: a restart would look like a loss."""
+    """Return a counter's growth per second. Rates are summed, not sums rated: a restart would look like a loss."""
     return over("sum", f"rate({series(metric, where, *also)}[$__rate_interval])", *by)
 
 
 def grown(metric: str, where: str = GATEWAY, *also: str, by: tuple[str, ...] = ()) -> str:
-    """How much a counter grew in the time that the dashboard shows."""
+    """Return a counter's growth in the time range of the dashboard."""
     return over("sum", f"increase({series(metric, where, *also)}[$__range])", *by)
 
 
 def quantile(share: float, histogram: str, where: str = GATEWAY, *also: str, by: tuple[str, ...] = ()) -> str:
-    """A quantile of what a histogram saw, over all instances: buckets add up, quantiles do not.
+    """Return a quantile of a histogram over all instances: buckets can be summed, quantiles cannot.
 
-    Where it saw nothing there is none; `>= 0` drops the NaN that Prometheus has for it.
+    Without observations there is no value: `>= 0` drops the NaN that Prometheus returns then.
     """
     return f"histogram_quantile({share}, {rate(f'{histogram}_bucket', where, *also, by=('le', *by))}) >= 0"
 
 
 def mean(histogram: str, where: str = GATEWAY, *also: str, by: tuple[str, ...] = ()) -> str:
-    """The mean of what a histogram saw."""
+    """Return the mean of a histogram's observations."""
     return ratio(*(rate(f"{histogram}_{part}", where, *also, by=by) for part in ("sum", "count")))
 
 
 def ratio(part: str, whole: str) -> str:
-    """Part by whole; nothing where the whole is 0, instead of the NaN that would be."""
+    """Return part divided by whole; no value, instead of NaN, if the whole is 0."""
     return f"{part} / ({whole} > 0)"
 
 
 def or_zero(expression: str, like: str) -> str:
-    """The expression, and 0 where it has no series and `like` has: nothing counted yet is no gap."""
+    """Return the expression, and 0 if it has no series but `like` has: nothing counted yet is not a gap."""
     return f"({expression} or 0 * {like})"
 
 
 def bad_answers(by: tuple[str, ...] = ()) -> str:
-    """Answers a second that failed: a 5xx, or a 200 that broke off afterwards."""
+    """Return failed answers per second: a 5xx, or a 200 whose stream broke off later."""
     everything = rate("nproxy_requests_total", MODEL, ANSWERS, by=by)
     refused = or_zero(rate("nproxy_requests_total", MODEL, ANSWERS, 'code=~"5.."', by=by), everything)
     broken = or_zero(rate("nproxy_broken_answers_total", MODEL, ANSWERS, by=by), everything)
@@ -70,5 +70,5 @@ def bad_answers(by: tuple[str, ...] = ()) -> str:
 
 
 def error_ratio(by: tuple[str, ...] = ()) -> str:
-    """The share of answers that failed."""
+    """Return the share of answers that failed."""
     return ratio(f"({bad_answers(by)})", rate("nproxy_requests_total", MODEL, ANSWERS, by=by))

@@ -1,4 +1,4 @@
-"""Expressions, and how their series are called in a legend."""
+"""Expressions with the names of their series in the legend."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from grafana.source.promql import GATEWAY, over, quantile, rate, series
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """An expression, and how its series are called: text with {{label}}s."""
+    """An expression, and the name of its series: text with {{label}}s."""
 
     expression: str
     legend: str = ""
 
 
 def rates(metric: str, where: str = GATEWAY, *also: str, by: tuple[str, ...]) -> Query:
-    """How much a counter grows a second, a series for each value of these labels."""
+    """Return a counter's growth per second, one series per value of these labels."""
     return Query(rate(metric, where, *also, by=by), _labels(by))
 
 
 def gauges(operator: str, metric: str, where: str = GATEWAY, *also: str, by: tuple[str, ...]) -> Query:
-    """How a gauge stands, aggregated over all labels but these."""
+    """Return a gauge, aggregated over all labels except `by`."""
     return Query(over(operator, series(metric, where, *also), *by), _labels(by))
 
 
@@ -32,7 +32,7 @@ def quantiles(
     by: tuple[str, ...] = (),
     shares: tuple[float, ...] = (0.5, 0.95, 0.99),
 ) -> list[Query]:
-    """Quantiles of a histogram, for each value of these labels. A legend names the share where there are several."""
+    """Return quantiles of a histogram per value of these labels. With several shares, the legend names the share."""
     return [
         Query(
             quantile(share, histogram, where, *also, by=by),

@@ -1,4 +1,4 @@
-"""Each upstream and its replicas: whether they are there, how they answer, what is known of them."""
+"""Each upstream and its replicas: whether they are up, how they answer, and what is known about them."""
 
 from __future__ import annotations
 

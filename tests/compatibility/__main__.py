@@ -1,9 +1,9 @@
-"""Installs, starts, probes and examines servers, and writes docs/compatibility.json and .md: `make compatibility`.
+"""Install, start, probe and examine servers, and write docs/compatibility.json and .md: `make compatibility`.
 
     python -m tests.compatibility [SERVER...]
 
-Without names, all of them. A server that cannot be had, or does not start, keeps what was known of it; where nothing
-was, it has a row with the reason. Exit code 1 where a case failed.
+Without names, all servers. A server that is not available or does not start keeps its earlier record; if it has none,
+it gets a row with the reason. Exit code 1: a case failed. Exit code 2: there is no such server.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.compatibility.servers import SERVERS
 
 
 def run(name: str, logs: Path) -> Record:
-    """Everything about one server; it runs only meanwhile, and anew behind the probe, which it may not survive."""
+    """Examine one server. It is started twice, since it may not survive the probe, and runs only during this call."""
     record = None
     try:
         with SERVERS[name](logs) as running:
@@ -31,13 +31,13 @@ def run(name: str, logs: Path) -> Record:
             record = replace(record, versions=running.versions)
     except Unavailable as error:
         return Record(missing=str(error))
-    except RuntimeError as error:  # it did not start, or, where there is a record, did not end in time
+    except RuntimeError as error:  # it did not start; if there is a record, it did not end in time
         return record or Record(missing=str(error).splitlines()[0])
     return record
 
 
 def main(names: list[str]) -> int:
-    """Run these servers, and write what is known of all. Gives the exit code."""
+    """Run these servers and write the records of all. Returns the exit code."""
     if unknown := set(names) - set(SERVERS):
         print(f"no such server: {', '.join(sorted(unknown))}; there are: {', '.join(SERVERS)}", file=sys.stderr)
         return 2
@@ -49,7 +49,7 @@ def main(names: list[str]) -> int:
         if record.missing:
             print(f"  {record.missing}", file=sys.stderr)
         failed |= _failed(record)
-        known = load(FILE)  # read again: others may run at the same time
+        known = load(FILE)  # read again: other runs may have written it meanwhile
         if not (record.missing and name in known):
             known = {**known, name: record}
         save(FILE, ordered := {one: known[one] for one in SERVERS if one in known})

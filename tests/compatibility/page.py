@@ -1,4 +1,4 @@
-"""Writes docs/compatibility.md from docs/compatibility.json: no machine, no date, nothing but what was found.
+"""Writes docs/compatibility.md from docs/compatibility.json: only the findings, no machine and no date.
 
 python -m tests.compatibility.page
 """
@@ -47,7 +47,7 @@ A cell is empty where the case is left out for that server, for a reason given b
 
 
 def page(records: Records) -> str:
-    """The whole page."""
+    """Return the whole page."""
     had = {name: record for name, record in records.items() if not record.missing}
     parts = [
         INTRODUCTION,
@@ -66,7 +66,7 @@ def page(records: Records) -> str:
 
 
 def table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
-    """A Markdown table; a bar in a cell is escaped."""
+    """Return a Markdown table; a bar in a cell is escaped."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines) + "\n"
 
@@ -112,7 +112,7 @@ def _cases(records: Records) -> Iterator[str]:
 
 
 def _cell(case: Case, record: Record) -> str:
-    """The outcomes of a case with a server, in a word."""
+    """Return the outcomes of a case with a server, in short."""
     went = record.outcomes.get(case.name, {})
     by_verdict: dict[str, list[Setting]] = {}
     for setting in SETTINGS:
@@ -125,7 +125,7 @@ def _cell(case: Case, record: Record) -> str:
 
 
 def _reasons(title: str, verdict: str, records: Records) -> Iterator[str]:
-    """A list of outcomes with their reasons; cases and settings that share one stand together."""
+    """Yield a list of outcomes with their reasons; cases and settings with the same reason are listed together."""
     lines = [
         f"- {name}, {'; '.join(where)}: {_code(reason)}"
         for name, record in records.items()
@@ -137,7 +137,7 @@ def _reasons(title: str, verdict: str, records: Records) -> Iterator[str]:
 
 
 def _by_reason(outcomes: Mapping[str, Mapping[Setting, Outcome]], verdict: str) -> dict[str, list[str]]:
-    """Where each reason holds, as `case`, or `case (settings)` where it does not hold in all."""
+    """Return where each reason holds, as `case`, or `case (settings)` if it does not hold in all settings."""
     found: dict[str, dict[str, list[Setting]]] = {}
     for case, went in outcomes.items():
         for setting, outcome in went.items():
@@ -153,7 +153,7 @@ def _by_reason(outcomes: Mapping[str, Mapping[Setting, Outcome]], verdict: str) 
 
 
 def _code(text: str) -> str:
-    """Text as Markdown shows it word by word: what a server said may hold anything."""
+    """Escape text for Markdown: what a server sent may contain anything."""
     return re.sub(r"([\\`*_<>\[\]])", r"\\\1", text)
 
 

@@ -1,4 +1,4 @@
-"""What a case is played on: nproxy in front of a real server, in one setting, and the server itself beside it."""
+"""What a case is played on: nproxy in front of a real server, in one setting, and the server itself as a control."""
 
 from __future__ import annotations
 
@@ -16,53 +16,55 @@ from tests.conformance.reading import Reading, Whole, read_stream
 from tests.real.counting_proxy import Counts
 
 TOKENS = 8
-"""Most tokens of a usual choice: few, so that a slow server has time for all cases."""
+"""max_tokens of a usual choice: few, so that a slow server can do all cases."""
 
 
 class NotApplicable(Exception):
-    """The case makes no sense on this road; the message is the reason."""
+    """The case makes no sense here; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """The way to a server.
-
-    http: for both ends. gateway, server: addresses without a path. model: the server's own name of it. extra: fields
-    without which the server does not draw. counts: what reached the server through nproxy.
-    """
+    """The way to a server."""
 
     http: httpx.AsyncClient
+    """The client for both the gateway and the server."""
     gateway: str
+    """The gateway's address, without a path."""
     server: str
+    """The server's address, without a path."""
     model: str
+    """The server's own name of the model."""
     setting: Setting
     findings: Mapping[str, Mapping[str, Finding]]
     extra: Mapping[str, Any]
+    """Fields without which the server does not sample."""
     counts: Counts
+    """What reached the server through nproxy."""
 
     @property
     def alias(self) -> str:
-        """The model as the client calls it: one gateway serves all settings, each under a name of its own."""
+        """The model's name for clients: one gateway serves all settings, each under its own name."""
         return alias(self.setting)
 
     def at(self, setting: Setting) -> Self:
-        """The same server in another setting."""
+        """Return the same server in another setting."""
         return replace(self, setting=setting)
 
     def finding(self, fact: str) -> Finding:
-        """What the probe says, by `section.fact`."""
+        """Return the probe's finding for `section.fact`."""
         section, _, name = fact.partition(".")
         return self.findings[section][name]
 
     async def whole(self, n: int, **fields: Any) -> Whole:
-        """n choices for each prompt through nproxy, as one JSON answer; a `prompt` makes it a legacy completion."""
+        """Return n choices per prompt through nproxy as one JSON answer; a `prompt` makes it a legacy completion."""
         answer = await self.ask(n=n, **fields)
         if answer.status_code != 200:
             raise AssertionError(f"{answer.status_code}: {answer.text[:200]}")
         return Whole(answer.content, choices=n * _prompts(fields), chat="prompt" not in fields)
 
     async def stream(self, n: int, *, include_usage: bool = False, **fields: Any) -> Reading:
-        """The same as a stream, read by a client that forgives nothing."""
+        """Return the same as a stream, read by a strict client."""
         options = {"stream_options": {"include_usage": True}} if include_usage else {}
         answer = await self.ask(n=n, stream=True, **options, **fields)
         if answer.status_code != 200:
@@ -74,22 +76,22 @@ class Backend:
         return told
 
     async def ask(self, **fields: Any) -> httpx.Response:
-        """Any request, through nproxy."""
+        """Send any request through nproxy."""
         path, body = self.request(fields)
         return await self.http.post(f"{self.gateway}{path}", json={"model": self.alias, **body})
 
     async def alone(self, **fields: Any) -> Whole | None:
-        """One choice of the server itself, as a control; None where it does not answer that."""
+        """Return one choice of the server itself, as a control; None if the server does not answer with 200."""
         path, body = self.request(fields)
         answer = await self.http.post(f"{self.server}{path}", json={"model": self.model, **body})
         return Whole(answer.content, choices=1, chat="prompt" not in fields) if answer.status_code == 200 else None
 
     async def seeded(self, first: int, count: int) -> list[str]:
-        """The server's own answers to so many seeds, asked one after the other."""
+        """Return the server's own answers to `count` seeds, asked one after the other."""
         return [await self._answer(seed) for seed in range(first, first + count)]
 
     async def steady(self, first: int, count: int) -> bool:
-        """Whether the server gives the same answers to these seeds when they are asked all at once."""
+        """Whether the server gives the same answers to these seeds if they are asked concurrently."""
         together = await asyncio.gather(*(self._answer(seed) for seed in range(first, first + count)))
         return together == await self.seeded(first, count)
 
@@ -98,7 +100,7 @@ class Backend:
         return "" if told is None else told.texts[0]
 
     def request(self, fields: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-        """Path and body of a request, without its model."""
+        """Return the path and the body of a request, without its model."""
         usual = {"max_tokens": TOKENS, "temperature": 1.0, **self.extra}
         if "prompt" in fields:
             return "/v1/completions", {**usual, **fields}
@@ -106,7 +108,7 @@ class Backend:
 
 
 def alias(setting: Setting) -> str:
-    """The name under which a gateway serves the model in this setting."""
+    """Return the name under which a gateway serves the model in this setting."""
     return f"model-{setting}"
 
 

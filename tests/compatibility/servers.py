@@ -1,4 +1,4 @@
-"""The servers: how each is brought here and started with the default model."""
+"""The servers: how each is installed and started with the default model."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tests.real.processes import ROOT, Server, nproxy, server
 from tests.system.transformers_serve import hf_folder, transformers_serve
 
 START_SECONDS = 600.0
-"""A server may compile something first, on a machine that has other work."""
+"""A server may first compile something, on a machine with other load."""
 THREADS = 1
-"""Of a server. Threads that wait for each other by spinning crawl where the machine has other work."""
+"""Threads of a server. Threads that wait for each other by spinning are very slow on a machine with other load."""
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A server that answers. model: its name of the model, without this machine's paths. versions: by package."""
+    """A server that answers. model: its name of the model, without paths of this machine. versions: by package."""
 
     url: str
     model: str
@@ -36,19 +36,19 @@ class Running:
 
 
 Start = Callable[[Path], AbstractContextManager[Running]]
-"""Installs and starts a server that logs into a folder; raises Unavailable where it cannot be had."""
+"""Installs and starts a server that logs into a folder; raises Unavailable if it is not available."""
 
 
 @contextmanager
 def built_in(logs: Path) -> Iterator[Running]:
-    """`nproxy serve`: the built-in engine behind a gateway."""
+    """Run `nproxy serve`: the built-in engine behind a gateway."""
     with nproxy("--dtype", "float32", log=logs / "nproxy.log", seconds=START_SECONDS) as running:
         yield Running(running.url, MODEL, versions(ROOT, "nproxy", "torch"))
 
 
 @contextmanager
 def transformers(logs: Path) -> Iterator[Running]:
-    """`transformers serve`. Its name of a model is the path to it, here one that does not begin at the root."""
+    """Run `transformers serve`. Its name of a model is the model's path, here a relative one."""
     folder = hf_folder(_gguf()).relative_to(ROOT)
     packages = versions(pinned("transformers-serve"), "transformers", "torch", "fastapi")
     with transformers_serve(folder, log=logs / "transformers-serve.log") as running:
@@ -57,7 +57,7 @@ def transformers(logs: Path) -> Iterator[Running]:
 
 @contextmanager
 def mlx_lm(logs: Path) -> Iterator[Running]:
-    """mlx-lm's server as it is by default. Its name of a model is the path to it, as with transformers serve."""
+    """Run mlx-lm's server with its defaults. Its name of a model is the model's path, as with transformers serve."""
     model = str(hf_folder(_gguf()).relative_to(ROOT))
     folder = pinned("mlx-lm")
     with _python(folder, "mlx_lm.server", "--model", model, ready="/health", log=logs / "mlx-lm.log") as running:
@@ -66,7 +66,7 @@ def mlx_lm(logs: Path) -> Iterator[Running]:
 
 @contextmanager
 def ollama(logs: Path) -> Iterator[Running]:
-    """Ollama as it is by default, whichever is installed on this machine: no package index has it."""
+    """Run Ollama with its defaults, in whatever version this machine has: no package index has it."""
     binary = shutil.which("ollama")
     if binary is None:
         raise Unavailable("there is no ollama on this machine")
@@ -87,7 +87,7 @@ def ollama(logs: Path) -> Iterator[Running]:
 
 @contextmanager
 def llama_cpp_python(logs: Path) -> Iterator[Running]:
-    """llama-cpp-python's server as it is by default."""
+    """Run llama-cpp-python's server with its defaults."""
     folder = pinned("llama-cpp-python")
     words = ["--model", str(_gguf()), "--model_alias", MODEL, "--n_ctx", "2048", "--n_threads", str(THREADS)]
     log = logs / "llama-cpp-python.log"
@@ -97,7 +97,7 @@ def llama_cpp_python(logs: Path) -> Iterator[Running]:
 
 @contextmanager
 def llama_server(logs: Path) -> Iterator[Running]:
-    """llama.cpp's own server as it is by default, with metrics."""
+    """Run llama.cpp's own server with its defaults, and with metrics."""
     folder, port = llama_cpp(), free_port()
     argv = [str(folder / "llama-server"), "--model", str(_gguf()), "--alias", MODEL, "--metrics"]
     argv += ["--host", "127.0.0.1", "--port", str(port), "--threads", str(THREADS), "--ctx-size", "8192"]
@@ -107,12 +107,12 @@ def llama_server(logs: Path) -> Iterator[Running]:
 
 @contextmanager
 def vllm_cpu(logs: Path) -> Iterator[Running]:
-    """`vllm serve` on the CPU, in fp32, where an answer depends least on what else the batch holds."""
+    """Run `vllm serve` on the CPU, in fp32, in which an answer depends least on the rest of the batch."""
     folder = vllm()
     words = ["serve", str(hf_folder(_gguf())), "--served-model-name", MODEL, "--dtype", "float32", "--enforce-eager"]
     words += ["--max-model-len", "2048", "--block-size", "32"]
     words += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
-    # memory for the KV cache in GiB; threads are not bound to cores that others may be bound to as well
+    # memory for the KV cache in GiB; threads are not bound to cores that other processes may be bound to
     env = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1"}
     log = logs / "vllm.log"
     with _python(folder, "vllm.entrypoints.cli.main", *words, ready="/health", log=log, env=env) as running:
@@ -121,12 +121,12 @@ def vllm_cpu(logs: Path) -> Iterator[Running]:
 
 @contextmanager
 def modular_max(logs: Path) -> Iterator[Running]:
-    """`max serve` of Modular on the CPU, in fp32, for the default model's bf16 has no kernels there."""
+    """Run Modular's `max serve` on the CPU, in fp32: it has no CPU kernels for the default model's bf16."""
     folder, model = pinned("max"), hf_folder(_gguf())
     words = ["serve", "--model-path", str(model), "--served-model-name", MODEL, "--devices", "cpu"]
     words += ["--quantization-encoding", "float32", "--max-length", "2048"]
     own = {"MAX_SERVE_METRICS_ENDPOINT_PORT": str(free_port()), "MAX_SERVE_DISABLE_TELEMETRY": "1"}
-    env = {**own, "MAX_SERVE_HOST": "127.0.0.1"}  # it has no such option
+    env = {**own, "MAX_SERVE_HOST": "127.0.0.1"}  # there is no option for the host
     log = logs / "max.log"
     with _python(folder, "max._entrypoints.pipelines", *words, host=(), ready="/health", log=log, env=env) as running:
         yield Running(running.url, MODEL, versions(folder, "max", "transformers", "fastapi"))
@@ -134,7 +134,7 @@ def modular_max(logs: Path) -> Iterator[Running]:
 
 @contextmanager
 def vllm_router(logs: Path) -> Iterator[Running]:
-    """vllm-router before vLLM."""
+    """Run vllm-router in front of vLLM."""
     folder = pinned("vllm-router")
     with vllm_cpu(logs) as behind:
         words = ["--worker-urls", behind.url, "--prometheus-port", str(free_port())]
@@ -145,7 +145,7 @@ def vllm_router(logs: Path) -> Iterator[Running]:
 
 @contextmanager
 def smg(logs: Path) -> Iterator[Running]:
-    """SMG before vLLM."""
+    """Run SMG in front of vLLM."""
     folder = pinned("smg")
     with vllm_cpu(logs) as behind:
         words = ["launch", "--worker-urls", behind.url, "--prometheus-port", str(free_port())]
@@ -165,7 +165,7 @@ SERVERS: Mapping[str, Start] = {
     "vllm-router": vllm_router,
     "smg": smg,
 }
-"""By the name that the page shows."""
+"""The servers by the names that the page shows."""
 
 
 def _gguf() -> Path:
@@ -182,7 +182,7 @@ def _python(
     log: Path,
     env: Mapping[str, str] | None = None,
 ) -> Iterator[Server]:
-    """Run a module with the packages of `folder` before those of this environment, on a free port of its own."""
+    """Run a module on a free port, with the packages of `folder` before those of this environment."""
     port = free_port()
     argv = [sys.executable, "-P", "-m", module, *words, *host, "--port", str(port)]
     threads = {"OMP_NUM_THREADS": str(THREADS), "OMP_WAIT_POLICY": "passive"}

@@ -1,4 +1,4 @@
-"""The cases tell a gateway that does its work from one that does not, and the table of them is sound."""
+"""The cases distinguish a gateway that does its work from one that does not, and their table is consistent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.fakes.upstream import FakeUpstream, Seen
 from tests.real.counting_proxy import Counts
 
 BLIND = ("stop", "prompts", "tools", "leaving")
-"""Cases that ask for what a scripted server does not understand, and one that a busy machine may fail by a moment."""
+"""Cases that use what a scripted server does not implement, and one that a busy machine may fail by a moment."""
 
 
 def findings(**other: Finding) -> dict[str, dict[str, Finding]]:
@@ -35,7 +35,7 @@ def root(upstream: FakeUpstream) -> str:
 
 
 def as_real(call: Seen) -> Behaviour | None:
-    """A field of the wrong type is refused."""
+    """Refuse a top_p of the wrong type."""
     return Behaviour(refuse=("top_p",)) if "top_p" in call.body else None
 
 
@@ -96,7 +96,7 @@ WRONG: dict[str, Behaviour] = {
 
 @pytest.mark.parametrize("name", CASES)
 async def test_each_fails_where_nothing_stands_between(name: str) -> None:
-    """The client asks a server that does this one thing wrong, beside one that does all right."""
+    """The client asks a server that does this one thing wrong; the control server does everything right."""
     async with (
         FakeUpstream(WRONG[name], models=[alias("native")]) as asked,
         FakeUpstream(Behaviour(n="native", usage=prompt_once)) as control,

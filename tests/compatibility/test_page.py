@@ -1,4 +1,4 @@
-"""The page is a function of the records, and the one in docs/ is that of the records beside it."""
+"""The page depends only on the records, and the page in docs/ is that of the records beside it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The code blocks of the pages that people type from."""
+"""The code blocks of the pages, from which readers type."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NOT_OURS = {"node_modules", "swagger-ui", "build", "shared"}
 
 
 def written(*endings: str) -> list[Path]:
-    """The repository's files whose names end so, in order, but for what other people wrote or programs left."""
+    """Return the repository's files with these endings, sorted, without third-party files and build outputs."""
     found = []
     for folder, below, names in os.walk(ROOT):
         below[:] = [name for name in below if name not in _NOT_OURS and not name.startswith(".")]
@@ -22,17 +22,17 @@ def written(*endings: str) -> list[Path]:
 
 
 PAGES = written(".md")
-"""Every block of these is run, by its language."""
+"""Every block of these pages is run, according to its language."""
 
 _UNSEEN = re.compile(r"(?m)^ *(?:> *```|~~~|<pre)|\n\n(?: {4,}|\t)(?:\$ )?(?:curl|make|nproxy|pip|python3?|sh) ")
-"""Other ways to write a block."""
+"""Other ways to write a block, which the tests would not find."""
 
 _FENCE = re.compile(r"(?m)^(?P<indent> *)```(?P<language>[^\n`]*)\n(?P<text>.*?)^(?P=indent)``` *$", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block, the line of its first word, and what stands behind its fence."""
+    """A fenced block: its page, the line of its first text, its language and its text."""
 
     page: str
     line: int
@@ -44,12 +44,12 @@ class Block:
 
 
 def name_of(page: Path) -> str:
-    """A page as the tests call it."""
+    """Return a page's name in the tests."""
     return str(page.relative_to(ROOT))
 
 
 def blocks_of(page: Path) -> list[Block]:
-    """All of a page's blocks, in order."""
+    """Return all blocks of a page, in order; ValueError for a block that is not fenced, or a fence left open."""
     text = page.read_text(encoding="utf-8")
     if (unseen := _UNSEEN.search(text)) is not None:
         raise ValueError(f"{page}: a block that is not found: {unseen[0].strip()!r}")

@@ -1,7 +1,7 @@
-"""Other people's programs that the pages name, and what stands in for each while its commands are tested.
+"""Other projects' programs that the pages name, and stand-ins for them while the pages' commands are tested.
 
-Each is a small program of its name that is found first. A server that it would start is there already, scripted, at
-the port that the page's port is changed to.
+Each stand-in is a small program of the same name that comes first in PATH. A server that it would start is running
+already, as a scripted one, at the port that replaces the page's port.
 """
 
 from __future__ import annotations
@@ -9,24 +9,24 @@ from __future__ import annotations
 from pathlib import Path
 
 SERVERS = ("ollama", "llama-server", "vllm", "mlx_lm.server", "transformers")
-"""Start a server: a scripted one of their kind listens already."""
+"""These start a server: a scripted server of their kind listens already."""
 
 INSTALLERS = ("systemctl", "sudo")
-"""Change the machine, so they are not run."""
+"""These change the machine, so they are not run."""
 
 OTHERS = ("lm_eval",)
-"""Need files from elsewhere, such as lm_eval its tasks' questions."""
+"""These need files from elsewhere, such as the questions of lm_eval's tasks."""
 
 CHECKED = ("pip", "cp")
-"""Change the machine as well: only their words are read. nproxy is installed already."""
+"""These change the machine too: only their arguments are checked. nproxy is installed already."""
 
 STAND_INS = (*SERVERS, *INSTALLERS, *OTHERS, *CHECKED)
 
 _NOTHING = "exit 0\n"
 
-# nproxy serve goes on when it listens, so that the next line can ask it; another takes its place. Bash looks for a port
-# that listens at no cost; a client, started every 50 ms, takes half as much of a core as the start that it waits for.
-# Who has ended is gone, though the system's first process may notice it only seconds later, as in some containers.
+# `nproxy serve` goes to the background once it listens, so that the next line can use it; a second one replaces the
+# first. Bash tests the port at almost no cost; a client started every 50 ms would take half a core from the start that
+# it waits for. A process that has ended counts as gone even if init reaps it only seconds later, as in some containers.
 _NPROXY = """\
 if [ "$1" != serve ]; then exec "$PYTHON" -P -m nproxy "$@"; fi
 if [ -e "$NOTES/serving" ]; then
@@ -41,10 +41,10 @@ until (exec 3<> "/dev/tcp/127.0.0.1/$NPROXY_LISTEN__PORT") 2> /dev/null; do
 done
 """
 
-# What make would do is asked of make. The engine with the default model runs already.
+# A dry run of make checks the targets. The engine with the default model runs already.
 _MAKE = 'command -p make -C "$ROOT" -n "$@" > /dev/null\n'
 
-# Its words are read as it would, but for the model, which is a word in capitals; what follows is in tests/real.
+# The engine's options are parsed, except for the model, a word in capitals; tests/real runs the engine.
 _ENGINE = """\
 words='import sys; from engine.options import read_words; read_words(sys.argv[1:])'
 case "$*" in
@@ -54,24 +54,24 @@ case "$*" in
 esac
 """
 
-# Of what root would do, only the words of copying are read.
+# Of commands for root, only copying is checked.
 _SUDO = 'case "$1" in cp) exec "$@" ;; esac\n'
 
-# What is copied is there.
+# The source of a copy must exist.
 _CP = 'test -e "$ROOT/$1"\n'
 
-# Extras are there, and packages are those that tests install.
+# Extras must exist, and packages must be among those that the tests install.
 _PIP = """\
 words='import sys; from tests.docs.mentions import wrong_pip; sys.exit(wrong_pip(sys.argv[1:]))'
 exec "$PYTHON" -P -c "$words" "$@"
 """
 
-# An endless loop goes round once.
+# An endless loop runs once: the second sleep fails.
 _SLEEP = 'test ! -e "$NOTES/slept" && touch "$NOTES/slept" || { rm "$NOTES/slept"; exit 1; }\n'
 
 
 def put(folder: Path) -> None:
-    """Write all of them into a folder, which belongs at the front of PATH."""
+    """Write all stand-ins into a folder, which must come first in PATH."""
     own = {
         "nproxy": _NPROXY,
         "make": _MAKE,

@@ -1,7 +1,7 @@
-"""What pages and code name in passing, in backticks: commands, settings, files; and what is wrong with it.
+"""What pages and code mention in backticks, such as commands, settings and files, and what is wrong with it.
 
-Blocks are typed, by play.py. What stands in a sentence is not, so it is held against what there is: commands and their
-options, targets of make, modules, extras, keys of the settings and the values they take.
+play.py runs the blocks. A mention in a sentence is not run; it is checked against what exists: commands and their
+options, targets of make, modules, extras, keys of the settings and their values.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ _CODE = re.compile(r"(?<!`)(?P<ticks>`{1,2})(?!`)(?P<text>[^`\n]+)(?P=ticks)(?!`
 _MODULE = re.compile(r"\bpython3? -m [\w.]*\w")
 _CHOICES = re.compile(r"(?m)^[ -]*([a-z_]+): .* # (.* \| .*)$")
 _NOT_HERE = ("llama_cpp.server",)
-"""Other people's modules that are installed for no test here."""
+"""Other projects' modules that no test here installs."""
 _ENVIRONMENT = re.compile(r"NPROXY_([A-Z_]+__[A-Z0-9_]+)(?:=.*)?")
 _PLACE = re.compile(r"__(?:\d+|N)(?=__)")
 _DOTTED = re.compile(r"[a-z_]+(\.(?!(py|js)\b)[a-z_]+)+")
 _PAIR = re.compile(r"([a-z_]+): (.+)")
 
 _SHAPES = re.compile(r"(?!n:)\w+: (\{\w+(, \w+)+\}|[a-z])|n: \d+")
-"""What says only what stands there, such as `{host, port}`, and the `n: 8` of a request."""
+"""Text that is no setting, such as `{host, port}`, which only shows a shape, and a request's `n: 8`."""
 
 
 def mentions(text: str) -> Iterator[str]:
-    """What stands in backticks in a sentence, and modules to be run wherever they stand; once each."""
+    """Yield what a text has in backticks outside of blocks, and the modules to run anywhere in it; each once."""
     found = [one["text"].strip() for one in _CODE.finditer(text)]
     yield from dict.fromkeys([*found, *_MODULE.findall(text)])
 
 
 def alternatives(settings: str) -> Iterator[str]:
-    """What the comments beside keys say that these take as well, as `key: value`: from `n: auto  # auto | native`."""
+    """Yield the alternatives that comments list for keys, as `key: value`: from `n: auto  # auto | native`."""
     for key, comment in _CHOICES.findall(settings):
         first, *more = [re.sub(r" \(.*", "", part).strip() for part in comment.split(" | ")]
         yield from (f"{key}: {value}" for value in (first.rpartition(": ")[2], *more))
 
 
 def wrong_command(said: str, beside: Path = ROOT) -> str | None:
-    """What is wrong with a command; None for a good one, and for what is none of ours.
+    """Return what is wrong with a command; None for a correct one, and for one that is not ours.
 
-    beside: a folder whose programs may be named by themselves.
+    beside: a folder whose programs may be named without a path.
     """
     typed = re.sub(r"\.venv/bin/(?=\w)", "", said)
     if typed.split()[0] not in _COMMANDS:
@@ -68,7 +68,7 @@ def wrong_command(said: str, beside: Path = ROOT) -> str | None:
 
 
 def wrong_setting(said: str) -> str | None:
-    """What is wrong with `section.key`, `key: value` or `NPROXY_SECTION__KEY`; None for what is no setting."""
+    """Return what is wrong with `section.key`, `key: value` or `NPROXY_SECTION__KEY`; None if right or no setting."""
     if (named := _ENVIRONMENT.fullmatch(said)) is not None:
         path = _PLACE.sub("", named[1], count=1).lower().split("__")
         return None if _key(path) is not None else f"no setting {'.'.join(path)}"
@@ -80,7 +80,7 @@ def wrong_setting(said: str) -> str | None:
         return None
     key, values = pair.groups()
     taken = [found for section in _sections() if (found := section.get("properties", {}).get(key))]
-    if not taken:  # a field of a request, a key of another program: only what is nearly a setting is one misspelt
+    if not taken:  # a field of a request, or another program's key: only a name close to a setting's is a misspelling
         names = {name for section in _sections() for name in section.get("properties", {})}
         near = difflib.get_close_matches(key, names, n=1, cutoff=0.85)
         return f"no setting is called {key}, but {near[0]} is" if near else None
@@ -109,7 +109,7 @@ def _make(words: list[str]) -> str | None:
 def _python(words: list[str]) -> str | None:
     if words[:1] == ["-m"]:
         path = ROOT.joinpath(*words[1].split("."))
-        if not (ROOT / words[1].partition(".")[0]).exists():  # somebody else's
+        if not (ROOT / words[1].partition(".")[0]).exists():  # another project's module
             return None if words[1] in _NOT_HERE or find_spec(words[1]) is not None else f"no program {words[1]}"
         sources = [path.with_suffix(".py")] if path.with_suffix(".py").exists() else sorted(path.glob("**/*.py"))
         words = words[1:]
@@ -123,7 +123,7 @@ def _python(words: list[str]) -> str | None:
 
 
 def wrong_pip(words: list[str]) -> str | None:
-    """Extras are there, and what is to be installed from elsewhere is pinned for the tests."""
+    """Return what is wrong with arguments of pip: an unknown extra, or a package that is not pinned for the tests."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     pinned = "\n".join(path.read_text() for path in (ROOT / "requirements").glob("*.txt")).replace("_", "-")
     for word in words[1:] if words[:1] == ["install"] else []:
@@ -154,7 +154,7 @@ def _sections() -> Iterator[dict[str, Any]]:
 
 
 def _resolved(one: dict[str, Any] | None) -> dict[str, Any]:
-    """A section's schema, whether it may be null or comes in a list."""
+    """Return a section's schema, even if the section may be null or is in a list."""
     told = one or {}
     for choice in (told, *told.get("anyOf", ()), *told.get("oneOf", ()), told.get("items", {})):
         if "$ref" in choice:
@@ -164,7 +164,7 @@ def _resolved(one: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _key(path: list[str]) -> dict[str, Any] | None:
-    """The schema of a key, by its path from the top or from an upstream's; None where there is none."""
+    """Return the schema of a key, by its path from the top or in an upstream; None if there is none."""
     for top in (_schema(), _resolved(_schema()["properties"]["upstreams"])):
         found: dict[str, Any] | None = top
         for name in path:

@@ -1,4 +1,4 @@
-"""Where the links of a page lead, and which files are named; and what of that is not there."""
+"""Finds the links of pages, and the files that they name, that lead nowhere."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PATHS = re.compile(
 
 
 def broken_links(page: Path) -> list[str]:
-    """The page's links to files and headings that are not there; those to other hosts are not followed."""
+    """Return the page's links to missing files and headings; links to other hosts are not checked."""
     broken = []
     for found in _LINKS.finditer(_FENCED.sub("", page.read_text(encoding="utf-8"))):
         target = found[1] or found[2] or found[3]
@@ -29,7 +29,7 @@ def broken_links(page: Path) -> list[str]:
 
 
 def missing_paths(file: Path) -> list[str]:
-    """The paths that a file names from the root, or from a folder above it, where nothing is; NAME stands for any."""
+    """Return the missing paths that a file names, from the root or a folder above it; NAME stands for any name."""
     return [
         found[0]
         for found in _PATHS.finditer(file.read_text(encoding="utf-8"))
@@ -39,9 +39,9 @@ def missing_paths(file: Path) -> list[str]:
 
 
 def missing_files(text: str) -> list[str]:
-    """The files and folders in backticks that are not where a reader looks for them.
+    """Return the files and folders in backticks that are not where a reader looks for them.
 
-    That is below the root, below nproxy/, or beside something that the same row or paragraph has named before.
+    That is below the root, below nproxy/, or beside something that the same row or paragraph names before.
     """
     return [name for part in re.split(r"\n(?=\||- |\n)", text) for name in _missing(part)]
 
@@ -52,7 +52,7 @@ def _missing(part: str) -> Iterator[str]:
         found = [place / name for place in reversed(places) if (place / name).exists()]
         if found:
             places += [found[0].parent.parent, found[0].parent, *found[:1]]
-        elif not name.startswith("/"):  # an endpoint
+        elif not name.startswith("/"):  # a name with a slash first is an endpoint
             yield name
 
 
@@ -63,7 +63,7 @@ def _leads(there: Path, anchor: str) -> bool:
 
 
 def _anchors(page: Path) -> set[str]:
-    """Headings as GitHub links to them, those of the same words counted."""
+    """Return the anchors of a page's headings as GitHub makes them; equal headings are numbered."""
     anchors: list[str] = []
     for heading in re.findall(r"(?m)^#+ (.+)$", _FENCED.sub("", page.read_text(encoding="utf-8"))):
         words = re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", heading)

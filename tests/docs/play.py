@@ -1,4 +1,4 @@
-"""A page played from top to bottom, in its scene."""
+"""Plays a page from top to bottom, in its scene."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ START = "nproxy serve --config nproxy.yaml\n"
 def play(
     page: str, folder: Path, engine: str | None = None, real: Mapping[str, str] = MappingProxyType({})
 ) -> list[str]:
-    """Run all blocks of a page; gives what each printed, and raises with the lines of those that do not work.
+    """Run all blocks of a page; return what each printed. Raises AssertionError with all blocks that fail.
 
-    real: what stands for words of the page beside the scene's; servers at an address among them are not scripted.
+    real: replacements for words of the page, besides the scene's; servers at these addresses are not scripted.
     """
     scene = SCENES.get(page, Scene())
     with scripted({address: kind for address, kind in scene.servers.items() if address not in real}) as addresses:

@@ -1,4 +1,4 @@
-"""One page's blocks, run in their order as somebody would who reads it from top to bottom."""
+"""Runs the blocks of a page in their order, as a reader would who types everything."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ from tests.docs.blocks import Block
 from tests.real.processes import END_SECONDS, ROOT, ended
 
 SECONDS = 240.0
-"""How long one block may take before its test fails; most take a fraction of a second, on a machine that is idle."""
+"""The time limit of a block; on an idle machine most blocks take a fraction of a second."""
 
 _REFERENCES = re.compile(r"\$\{\w+\}")
 _KEYS, _SECRET = ("ADMIN", "KEY", "VLLM_KEY", "FLEET_KEY", "CLOUD_KEY"), "secret-of-the-page-01"
 _PROGRAMS = "curl|docker|git|kill|kubectl|make|node|npm|nproxy|pipx?|python[.0-9]*|sh|uv"
 _TYPED = re.compile(rf"(?m)^\s*(\$ |([A-Z_]+=\S* |sudo )*({_PROGRAMS})( [^>\n]*)?$)")
 _SHOW_USAGE = ("docs/reference/cli.md",)
-"""Pages that show what commands look like; tests/cli runs their examples."""
+"""Pages that show the usage of commands; tests/cli runs their examples."""
 
 _DIAGRAMS = ("flowchart", "sequenceDiagram", "stateDiagram-v2", "gantt")
 
 
 class UnknownLanguage(Exception):
-    """Nobody has said what is to become of a block in this language."""
+    """The tests do not know how to check a block in this language."""
 
 
 class Reading:
-    """A folder, the addresses and words of the page changed to those that are here, and what its blocks have left.
+    """The state of a page's blocks: a folder, replacements for the page's addresses and words, and what blocks left.
 
-    words: what stands for what. engine: where the engine with the default model is served, for pages that begin with
-    it; `port`: where the gateway will listen that a block starts.
+    words: replacements. port: where a gateway will listen that a block starts. engine: the address of the engine with
+    the default model, for pages that begin with it; None for others.
     """
 
     def __init__(self, folder: Path, words: Mapping[str, str], port: int, engine: str | None) -> None:
@@ -58,7 +58,7 @@ class Reading:
         foreign.put(self._programs)
 
     def run(self, block: Block) -> str:
-        """Run a block by its language; gives what it prints, and raises what is wrong with it."""
+        """Run a block according to its language; return what it prints. Raises an error that says what is wrong."""
         match block.language:
             case "sh":
                 return self._shell(block.text)
@@ -70,25 +70,25 @@ class Reading:
                 json.loads(block.text)
             case "mermaid":
                 assert block.text.split()[0] in _DIAGRAMS, "no diagram that GitHub draws"
-            case "text":  # what is shown and not typed: what a command prints, a header, a formula
+            case "text":  # shown and not typed: a command's output, a header, a formula
                 assert block.page in _SHOW_USAGE or not _TYPED.search(block.text), "this is to be typed, so it is sh"
             case language:
                 raise UnknownLanguage(f"no language in which blocks are tested: {language!r}")
         return ""
 
     def close(self) -> None:
-        """End what blocks have started."""
+        """End the gateway that blocks have started."""
         if (serving := self.notes / "serving").exists():
             with contextlib.suppress(psutil.NoSuchProcess):
                 process = psutil.Process(int(serving.read_text()))
                 process.terminate()
                 deadline = time.monotonic() + END_SECONDS
-                while not ended(process):  # be it noticed by the system's first process or not
+                while not ended(process):  # whether or not init has reaped it
                     assert time.monotonic() < deadline, "the gateway of a page does not end"
                     time.sleep(0.02)
 
     def here(self, text: str) -> str:
-        """A text with the page's addresses changed to those that are here."""
+        """Return a text with the page's words and addresses replaced."""
         for word, here in {**self.words, "127.0.0.1:8000": self.gateway}.items():
             text = text.replace(word, here)
         return text
@@ -122,7 +122,7 @@ class Reading:
         return printed.getvalue()
 
     def _yaml(self, text: str) -> None:
-        """Settings, or a file of keys; what begins with a comment of its name is there for the next blocks."""
+        """Check settings or a key file; one that begins with a comment of its file name is written for later blocks."""
         named = re.match(r"# (\S+\.yaml)\n", text)
         if named and named[1] == "keys.yaml":
             file = self.folder / "keys-of-the-page.yaml"
@@ -130,7 +130,7 @@ class Reading:
             read_keys(file)
             return
         data: Any = yaml.safe_load(textwrap.dedent(text))
-        if text.startswith(" "):  # keys of an upstream
+        if text.startswith(" "):  # an upstream's keys
             data = {"upstreams": [{"name": "fleet", "replicas": ["http://10.0.0.1:8000/v1"], **data}]}
         secrets = dict.fromkeys(_REFERENCES.findall(text), _SECRET)
         from_message({"data": data, "folder": str(ROOT), "secrets": secrets})

@@ -1,4 +1,4 @@
-"""What stands where while a page's blocks are run: scripted servers at the page's addresses, files, a gateway."""
+"""The surroundings of a page's blocks: scripted servers at the page's addresses, files, a gateway."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.fakes.upstream import FakeUpstream
 
 @dataclass(frozen=True)
 class Kind:
-    """A scripted server: how it takes `n`, and the models that it lists."""
+    """A kind of scripted server: how it handles `n`, and the models that it lists."""
 
     models: tuple[str, ...]
     behaviour: Behaviour = field(default_factory=Behaviour)
@@ -29,17 +29,18 @@ TRANSFORMERS = Kind(("Qwen/Qwen3-8B",))
 
 @dataclass(frozen=True)
 class Scene:
-    """servers: by the address that the page has for them. words: what else the page names that is here by another name.
-
-    files: what the reader has already. config: the gateway runs from the start, with this file. engine: so does the
-    engine with the default model, where the page says that nproxy listens.
-    """
+    """The surroundings of one page."""
 
     servers: Mapping[str, Kind] = field(default_factory=dict)
+    """Scripted servers by their addresses on the page."""
     words: Mapping[str, str] = field(default_factory=dict)
+    """Replacements for other words of the page."""
     files: Mapping[str, str] = field(default_factory=dict)
+    """Files that the reader already has."""
     config: str = ""
+    """If set, the gateway runs from the start with this file."""
     engine: bool = False
+    """Whether the engine with the default model runs from the start, at the page's address of nproxy."""
 
 
 _FLEET = """\
@@ -75,12 +76,12 @@ SCENES: Mapping[str, Scene] = {
         config=_FLEET,
     ),
 }
-"""A page that is not here needs nothing but nproxy."""
+"""The scenes by page; a page without a scene needs only nproxy."""
 
 
 @contextmanager
 def scripted(kinds: Mapping[str, Kind]) -> Iterator[Mapping[str, str]]:
-    """Run scripted servers in a thread of their own; gives, for the page's addresses, where they are."""
+    """Run scripted servers in a thread of their own; gives their addresses by the page's addresses."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()

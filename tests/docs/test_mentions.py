@@ -1,4 +1,4 @@
-"""What pages and docstrings name in passing is there: commands, options, settings, files."""
+"""What pages and docstrings mention exists: commands, options, settings, files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of the metrics: nothing is left out of it, and nothing stands there or elsewhere that is no more."""
+"""The page of the metrics is complete, and neither it nor another page names a metric that no longer exists."""
 
 from __future__ import annotations
 

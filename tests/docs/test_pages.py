@@ -1,4 +1,4 @@
-"""Every block of the pages works: commands run, programs run, settings are good. Nothing is skipped."""
+"""Every block of the pages works: commands run, programs run, settings are valid. Nothing is skipped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.docs.scenes import SCENES
 
 NAMES = [name_of(page) for page in PAGES if blocks_of(page)]
 HERE = [name for name in NAMES if name not in SCENES or not SCENES[name].engine]
-"""Those that need the engine are played in tests/real, where it runs."""
+"""Pages without the engine; tests/real, where the engine runs, plays the others."""
 
 
 @pytest.mark.timeout(600)

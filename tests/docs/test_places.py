@@ -1,4 +1,4 @@
-"""Links, headings and files that pages, alerts and the code name are there."""
+"""Links, headings and files that pages, alerts and the code name exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asking an engine things, and reading what comes back."""
+"""Requests to an engine, and readers of its answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ QUESTION = [{"role": "user", "content": "Name a color."}]
 
 @dataclass
 class Folded:
-    """A stream put together: per index the text, the finish reasons, and all chunks as they came."""
+    """A stream put together: by index the text and the finish reasons; and all chunks in their order."""
 
     texts: dict[int, str] = field(default_factory=dict)
     reasons: dict[int, list[str]] = field(default_factory=dict)
@@ -25,12 +25,12 @@ class Folded:
 
 
 def chat(**fields: Any) -> dict[str, Any]:
-    """A small chat request."""
+    """Return a small chat request."""
     return {"model": MODEL, "messages": QUESTION, "max_tokens": 8, **fields}
 
 
 async def answer(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    """The JSON answer of a request that must succeed."""
+    """Return the JSON answer to a request that must succeed."""
     response = await client.post(path, json=body)
     assert response.status_code == 200, response.text
     parsed: dict[str, Any] = response.json()
@@ -38,24 +38,27 @@ async def answer(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> 
 
 
 async def ask(client: httpx.AsyncClient, **fields: Any) -> dict[str, Any]:
-    """The JSON answer to a small chat request."""
+    """Return the JSON answer to a small chat request."""
     return await answer(client, "/v1/chat/completions", chat(**fields))
 
 
 async def complete(client: httpx.AsyncClient, **fields: Any) -> dict[str, Any]:
-    """The JSON answer to a small legacy completion."""
+    """Return the JSON answer to a small legacy completion."""
     return await answer(client, "/v1/completions", {"model": MODEL, "prompt": "The sky is", "max_tokens": 8, **fields})
 
 
 def texts(answered: dict[str, Any]) -> list[str]:
-    """The choices' texts, whose indices must count from 0."""
+    """Return the texts of the choices, whose indices must count from 0."""
     choices = answered["choices"]
     assert [choice["index"] for choice in choices] == list(range(len(choices)))
     return [choice["message"]["content"] if "message" in choice else choice["text"] for choice in choices]
 
 
 def counts(usage: dict[str, Any]) -> tuple[int, int]:
-    """Tokens of prompt and answer; the total must be their sum, and of the prompt all but a token may be cached."""
+    """Return the tokens of prompt and answer; checks that the total is their sum and that not all is cached.
+
+    At least one token of the prompt is always computed.
+    """
     prompt, completion = usage["prompt_tokens"], usage["completion_tokens"]
     assert usage["total_tokens"] == prompt + completion
     assert 0 <= usage["prompt_tokens_details"]["cached_tokens"] < prompt
@@ -63,7 +66,7 @@ def counts(usage: dict[str, Any]) -> tuple[int, int]:
 
 
 async def stream(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> Folded:
-    """A stream that must succeed, put together."""
+    """Return a stream that must succeed, put together."""
     async with client.stream("POST", path, json={**body, "stream": True}) as response:
         assert response.status_code == 200, await response.aread()
         assert response.headers["content-type"].startswith("text/event-stream")
@@ -71,7 +74,7 @@ async def stream(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> 
 
 
 async def streamed(client: httpx.AsyncClient, **fields: Any) -> Folded:
-    """The stream of a small chat request, put together."""
+    """Return the stream of a small chat request, put together."""
     return await stream(client, "/v1/chat/completions", chat(**fields))
 
 
@@ -79,7 +82,7 @@ def folded(lines: list[str]) -> Folded:
     """Put the lines of a stream together; nothing may follow `[DONE]`."""
     whole = Folded()
     for line in lines:
-        if not line or line.startswith(":"):  # the blank line behind an event, and a sign of life on a slow machine
+        if not line or line.startswith(":"):  # the blank line after an event, or a ping on a slow machine
             continue
         assert not whole.done, line
         data = line.removeprefix("data: ")
@@ -97,7 +100,7 @@ def folded(lines: list[str]) -> Folded:
 
 
 async def refused(client: httpx.AsyncClient, path: str, body: Any) -> tuple[int, dict[str, Any]]:
-    """Status and error of a request that must fail in the envelope."""
+    """Return status and error of a request that must fail with an error envelope."""
     response = await client.post(path, **({"content": body} if isinstance(body, bytes) else {"json": body}))
     error = response.json()["error"]
     assert set(error) == {"message", "type", "param", "code"}
@@ -106,7 +109,7 @@ async def refused(client: httpx.AsyncClient, path: str, body: Any) -> tuple[int,
 
 
 async def raw(port: int, request: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A plain connection with these bytes sent."""
+    """Open a connection and send these bytes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(request)
     await writer.drain()
@@ -114,13 +117,13 @@ async def raw(port: int, request: bytes) -> tuple[asyncio.StreamReader, asyncio.
 
 
 def post(path: str, body: dict[str, Any]) -> bytes:
-    """A request's bytes."""
+    """Return the bytes of a request."""
     content = json.dumps(body).encode()
     return f"POST {path} HTTP/1.1\r\nhost: engine\r\ncontent-length: {len(content)}\r\n\r\n".encode() + content
 
 
 async def http_chunks(reader: asyncio.StreamReader) -> list[bytes]:
-    """The chunks of a chunked answer, each as it was written; the head is read and left out."""
+    """Read a chunked answer and return its chunks, as they were written; the head is checked and dropped."""
     head = await reader.readuntil(b"\r\n\r\n")
     assert b"transfer-encoding: chunked" in head.lower(), head
     chunks = []

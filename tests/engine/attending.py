@@ -1,4 +1,4 @@
-"""What tests of the CPU's attention share: a cache and queries in one place, and layers of all kinds."""
+"""What tests of the CPU's attention share: a cache with queries, and layers with special settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def spec_of(heads: int, kv_heads: int, window: int | None = None, softcap: float
 
 
 class Case:
-    """A cache full of numbers and queries for some rows, in one dtype."""
+    """A cache filled with random numbers, and random queries, keys and values for some rows, in one dtype."""
 
     def __init__(
         self,
@@ -39,17 +39,17 @@ class Case:
         self.kv = torch.randn(rows, 2 * spec.kv_heads, spec.head_dim).to(dtype)
 
     def run(self, batch: Batch, layer: int = 1, sinks: torch.Tensor | None = None) -> torch.Tensor:
-        """[T, Q, D]"""
+        """Return the output, [T, Q, D]."""
         plan = self.attention.plan(batch)
         return self.attention.run(plan, layer, self.q, self.kv, sinks).view(self.q.shape)
 
     def halves(self, layer: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of a layer in float64, as the last run left them."""
+        """Return a layer's keys and values in float64, as the last run left them."""
         data = self.cache.pools[0][layer].double()
         return data[: self.spec.kv_heads], data[self.spec.kv_heads :]
 
     def assert_alone(self, rows: list[Row], out: torch.Tensor, sinks: torch.Tensor | None) -> None:
-        """Each row's output is that of a chunk of one token over its past, by the reference in float64."""
+        """Assert that each row's output is that of a one-token chunk over its past, by the reference in float64."""
         spec = self.spec
         for i, row in enumerate(rows):
             slots = reference.span_slots(row.blocks, 0, row.position + 1, BLOCK)
@@ -67,7 +67,7 @@ class Case:
             torch.testing.assert_close(out[i].double(), expected[0], rtol=1e-5, atol=1e-5)
 
     def whole(self, rows: list[Row]) -> torch.Tensor:
-        """Attention of each row over all its past in one piece, [R, Q, D] float64."""
+        """Return the attention of each row over its whole past in one piece, [R, Q, D] in float64."""
         keys, values = self.halves()
         items = [Item((i,), row.blocks, 0, row.position + 1, i) for i, row in enumerate(rows)]
         scale = self.spec.scale

@@ -1,7 +1,7 @@
-"""The engine without its server on a machine with torch, Triton, transformers and NumPy, and with what these bring.
+"""The engine without its server on a machine that has only torch, Triton, transformers, NumPy and their dependencies.
 
-Run as a process of its own: hides every other installed package, imports all modules of the engine but those of its
-server, then writes a tiny model of random numbers and steps a core with it to the end. Prints what came of it as JSON.
+Run as a process of its own: it hides every other installed package, imports all modules of the engine except its
+server's, then writes a tiny model of random numbers and steps a core with it to the end. It prints the result as JSON.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from pathlib import Path
 from types import ModuleType
 
 ROOTS = ("torch", "triton", "transformers", "numpy")
-SERVER = ("__main__", "channel", "library", "options", "server", "text")  # of the engine, what serves: needs more
-COMMANDS = {"typer"}  # what only their command lines need, and all that it brings in turn
-FORMATS = ("engine.models.gguf_file", "engine.models.gguf_blocks")  # imported with the first file of its kind
+SERVER = ("__main__", "channel", "library", "options", "server", "text")  # the serving parts, which need more packages
+COMMANDS = {"typer"}  # needed only by command-line programs, with all its own dependencies
+FORMATS = ("engine.models.gguf_file", "engine.models.gguf_blocks")  # imported with the first file of its format
 
 
 class _Hidden(PathFinder):
-    """Finds modules as Python does, but none of these: to all who ask they are not installed."""
+    """Finds modules as Python does, except these names, which it reports as not installed."""
 
     names: frozenset[str] = frozenset()
 
@@ -33,12 +33,12 @@ class _Hidden(PathFinder):
     def find_spec(
         cls, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """As PathFinder's."""
+        """As PathFinder.find_spec; None for hidden names."""
         return None if fullname.partition(".")[0] in cls.names else super().find_spec(fullname, path, target)
 
 
 def _brought(roots: Sequence[str]) -> set[str]:
-    """The distributions that these need, and they themselves, by normalized names."""
+    """Return the normalized names of these distributions and of all that they depend on."""
     found: set[str] = set()
     pending = list(roots)
     while pending:
@@ -55,8 +55,8 @@ def _brought(roots: Sequence[str]) -> set[str]:
 
 
 def hide_others() -> frozenset[str]:
-    """Let nothing be found but the four, what they bring, and this repository; gives the names that are hidden."""
-    kept = _brought(ROOTS) | {"nproxy"}  # the repository's own distribution, which holds the engine
+    """Hide everything but the four packages, their dependencies and this repository; return the hidden names."""
+    kept = _brought(ROOTS) | {"nproxy"}  # the repository's own distribution, which contains the engine
     owners = packages_distributions()
     normal = {name: {re.sub(r"[-_.]+", "-", owner).lower() for owner in mine} for name, mine in owners.items()}
     _Hidden.names = frozenset(name for name, mine in normal.items() if not mine & kept) | {"nproxy"}
@@ -65,7 +65,7 @@ def hide_others() -> frozenset[str]:
 
 
 def modules() -> list[str]:
-    """The engine's modules that have to be there without a server."""
+    """Return the engine's modules that must be importable without the server's packages."""
     import engine
 
     walked = [module.name for module in pkgutil.walk_packages(engine.__path__, "engine.") if not _serves(module.name)]
@@ -77,7 +77,7 @@ def _serves(name: str) -> bool:
 
 
 def step_a_core(folder: Path) -> dict[str, list[int]]:
-    """Two choices of a tiny random model's, through the core: their tokens."""
+    """Draw two choices from a tiny random model through the core, and return their tokens."""
     import torch
     from safetensors.torch import save_file
 
@@ -124,7 +124,7 @@ def step_a_core(folder: Path) -> dict[str, list[int]]:
 
 
 def main() -> None:
-    """Hide, import, step, tell."""
+    """Hide packages, import all modules, step a core, and print the result."""
     hidden = hide_others()
     names = modules()
     for name in names:

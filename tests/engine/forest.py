@@ -1,4 +1,4 @@
-"""Random fork trees for tests of decode attention: rows whose block tables share what their sequences forked from."""
+"""Random fork trees for tests of decode attention: rows whose block tables share the blocks from before their forks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DRAW = Draw(0, 0, 0, Sampling(temperature=0.0))
 
 @dataclass
 class Forest:
-    """Decoding rows, and how many blocks they hold together."""
+    """Decoding rows, and the number of blocks that they use together."""
 
     rows: list[Row]
     blocks: int
@@ -23,10 +23,10 @@ class Forest:
 def forest_of(
     chance: random.Random, groups: int, depth: int, *, longest: int = 40, siblings: int = 5, cuts: bool = False
 ) -> Forest:
-    """Random trees: each group a root of any length, forked `depth` times, full blocks shared, the rest copied.
+    """Return random trees: each group has a root of random length, forked `depth` times; full blocks are shared.
 
-    longest, siblings: below these are what a level adds to its rows, in tokens, and how many it forks into. cuts: as
-    deterministic mode has it, a row's cut is where the last fork was.
+    The rest of a forked block is copied. longest, siblings: exclusive upper bounds of the tokens that a level adds, and
+    of its forks. cuts: set each row's cut at the last fork, as deterministic mode does.
     """
     used = 0
 
@@ -50,6 +50,6 @@ def forest_of(
         grow((), depth)
     chance.shuffle(rows)
     names = list(range(used))
-    chance.shuffle(names)  # tables are not consecutive in memory
+    chance.shuffle(names)  # tables must not be consecutive in memory
     rows = [replace(row, blocks=tuple(names[block] for block in row.blocks)) for row in rows]
     return Forest(rows, used)

@@ -1,4 +1,4 @@
-"""An engine over the runner without a model, stepped by hand and checked at every step."""
+"""An engine with a runner without a model, stepped by hand and checked after every step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_MODEL_LEN = 200
 ADAPTERS = ("a", "b", "pirate")
 
 LATE: Callable[[int], bool] = lambda _: False  # noqa: E731
-"""For engine_of: steps overlap, and none runs before its result is asked for."""
+"""For engine_of: steps overlap, and none runs before its result is requested."""
 
 
 def engine_of(
@@ -32,9 +32,10 @@ def engine_of(
     cache: bool = False,
     early: Callable[[int], bool] | None = None,
 ) -> Core:
-    """An engine with a pool of its own; without the prefix cache, unless it is asked for.
+    """Return an engine with a pool of its own, by default without the prefix cache.
 
-    early: its steps overlap, and these run early (LateRunner); everything is checked then at every call of the runner.
+    early: if given, steps overlap, and those for which it is True run early (LateRunner); then everything is checked at
+    every call of the runner.
     """
     config = EngineConfig(
         "none",
@@ -56,18 +57,18 @@ def engine_of(
 
 
 def add(group: int, prompt: int, n: int, new: int, *, seed: int = 0, stops: frozenset[int] = frozenset()) -> Add:
-    """A group with a prompt like no other group's."""
+    """Return a group with a prompt of its own."""
     tokens = tuple((group * 31 + position * 7) % 1000 for position in range(prompt))
     return Add.alike(group, tokens, n, seed, new, Sampling(), stops)
 
 
 def follow(group: int, prompt: tuple[int, ...], n: int = 1, new: int = 4, *, salt: str = "") -> Add:
-    """A group with this prompt."""
+    """Return a group with this prompt."""
     return replace(Add.alike(group, prompt, n, 0, new, Sampling(), frozenset()), salt=salt)
 
 
 def check(engine: Core) -> None:
-    """The pool's counts, the queues' order and the states agree with each other."""
+    """Assert that the pool's counts, the queues' order and the states are consistent."""
     scheduler = engine.scheduler
     running, waiting = scheduler.running, scheduler.queue.waiting
     queued = running + waiting
@@ -81,14 +82,14 @@ def check(engine: Core) -> None:
     under_way = Counter(draw.sequence for flight in scheduler._flights for draw in flight.batch.draws)
     assert all(one.ahead == under_way[one.id] for one in queued)
     assert len(scheduler._flights) <= 2
-    before: dict[int, int] = {}  # the block before each block: the same in every table
+    before: dict[int, int] = {}  # the block before each block, which must be the same in every table
     for one in running:
         for left, right in zip((-1, *one.blocks), one.blocks, strict=False):
             assert before.setdefault(right, left) == left, "a block stands behind two different pasts"
 
 
 class Answers:
-    """All steps' outcomes of an engine, gathered by (group, choice)."""
+    """The results of all steps of an engine, collected by (group, choice)."""
 
     def __init__(self, engine: Core) -> None:
         self.engine = engine
@@ -101,7 +102,7 @@ class Answers:
         self.steps: list[StepDone] = []
 
     def step(self) -> StepDone:
-        """One step, taken in and checked."""
+        """Make one step, check it, and collect its results."""
         done = self.engine.step()
         check(self.engine)
         for one in done.started:
@@ -131,7 +132,7 @@ class Answers:
         return self
 
     def step_of(self, group: int, choice: int = 0) -> int:
-        """The step in which a choice got its first token."""
+        """Return the number of the step in which a choice got its first token."""
         return next(
             number
             for number, done in enumerate(self.steps)
@@ -147,7 +148,7 @@ def run(engine: Core, *adds: Add | Embed) -> Answers:
 
 
 def assert_right(answers: Answers, one: Add, new: int | None = None) -> None:
-    """Every choice of a group has ended, where it had to, with the tokens of an engine without blocks."""
+    """Assert that each choice of a group has ended correctly, with the tokens of an engine without blocks."""
     for choice, asked in enumerate(one.choices):
         tokens = answers.tokens[one.group, choice]
         assert_tokens(answers, one, choice)
@@ -158,7 +159,7 @@ def assert_right(answers: Answers, one: Add, new: int | None = None) -> None:
 
 
 def assert_tokens(answers: Answers, one: Add, choice: int) -> None:
-    """What a choice has got so far, finished or not, is what it must get, and so is what was told of its prompt."""
+    """Assert that a choice's tokens so far, and the log probabilities of these and of its prompt, are as expected."""
     asked, tokens = one.choices[choice], answers.tokens[one.group, choice]
     least = asked.sampling.min_tokens
     assert tokens == expected(
@@ -179,7 +180,7 @@ def assert_tokens(answers: Answers, one: Add, choice: int) -> None:
 
 
 def vector_of(one: Embed) -> tuple[float, ...]:
-    """The answer that an Embed must get."""
+    """Return the vector that an Embed must get."""
     slots = slots_of(one.prompt, one.adapter)
     if one.pooling == "last":
         return hidden(slots[-1:])

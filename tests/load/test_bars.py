@@ -1,4 +1,4 @@
-"""The load bars in their short forms: what must hold on any machine; what is a matter of speed is not asked."""
+"""The load bars in their short forms: what must hold on any machine; speed is not checked."""
 
 from __future__ import annotations
 

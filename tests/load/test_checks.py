@@ -1,4 +1,4 @@
-"""What the load client takes for right and for wrong: a bar is worth what its checks are."""
+"""What the load client accepts as right and rejects as wrong: a bar is only as good as its checks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def choice(index: int, said: str | None = None, finish: str | None = None) -> by
 
 
 def right() -> list[bytes]:
-    """The events of a right answer to ASK."""
+    """Return the events of a right answer to ASK."""
     said = [choice(index, token(3 + index, number)) for number in range(2) for index in range(2)]
     ends = [choice(index, finish="length") for index in range(2)]
     return [*said, *ends, event({"choices": [], "usage": usage(4)}), b"data: [DONE]\n\n"]
@@ -44,7 +44,7 @@ def usage(completion: int) -> dict[str, int]:
 
 @asynccontextmanager
 async def answering(sent: bytes, *, end: bytes = b"0\r\n\r\n", piece: int | None = None) -> AsyncIterator[Client]:
-    """A client of a server that answers every request with a stream of these bytes."""
+    """Give a client of a server that answers every request with a stream of these bytes."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")

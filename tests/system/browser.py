@@ -1,4 +1,4 @@
-"""Debian's Chromium, driven by Playwright: both below .venvs, where tests/system/install.sh puts them."""
+"""Debian's Chromium, driven by Playwright: both are below .venvs, where tests/system/install.sh puts them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ SCREENSHOTS = ROOT / "build" / "screenshots"
 
 @contextmanager
 def chromium() -> Iterator[Any]:
-    """A running browser, as Playwright's `Browser`; without a sandbox where root runs it, which it refuses else."""
-    sys.path.append(str(installed("playwright")))  # behind what is installed for nproxy
+    """Give a running browser, as Playwright's `Browser`; as root without a sandbox, which it would refuse to use."""
+    sys.path.append(str(installed("playwright")))  # after nproxy's own packages
     sync_playwright = importlib.import_module("playwright.sync_api").sync_playwright
     libraries = [*FOLDER.glob("usr/lib/*-linux-*"), *FOLDER.glob("usr/lib/*-linux-*/pulseaudio")]
     environment = {
@@ -30,7 +30,7 @@ def chromium() -> Iterator[Any]:
         "LD_LIBRARY_PATH": ":".join(map(str, libraries)),
         "NO_PROXY": "*",
     }
-    if (fonts := FOLDER / "etc" / "fonts").is_dir():  # this system has none of its own
+    if (fonts := FOLDER / "etc" / "fonts").is_dir():  # this system has no fonts of its own
         environment |= {"FONTCONFIG_PATH": str(fonts), "XDG_DATA_HOME": str(FOLDER / "usr" / "share")}
     args = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as playwright:
@@ -42,7 +42,7 @@ def chromium() -> Iterator[Any]:
 
 
 def picture(page: Any, name: str, **options: Any) -> Path:
-    """Keep what the page looks like now, for people to look at."""
+    """Save a screenshot of the page, to be looked at; returns its path."""
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     path = SCREENSHOTS / f"{name}.png"
     page.screenshot(path=str(path), **options)

@@ -1,4 +1,4 @@
-"""The product among other people's programs, which `make test-system` installs first, beside nproxy's environment."""
+"""nproxy with other projects' programs, which `make test-system` installs first, beside nproxy's environment."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
 #!/bin/sh
-# A package of Debian's, unpacked into .venvs/PACKAGE and not set up, so that no service starts and no root is needed.
+# Unpacks a Debian package into .venvs/PACKAGE without setting it up, so that no service starts and root is not needed.
 #
 #   debian.sh PACKAGE FILE [libraries | lacking]
 #
-# FILE is what the package is wanted for: where it is there, nothing is done. `libraries` brings those libraries too that the
-# package depends on and this system lacks, `lacking` all that it depends on and this system lacks.
+# FILE is the file that is needed from the package: if it is there, nothing is done. `libraries` also unpacks those
+# libraries that the package depends on and this system lacks, `lacking` everything that it depends on and this system
+# lacks.
 set -eu
 
 tools=$(cd "$(dirname "$0")/../.." && pwd)/.venvs

@@ -1,4 +1,4 @@
-"""Two real servers of one model behind nproxy, which can be killed and stopped, and a client that forgives nothing."""
+"""Two real servers of one model behind nproxy, which can be killed and stopped, and a strict client."""
 
 from __future__ import annotations
 
@@ -21,28 +21,29 @@ LOOKS = {"interval": 0.2, "timeout": 2, "down_after": 2, "up_after": 1, "path": 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of server. upstream: what nproxy is told of it. fields: of every request. streaming: how many choices of
-    eight stream at the same time at least, before one of them has ended.
-    """
+    """A kind of server."""
 
     start: Callable[[Path], AbstractContextManager[Server]]
     upstream: dict[str, Any]
+    """Settings of its upstream."""
     fields: dict[str, Any]
+    """Fields of every request."""
     streaming: int
+    """The least number of eight choices that stream at the same time before one of them ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """A gateway and the two servers behind it; requests are legacy completions, streamed."""
+    """A gateway and the two servers behind it; requests are streamed legacy completions."""
 
     kind: Kind
-    servers: dict[str, Server]  # by the label of the replica
+    servers: dict[str, Server]  # by the replica's label
     gateway: Server
 
     @classmethod
     @contextmanager
     def started(cls, kind: Kind, folder: Path, **upstream: Any) -> Iterator[Self]:
-        """Both servers and the gateway, whose logs go into a folder. upstream: further settings."""
+        """Start both servers and the gateway, with their logs in a folder. upstream: further settings."""
         with ExitStack() as stack:
             pair = [stack.enter_context(kind.start(folder / f"server-{number}.log")) for number in (1, 2)]
             servers = {server.v1: server for server in pair}
@@ -52,7 +53,7 @@ class Fleet:
             yield cls(kind, servers, stack.enter_context(gateway))
 
     async def stream(self, n: int, **fields: Any) -> AsyncIterator[Reading]:
-        """Ask for n choices; gives what was read so far, after each event. It must be whole at the end."""
+        """Ask for n choices and yield what was read so far after each event; the answer must be complete at the end."""
         asked = {"stream": True, "stream_options": {"include_usage": True}, **self.kind.fields, "n": n, **fields}
         async with (
             httpx.AsyncClient(timeout=None, trust_env=False) as client,
@@ -73,26 +74,26 @@ class Fleet:
         return [reading async for reading in self.stream(n, **fields)][-1]
 
     def midway(self, reading: Reading) -> bool:
-        """Whether so many choices of eight are in mid-stream that each server at work has some of them."""
+        """Whether at least `streaming` choices are in mid-stream, so that each working server has some of them."""
         midway = [voice for voice in reading.voices if voice.finish is None and len(voice.choices) > 2]
         return len(midway) >= self.kind.streaming
 
     def replicas(self) -> dict[str, dict[str, Any]]:
-        """What the gateway says of each."""
+        """Return the gateway's status of each replica, by label."""
         status = httpx.get(f"{self.gateway.url}/status", timeout=30, trust_env=False).raise_for_status().json()
         return {replica["replica"]: replica for replica in status["upstreams"][0]["replicas"]}
 
     def at_work(self) -> str | None:
-        """The label of a replica that has calls."""
+        """Return the label of a replica that has calls; None if there is none."""
         return next((label for label, replica in self.replicas().items() if replica["legs"]), None)
 
     def resumed(self, how: str) -> float:
-        """How many legs went on."""
+        """Return how many legs were resumed successfully."""
         return metric(self.gateway.url, "nproxy_resumes_total", upstream=NAME, how=how, outcome="ok")
 
     @contextmanager
     def stopped(self, label: str) -> Iterator[None]:
-        """Stop all processes of a server, and let them go on afterwards."""
+        """Stop all processes of a server, and continue them afterwards."""
         processes = self.servers[label].family()
         try:
             for process in processes:

@@ -1,7 +1,7 @@
 """Write a GGUF of the Llama family as a Hugging Face folder: `python hf_folder.py MODEL.gguf FOLDER`.
 
-`transformers serve` loads folders with a config that names an architecture; a config read from a GGUF names none.
-A model loaded from a GGUF does not save itself either, so its weights go through a fresh model. They are kept in bf16.
+`transformers serve` loads folders whose config names an architecture, and a config read from a GGUF names none. A model
+loaded from a GGUF cannot save itself, so its weights are copied into a fresh model. They are stored in bf16.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 
 
 def convert(gguf: Path, folder: Path) -> None:
-    """Fill `folder` with safetensors, configs and the tokenizer of `gguf`; it appears whole or not at all."""
+    """Fill `folder` with the safetensors, configs and tokenizer of `gguf`; the folder appears only when complete."""
     loaded = LlamaForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
     config = loaded.config
     del config.quantization_config

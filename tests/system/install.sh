@@ -1,9 +1,9 @@
 #!/bin/sh
-# Installs what the tests under tests/system need, all of it below the repository: Python's clients and `transformers serve`,
-# each in a folder of its own, Node.js and npm as a wheel, the npm packages of tests/system/node/package-lock.json, and
-# Debian's prometheus, slowhttptest, systemd and chromium packages, unpacked and not set up, so that no service starts and no
-# root is needed; and a C compiler as a wheel where there is none.
-# What is already there is left alone.
+# Installs what the tests in tests/system need, all of it inside the repository: Python's clients and `transformers
+# serve`, each in a folder of its own; Node.js and npm as a wheel; the npm packages of
+# tests/system/node/package-lock.json; Debian's prometheus, slowhttptest, systemd and chromium packages, unpacked but not
+# set up, so that no service starts and root is not needed; and a C compiler as a wheel if there is none.
+# What is already installed is left alone.
 #
 # PYTHON is the interpreter that runs the tests; its pip is used.
 set -eu

@@ -1,10 +1,10 @@
-"""Four gateways under a real Prometheus, and a load that leaves nothing at zero: every way to answer, and every fault.
+"""Four gateways under a real Prometheus, and a load with every kind of answer and fault, so that no metric stays 0.
 
-main     two workers and the built-in engine; upstreams that fan out, break off, fail, refuse nproxy's key, are gone,
-         and one that steps in; keys, of which one has a rate
-narrow   lets four choices in and four wait; its collector of traces is gone
-short    holds more memory than it may
-secure   speaks TLS, by a certificate that ends within the hour
+main     two workers and the built-in engine; upstreams that fan out, break off, fail, refuse nproxy's key or are not
+         there, and one that is a fallback; keys, one of which has a rate limit
+narrow   admits four choices and queues four; its trace collector is not there
+short    uses more memory than its limit
+secure   serves TLS, with a certificate that expires within the hour
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ STEADY = "The lighthouse stands where the river meets the sea, and its keeper co
 
 @dataclass(frozen=True, slots=True)
 class Monitored:
-    """The gateways, by their names, and where each tells its metrics."""
+    """The gateways by name, and the addresses of their metrics."""
 
     gateways: dict[str, Server]
     targets: dict[str, str]
@@ -48,7 +48,7 @@ class Monitored:
     @classmethod
     @asynccontextmanager
     async def started(cls, folder: Path) -> AsyncIterator[Self]:
-        """All of them, with scripted upstreams in this process and the default model behind."""
+        """Start all gateways, with scripted upstreams in this process and the default model in the engine."""
         async with AsyncExitStack() as stack:
             behaviours = {
                 "first": Behaviour(pause=0.002),
@@ -91,7 +91,7 @@ class Monitored:
             yield cls(gateways, targets, folder / "main.yaml", fakes["second"])
 
     async def load(self) -> None:
-        """A round of requests: whole and broken, wide and refused."""
+        """Send one round of requests: complete ones, broken ones, wide ones and refused ones."""
         main, narrow, short = (
             plain_client(self.gateways[name].url, timeout=120, limits=httpx.Limits())
             for name in ("main", "narrow", "short")
@@ -115,11 +115,11 @@ class Monitored:
             await asyncio.gather(*rounds)
 
     def break_settings(self) -> None:
-        """Give the main gateway a file that it refuses."""
+        """Write a settings file that the main gateway refuses."""
         self.settings.write_text("upstreams: nonsense\n")
 
     async def kill_a_worker_and_the_engine(self) -> None:
-        """End one process of each kind, as the system does that is out of memory."""
+        """Kill one worker and one process of the engine, as the system does when memory runs out."""
         async with plain_client(f"http://{self.targets['main']}", timeout=60) as admin:
             workers = (await admin.get("/status")).json()["workers"]
         psutil.Process(workers[0]["pid"]).kill()
@@ -161,7 +161,7 @@ def _main(folder: Path, urls: dict[str, str], admin: int) -> dict[str, Any]:
 
 @contextmanager
 def _secure(folder: Path, url: str) -> Iterator[Server]:
-    """A gateway with TLS; the server that is given is its admin port, which has none."""
+    """Start a gateway with TLS; the returned server is its admin port, which has no TLS."""
     port, admin = free_port(), free_port()
     ends = datetime.now(UTC) + timedelta(minutes=50)
     tls = put(folder, trustme.CA().issue_cert("127.0.0.1", not_after=ends))
@@ -187,7 +187,7 @@ async def _ask(
     max_tokens: int = 16,
     stream: bool = True,
 ) -> None:
-    """So many requests at once; whatever is answered will do."""
+    """Send `times` requests at once, and ignore the answers."""
     asked = {
         "model": model,
         "messages": [{"role": "user", "content": prompt}],

@@ -1,4 +1,4 @@
-"""Pinned packages in a folder of their own, for programs that must not share nproxy's environment.
+"""Pinned packages in a folder of their own, for programs that must not use nproxy's environment.
 
 `python -m tests.system.packages NAME...` installs them ahead of a test run, as tests/system/install.sh does.
 """
@@ -16,16 +16,16 @@ from tests.real.processes import ROOT
 
 
 def installed(name: str) -> Path:
-    """Bring what requirements/NAME.txt lists into .venvs/NAME, once per state of the list; returns that folder.
+    """Install what requirements/NAME.txt lists into .venvs/NAME, once per state of the list; returns that folder.
 
-    It goes into PYTHONPATH, before the environment that runs this, where all else is that the packages need.
+    The folder goes into PYTHONPATH, before the running environment, which has everything else that the packages need.
     """
     requirements = ROOT / "requirements" / f"{name}.txt"
     folder = ROOT / ".venvs" / name
     stamp = folder / "requirements.sha256"
     digest = hashlib.sha256(requirements.read_bytes()).hexdigest()
     folder.parent.mkdir(exist_ok=True)
-    with FileLock(folder.with_suffix(".lock")):  # several test processes may want it at once
+    with FileLock(folder.with_suffix(".lock")):  # several test processes may need it at once
         if not stamp.exists() or stamp.read_text() != digest:
             pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--upgrade", "--target", str(folder)]
             subprocess.run([*pip, "-r", str(requirements)], check=True)

@@ -1,4 +1,4 @@
-"""The Vercel AI SDK against both roads. It asks for one choice, always."""
+"""The Vercel AI SDK against both roads. It always asks for one choice."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.model
 
 @pytest.fixture
 def plain(road: Server) -> ChatCompletion:
-    """The same request by the official Python client."""
+    """Send the same request with the official Python client."""
     question = [{"role": "user", "content": "Write one sentence about the sea."}]
     with OpenAI(base_url=road.v1, api_key="unused", max_retries=0) as client:
         asked: dict[str, Any] = {"seed": 21, "temperature": 0.9, "max_tokens": 16}

@@ -1,4 +1,4 @@
-"""bench/gateway: what its client takes for right and wrong, what its upstream says, the harness with nproxy alone."""
+"""bench/gateway: what its client accepts and rejects, what its upstream sends, and the harness with nproxy alone."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def sized(head: bytes, body: bytes) -> bytes:
 
 
 async def told(answer: bytes, case: Case = TWO, *, piece: int = 1 << 20, close: bool = False) -> Told:
-    """What the client tells of this answer, sent in pieces of so many bytes."""
+    """Return what the client reports of this answer, sent in pieces of `piece` bytes."""
     writers = []
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -197,7 +197,7 @@ def test_the_upstream_takes_a_chunked_body_and_questions_behind_each_other() -> 
 
 
 def test_more_than_a_reader_takes_at_once_comes_whole() -> None:
-    """Both windows fill: the upstream waits until there is room."""
+    """Send and receive windows fill, and the upstream waits for room."""
     with upstream() as (port, _), httpx.Client(trust_env=False) as client:
         question = {"messages": "chunks=100000", "stream": True}
         with client.stream("POST", f"http://127.0.0.1:{port}/v1/chat/completions", json=question) as answer:

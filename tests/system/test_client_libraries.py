@@ -1,6 +1,6 @@
 """LangChain's ChatOpenAI and LiteLLM as clients of both roads: libraries that rebuild choices on top of a client.
 
-Each runs in a process of its own, which ends when it reaches for anything but loopback.
+Each runs in a process of its own, which ends if it connects to anything but loopback.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.model, pytest.mark.timeout(330)]
 
 PROGRAMS = Path(__file__).with_name("clients")
 QUIET = {"LANGSMITH_TRACING": "false", "LITELLM_LOCAL_MODEL_COST_MAP": "True", "NO_PROXY": "127.0.0.1"}
-"""No traces sent, and no map of prices fetched."""
+"""Send no traces, and fetch no price map."""
 
 N = 3
 ASKED: dict[str, Any] = {"model": MODEL, "seed": 21, "max_tokens": 40, "temperature": 0.9, "stop": ["."]}
@@ -36,13 +36,13 @@ Told: TypeAlias = Callable[[str, Server], Any]
 
 
 def lonely() -> dict[str, str]:
-    """An environment with the libraries in it, in which Python reaches loopback only."""
+    """Return an environment with the libraries, in which Python can reach only loopback."""
     return {**os.environ, **QUIET, "PYTHONPATH": os.pathsep.join([str(PROGRAMS), str(installed("clients"))])}
 
 
 @pytest.fixture(scope="module")
 def told() -> Told:
-    """What one of the programs prints about a server, run once for each."""
+    """Return what one of the programs prints for a server; it runs once per program and server."""
     environment = lonely()
     seen: dict[tuple[str, str], Any] = {}
 
@@ -58,7 +58,7 @@ def told() -> Told:
 
 
 def plain(server: Server, n: int, content: str = SEA) -> ChatCompletion:
-    """The same request by the official client, which the libraries' answers are held against."""
+    """Send the same request with the official client, for comparison."""
     with OpenAI(base_url=server.v1, api_key="unused", max_retries=0, timeout=60.0) as client:
         return client.chat.completions.create(**ASKED, messages=[{"role": "user", "content": content}], n=n)
 
@@ -123,9 +123,9 @@ def test_litellm_streams(told: Told, road: Server) -> None:
 
 @pytest.mark.parametrize("form", ["stream of n", "async stream of n"])
 def test_litellm_streams_n_choices(told: Told, road: Server, form: str) -> None:
-    """It ends its stream at the second empty delta after the first finish_reason: longer choices lose their ends.
+    """LiteLLM ends its stream at the second empty delta after the first finish_reason: longer choices lose their ends.
 
-    LiteLLM 1.83 does so with every server that ends choices as OpenAI does; 1.109 no longer does. What it passes on
+    LiteLLM 1.83 does this with every server that ends choices as OpenAI does; 1.109 no longer does. What it passes on
     must belong to the choice that it names.
     """
     parts, expected = told("litellm_chat.py", road)[form], plain(road, N)

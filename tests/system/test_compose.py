@@ -1,4 +1,4 @@
-"""The compose file against the schema of compose files, and its files against each other: nothing is started."""
+"""Checks the compose file against the schema, and its files against each other; nothing is started."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMPOSE: dict[str, Any] = yaml.safe_load((GRAFANA / "compose.yaml").read_text())
 
 
 def mounts() -> list[tuple[str, str]]:
-    """What of this folder is mounted, and where."""
+    """Return the mounted paths of this folder, and their mount points."""
     volumes = [volume.split(":") for service in COMPOSE["services"].values() for volume in service["volumes"]]
     return [(volume[0], volume[1]) for volume in volumes if volume[0].startswith(".")]
 

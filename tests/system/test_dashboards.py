@@ -1,4 +1,4 @@
-"""Every expression of every panel, variable, rule and alert gives data, from a real Prometheus and real gateways."""
+"""Every expression of every panel, variable, rule and alert returns data, from real gateways and a real Prometheus."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ QUIET = {
     "NproxyPreemptions": "one in ten seconds for ten minutes",
     "NproxyQueueSlow": "a wait of five seconds would take five seconds",
 }
-"""Alerts that no fault is made for here, and why. promtool's tests fire them, and their expressions give data here."""
+"""Alerts without a fault here, and why. promtool's tests make them fire, and their expressions return data here."""
 
 
 EMPTY = {"NproxyAbsent": "it gives something where there is nothing"}
-"""Alerts whose expressions give nothing while all is well, and why."""
+"""Alerts whose expressions return nothing while all is well, and why."""
 
 
 def rules() -> Iterator[dict[str, Any]]:
@@ -54,13 +54,13 @@ def rules() -> Iterator[dict[str, Any]]:
 
 
 def filled_in(expression: str, variables: Mapping[str, str]) -> str:
-    """The expression as Grafana sends it, with All chosen: `.*`, the variables' own value for it."""
+    """Return the expression as Grafana sends it with All chosen: `.*`, which is the variables' own value for it."""
     known = {"__rate_interval": "5m", "__range": "1h", **variables}
     return re.sub(r"\$(\w+)", lambda name: known[name[1]], expression)
 
 
 def panels() -> Iterator[tuple[str, str, str]]:
-    """Dashboard, panel and expression."""
+    """Yield dashboard, panel and expression."""
     for file in sorted(GRAFANA.glob("dashboards/*.json")):
         page = json.loads(file.read_text())
         variables = {one["name"]: one.get("allValue") or one.get("query", "") for one in page["templating"]["list"]}
@@ -70,7 +70,7 @@ def panels() -> Iterator[tuple[str, str, str]]:
 
 
 def flaws(prometheus: Prometheus) -> dict[str, str]:
-    """Every expression that gives nothing, or what is not finite."""
+    """Return every expression that returns nothing or something that is not finite, with the flaw."""
     asked = {f"{page} / {panel}: {text}": text for page, panel, text in panels() if panel not in INFINITE}
     for rule in rules():
         if "record" in rule:
@@ -84,7 +84,7 @@ def flaws(prometheus: Prometheus) -> dict[str, str]:
 
 
 def unlisted(prometheus: Prometheus) -> list[str]:
-    """Variables without a value."""
+    """Return the variables without a value."""
     found = []
     for file in sorted(GRAFANA.glob("dashboards/*.json")):
         for variable in json.loads(file.read_text())["templating"]["list"]:
@@ -110,7 +110,7 @@ async def watched(tmp_path: Path) -> AsyncIterator[tuple[Monitored, Prometheus]]
 
 async def test_everything_gives_data(watched: tuple[Monitored, Prometheus]) -> None:
     monitored, prometheus = watched
-    for _ in range(ROUNDS):  # a counter that has just appeared has not grown yet: it does in the next round
+    for _ in range(ROUNDS):  # a new counter has no increase yet; it has one in the next round
         await monitored.load()
         await asyncio.to_thread(prometheus.scraped, 2)
         if not (left := await asyncio.to_thread(flaws, prometheus)):
@@ -121,7 +121,7 @@ async def test_everything_gives_data(watched: tuple[Monitored, Prometheus]) -> N
     monitored.break_settings()
     await monitored.kill_a_worker_and_the_engine()
     missing = {rule["alert"] for rule in rules() if "alert" in rule} - QUIET.keys()
-    for _ in range(ROUNDS):  # some take more failures than a round or two bring
+    for _ in range(ROUNDS):  # some alerts need more failures than a round or two cause
         await monitored.load()
         await asyncio.to_thread(prometheus.scraped, 2)
         if not (missing := missing - await asyncio.to_thread(prometheus.alerts)):

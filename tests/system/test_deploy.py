@@ -1,4 +1,4 @@
-"""deploy/ by other people's rules: Kubernetes' schemas, none of whose fields is misspelt, and hadolint's for images."""
+"""Checks deploy/ with other projects' rules: Kubernetes' schemas, in strict form, and hadolint for images."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.system.packages import installed
 
 KUBERNETES = ROOT / "deploy" / "kubernetes"
 FOREIGN = {"Kustomization", "ServiceMonitor"}
-"""Not Kubernetes' own, so that it has no schema of them."""
+"""Kinds that are not Kubernetes' own, so that it has no schema for them."""
 
 
 @pytest.fixture(scope="module")
 def kubernetes_validate() -> Any:
-    sys.path.append(str(installed("deploy")))  # behind what is installed for nproxy
+    sys.path.append(str(installed("deploy")))  # after nproxy's own packages
     return importlib.import_module("kubernetes_validate")
 
 

@@ -1,4 +1,4 @@
-"""/docs in Debian's Chromium: it loads under its policy, and operations can be tried from it, by the keyboard."""
+"""/docs in Debian's Chromium: it loads under its content policy, and operations can be tried with the keyboard."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.system.browser import picture
 pytestmark = [pytest.mark.model, pytest.mark.timeout(330)]
 
 WAIT = 120_000
-"""Milliseconds for what comes by itself."""
+"""Milliseconds to wait for anything."""
 
 CHAT = "#operations-Generate-createChatCompletion"
 KEY = "a-key-of-the-test-0123456789"
@@ -23,7 +23,7 @@ KEY = "a-key-of-the-test-0123456789"
 
 @pytest.fixture
 def page(browser: Any) -> Iterator[Any]:
-    """A window; whatever its console says beyond the statuses of answers fails the test."""
+    """A window; a console message other than one about an answer's status fails the test."""
     wrong: list[str] = []
     context = browser.new_context(viewport={"width": 1280, "height": 1000}, color_scheme="dark")
     context.set_default_timeout(WAIT)
@@ -43,7 +43,7 @@ def page(browser: Any) -> Iterator[Any]:
 
 
 def tried(page: Any, operation: str) -> tuple[int, Any]:
-    """Try an operation that is open, and read what the page shows of the answer."""
+    """Try an operation that is open; return status and body of the answer as the page shows them."""
     page.wait_for_selector(f"{operation} button.execute:enabled")
     page.focus(f"{operation} button.execute")
     page.keyboard.press("Enter")
@@ -63,7 +63,7 @@ def test_a_chat_can_be_tried(page: Any, engine_road: Server) -> None:
 
 
 HEIGHT = 4000
-"""Pixels that an operation may take when it is open; it was more than 10,000 where each error told all."""
+"""The most pixels that an open operation may take; it took more than 10,000 when each error showed everything."""
 
 
 def test_what_all_have_alike_is_folded(page: Any, engine_road: Server) -> None:
@@ -104,7 +104,7 @@ PRESS_AS_SHOWN = """operation => new Promise(done => {
 
 
 def test_an_operation_is_asked_once_it_is_read(page: Any, engine_road: Server) -> None:
-    """Pressed in the moment it is shown, "Execute" does nothing; it did something that never ended."""
+    """Pressed as soon as it is shown, "Execute" does nothing; it used to start a request that never ended."""
     page.goto(f"{engine_road.url}/docs")
     operation = "#operations-Models-listModels"
     page.wait_for_selector(f"{operation} .opblock-summary-control")

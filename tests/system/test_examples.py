@@ -1,4 +1,4 @@
-"""The examples that need other people's packages: LangChain, LiteLLM, the official Node client; and Node itself."""
+"""The examples that need other projects' packages: LangChain, LiteLLM, the official Node client; and Node itself."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.model, pytest.mark.timeout(330)]
 
 
 def three(said: str) -> bool:
-    """Whether three choices have said something; an answer may have lines of its own."""
+    """Whether three choices have text; an answer may have several lines."""
     return sorted(re.findall(r"^choice (\d): \S", said, re.MULTILINE)) == ["0", "1", "2"]
 
 
@@ -44,7 +44,7 @@ def test_python(name: str, road: Server) -> None:
 
 @pytest.mark.parametrize("name", ["openai_n", "fetch_sse"])
 def test_node(name: str, road: Server, tmp_path: Path) -> None:
-    """Copied beside the packages, as modules are looked for from where a program lies."""
+    """The program is copied beside the packages, because Node looks for modules from the program's folder."""
     (tmp_path / "node_modules").symlink_to(NODE_SCRIPTS / "node_modules")
     program = tmp_path / f"{name}.mjs"
     program.write_bytes((ROOT / "examples" / "node" / f"{name}.mjs").read_bytes())

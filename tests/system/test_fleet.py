@@ -1,8 +1,8 @@
-"""A real server among two is killed in mid-stream, or stopped under load: the clients of nproxy do not notice.
+"""One of two real servers is killed in mid-stream, or stopped under load: nproxy's clients do not notice.
 
-`transformers serve` computes one call after the other, and always the likeliest token; the built-in engine computes all
-choices at once, drawn with seeds. Both compute in fp32, where a text depends neither on the company that it has in a
-batch nor on how much of it was given as a prompt.
+`transformers serve` computes one call after the other, greedily. The built-in engine computes all choices at once,
+drawn with seeds. Both compute in fp32, in which a text depends neither on the rest of the batch nor on how much of it
+was given as a prompt.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 
 async def killed(fleet: Fleet, how: str) -> None:
-    """Ask for eight choices, once undisturbed and once with a server killed in between: both answers are the same."""
+    """Ask for eight choices, once undisturbed and once with a server killed in mid-stream: both answers are equal."""
     undisturbed = await fleet.whole(8)
     victim = None
     async for reading in fleet.stream(8):
@@ -75,7 +75,7 @@ async def test_killed_and_continued(transformers: Kind, tmp_path: Path) -> None:
 
 
 async def test_stopped_and_passed_over_until_it_goes_on(kind: Kind, tmp_path: Path) -> None:
-    """A stopped server still accepts connections, and nothing ever comes back."""
+    """A stopped server still accepts connections, but never answers."""
     asked = {"max_tokens": 8}
     with Fleet.started(kind, tmp_path, resume="replay", retries={"per_leg": 3}) as fleet:
         expected = (await fleet.whole(2, **asked)).texts

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.model
 
 @pytest.fixture
 def node(road: Server) -> Callable[[str], Any]:
-    """Runs one form of clients.mjs against the road; returns what it printed."""
+    """Run one form of clients.mjs against the road; returns what it printed."""
     return partial(run_node, "clients.mjs", road=road)
 
 
@@ -43,7 +43,7 @@ def test_stream(node: Callable[[str], Any]) -> None:
 
 
 def test_stream_helper_completes(node: Callable[[str], Any]) -> None:
-    """It raises where a choice has no role or no finish reason."""
+    """The helper raises if a choice has no role or no finish reason."""
     whole, folded = node("create"), node("helper")
     said = [(c["index"], c["message"]["role"], c["message"]["content"], c["finish_reason"]) for c in whole["choices"]]
     assert [

@@ -1,4 +1,4 @@
-"""`nproxy probe` finds `transformers serve` as it is."""
+"""`nproxy probe` reports the real properties of `transformers serve`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_transformers_serve_gives_the_true_table(transformers_server: Server, sm
         "sampling": "no",
         "n": "no",
         "seed_accepted": "yes",
-        "seed": "yes",  # where it draws
+        "seed": "yes",  # when it samples
         "fresh_seed": "yes",
         "logprobs": "no",
         "usage": "yes",

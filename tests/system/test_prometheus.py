@@ -1,4 +1,4 @@
-"""Prometheus itself reads the metrics of both roads: its linter finds nothing, and a scrape of it stores them."""
+"""Prometheus itself reads the metrics of both roads: its linter finds nothing, and its scrape stores them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_promtool_finds_nothing(used: Server) -> None:
 
 
 def test_openmetrics_is_the_same_and_right(used: Server) -> None:
-    """promtool reads the text format alone; OpenMetrics' own parser is stricter than its linter."""
+    """promtool reads only the text format; OpenMetrics' own parser is stricter than promtool's linter."""
     plain = httpx.get(f"{used.url}/metrics", trust_env=False).text
     rich = httpx.get(f"{used.url}/metrics", headers={"accept": "application/openmetrics-text"}, trust_env=False).text
     read = text_string_to_metric_families(rich)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""slowhttptest, which holds connections by being slow: the gateway goes on answering others, and lets go of them."""
+"""slowhttptest holds connections by being slow: the gateway keeps answering others, and closes the slow ones."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ async def test_others_are_answered_meanwhile(attack: str) -> None:
             assert run.returncode == 0, output.decode()[-500:]
             assert most >= CONNECTIONS / 5, "the attack came through to us"
             async with asyncio.timeout(60):
-                while len(gateway.http.connections) > 1:  # the client's own
+                while len(gateway.http.connections) > 1:  # one is the client's own
                     await asyncio.sleep(0.1)
             assert (await gateway.ask(n=2)).status_code == 200
 
 
 async def answered_until(gateway: Gateway, end: asyncio.Task[tuple[bytes, bytes]]) -> int:
-    """Ask again and again until the end; the most connections that there were."""
+    """Send requests until the end; return the most connections that were open at once."""
     most = 0
     while not end.done():
         async with asyncio.timeout(20):

@@ -1,4 +1,4 @@
-"""systemd's own check of the unit."""
+"""systemd's own check of the unit file."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ UNIT = ROOT / "deploy" / "systemd" / "nproxy.service"
 
 
 def test_systemd_understands_the_unit(tmp_path: Path) -> None:
-    """What it does not understand it ignores, and says so."""
+    """systemd ignores what it does not understand, and says so."""
     assert verified(tmp_path, UNIT.read_text()) == ""
     assert "ignoring: mixt" in verified(tmp_path, UNIT.read_text().replace("KillMode=mixed", "KillMode=mixt"))
 
 
 def verified(folder: Path, unit: str) -> str:
-    """What systemd has to say about a unit; its libraries and the units it names are those beside it."""
+    """Return systemd's messages about a unit; its libraries and the units it names come from the same folder."""
     here = folder / "nproxy.service"
     here.write_text(unit.replace("/opt/nproxy/bin/nproxy", "/bin/true"))
     libraries = [*FOLDER.glob("usr/lib/*/systemd"), *FOLDER.glob("usr/lib/*-linux-*")]

@@ -1,7 +1,7 @@
-"""In front of `transformers serve`, which answers one choice whatever `n` says.
+"""nproxy in front of `transformers serve`, which answers with one choice regardless of `n`.
 
-It draws only when a request's `generation_config` says so, refuses fields it does not know, takes one string as a
-legacy prompt, answers 500 for its list of models, ends a stream without `[DONE]` and puts usage into its last chunk.
+It samples only if a request's `generation_config` says so, refuses unknown fields, takes one string as a legacy prompt,
+answers 500 for its model list, ends a stream without `[DONE]` and puts usage into the last chunk.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.model
 PAGE = "docs/guides/transformers-serve.md"
 TOKENS = 12
 SAMPLED = {"generation_config": json.dumps({"do_sample": True, "temperature": 1.2, "min_new_tokens": TOKENS})}
-"""Answers of exactly so many tokens, drawn and not the likeliest."""
+"""Answers of exactly TOKENS tokens, sampled."""
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def asked(folder: Path, **more: Any) -> dict[str, Any]:
 
 @pytest.fixture(params=["auto", "fanout"])
 def gateway(request: pytest.FixtureRequest, counts: Counts, logs: Path) -> Iterator[Server]:
-    """A gateway that has learned nothing yet, in front of the counting proxy."""
+    """A gateway without learned capabilities, in front of the counting proxy."""
     log = logs / f"{request.node.name}.log"
     with nproxy("--upstream", f"{counts.url}/v1", "--n", request.param, log=log, ready="/health") as running:
         yield running
@@ -93,7 +93,7 @@ def test_E8_no_usage_where_none_was_asked_for(client: OpenAI, smollm2_folder: Pa
 
 
 def test_the_stream_helper_completes(client: OpenAI, smollm2_folder: Path) -> None:
-    # the helper refuses choices that were cut at their length, so these end at their first full stop
+    # the helper rejects choices that were cut at their length, so these end at their first full stop
     with client.chat.completions.stream(**asked(smollm2_folder, stop=".", max_tokens=400)) as stream:
         folded = stream.get_final_completion()
     assert [choice.index for choice in folded.choices] == [0, 1, 2]
@@ -129,20 +129,20 @@ def test_the_page_about_it(transformers_server: Server, smollm2_folder: Path, tm
 
 
 def test_what_it_does_not_draw_is_alike(client: OpenAI, smollm2_folder: Path) -> None:
-    """As the page says: neither temperature nor seed changes that."""
+    """As the documentation says: without `generation_config`, neither temperature nor seed changes the answer."""
     alike = client.chat.completions.create(**asked(smollm2_folder, extra_body={}, temperature=1.2, max_tokens=4))
     assert len({choice.message.content for choice in alike.choices}) == 1
 
 
 def test_an_upstream_model_that_is_not_there(client: OpenAI, counts: Counts) -> None:
-    """Its model list cannot be read, so any name goes there; its own refusal comes back in the envelope."""
+    """The model list cannot be read, so any name is sent to the server; its refusal comes back in the envelope."""
     with pytest.raises(BadRequestError, match="Server is pinned") as raised:
         client.chat.completions.create(**asked(Path("no-such-model")))
     assert raised.value.type == "invalid_request_error"
 
 
 def test_N7_parallel_one(counts: Counts, smollm2_folder: Path, logs: Path, tmp_path: Path) -> None:
-    """The server seeds one generator for the whole process, so that only calls one after the other are reproducible."""
+    """The server seeds one generator for the whole process, so that only consecutive calls are reproducible."""
     config = tmp_path / "one-slot.yaml"
     config.write_text(
         f"upstreams:\n  - {{name: slot, replicas: ['{counts.url}/v1'], models: auto, n: fanout, parallel: 1}}\n"

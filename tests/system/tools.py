@@ -17,14 +17,14 @@ PROMTOOL = PROMETHEUS.with_name("promtool")
 
 
 def needed(tool: Path) -> str:
-    """The path of `tool` as text, or RuntimeError that says how to get it."""
+    """Return the path of `tool` as text; RuntimeError, which says how to install it, if it is missing."""
     if not tool.exists():
         raise RuntimeError(f"{tool} is missing: run tests/system/install.sh")
     return str(tool)
 
 
 def run_node(script: str, form: str, road: Server) -> Any:
-    """What one form of a script under node/ prints about a road."""
+    """Return what one form of a script in node/ prints for a server."""
     argv = [needed(NODE), str(NODE_SCRIPTS / script), form, road.v1, MODEL]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""`transformers serve`, an upstream that answers one choice whatever `n` says: its model, starting it."""
+"""`transformers serve`, an upstream that answers with one choice regardless of `n`: its model, and its start."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ MODELS = ROOT / "build" / "real"
 
 
 def hf_folder(gguf: Path) -> Path:
-    """The Hugging Face folder of this GGUF, converted once (about 15 s) and kept."""
+    """Return the Hugging Face folder of this GGUF, converted once (about 15 s) and kept."""
     folder = MODELS / f"{gguf.stem}-{gguf.stat().st_size}"
     MODELS.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{folder}.lock"):  # several test processes may want it at once
+    with FileLock(f"{folder}.lock"):  # several test processes may need it at once
         if not folder.exists():
             script = Path(__file__).with_name("hf_folder.py")
             subprocess.run([sys.executable, "-P", str(script), str(gguf), str(folder)], check=True, env=_environment())
@@ -31,9 +31,9 @@ def hf_folder(gguf: Path) -> Path:
 
 @contextmanager
 def transformers_serve(folder: Path, *, log: Path, dtype: str = "auto") -> Iterator[Server]:
-    """The server with the model of `folder` loaded; the model's id on the wire is the folder's path.
+    """Run the server with the model of `folder`; the model's id in the API is the folder's path.
 
-    dtype: what it computes in; `auto` is that of the weights.
+    dtype: the number type that it computes in; `auto` is that of the weights.
     """
     port = free_port()
     argv = [sys.executable, "-P", "-m", "transformers.cli.transformers", "serve", str(folder)]
@@ -43,6 +43,6 @@ def transformers_serve(folder: Path, *, log: Path, dtype: str = "auto") -> Itera
 
 
 def _environment() -> dict[str, str]:
-    # waiting threads sleep: on a few cores, shared with gateway and tests, spinning makes a step many times slower
+    # waiting threads sleep: on a few cores shared with gateway and tests, spinning makes a step many times slower
     threads = {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive"}
     return {**os.environ, **threads, "PYTHONPATH": str(installed("transformers-serve")), "HF_HUB_OFFLINE": "1"}

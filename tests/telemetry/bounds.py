@@ -1,4 +1,4 @@
-"""Which values labels may have, by the table of docs/reference/metrics.md."""
+"""Which values labels may have, according to the table in docs/reference/metrics.md."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ def of_report(report: Report) -> Iterator[Labelled]:
 def strays(
     samples: Iterable[Labelled], names: Collection[str], replicas: Collection[str]
 ) -> list[tuple[str, str, str]]:
-    """Metric, label and value, where no table gives that. names: of the configuration and of upstreams' lists."""
+    """Return (metric, label, value) of every value that the table does not allow.
+
+    names: names in the configuration and in the upstreams' model lists.
+    """
     return sorted(
         {
             (metric, label, value)

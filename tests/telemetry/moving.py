@@ -1,5 +1,4 @@
-"""A gateway with its engine and odd servers behind it, through everything that makes a metric move: one story, seen
-as scrapes at its moments."""
+"""Runs a gateway, its engine and faulty servers through a story that moves every metric, scraped at named moments."""
 
 from __future__ import annotations
 
@@ -30,20 +29,20 @@ from tests.gateway.conftest import CHAT, body
 from tests.real.processes import ROOT
 
 Scrape = dict[tuple[str, frozenset[tuple[str, str]]], float]
-"""Values by sample and labels."""
+"""Values by sample name and labels."""
 
 Reload = Callable[[str | None], Awaitable[None]]
 
 TINY = "tiny"
 KEY, LIMITED = "key-of-ann", "key-of-bob"
 POOL = ("--num-blocks", "40", "--max-sequences", "8", "--max-batch-tokens", "256")
-"""So few KV blocks that choices give way to each other."""
+"""Options for so few KV blocks that choices preempt each other."""
 ENDLESS: dict[str, Any] = {"model": TINY, "ignore_eos": True, "max_tokens": 500, "stream": True}
 OPENMETRICS = {"accept": "application/openmetrics-text"}
 
 
 class Story:
-    """`play` once; `at` holds a scrape of each moment."""
+    """The parts of the story, as methods; `at` holds a scrape for each moment."""
 
     def __init__(self, client: httpx.AsyncClient, odd: FakeUpstream) -> None:
         self.client = client
@@ -58,7 +57,7 @@ class Story:
         return self.at[moment]
 
     async def until(self, moment: str, holds: Callable[[Scrape], bool]) -> None:
-        """Scrape until it holds."""
+        """Scrape until the condition holds."""
         async with asyncio.timeout(60):
             while not holds(await self.scrape(moment)):
                 await asyncio.sleep(0.01)
@@ -68,7 +67,7 @@ class Story:
         return await self.client.post(path, json=body(path, **fields))
 
     async def work(self) -> None:
-        """Both endpoints, whole and streamed; a prompt that comes again; more choices than the pool holds."""
+        """Use both endpoints, whole and streamed; repeat a prompt; ask for more choices than the pool holds."""
         for fields in ({"n": 2}, {"n": 2}, {"prompt": "once upon a time", "n": 3, "stream": True}):
             assert (await self.ask(model=TINY, max_tokens=24, **fields)).status_code == 200
         crowd = {**ENDLESS, "max_tokens": 100, "n": 8}
@@ -76,7 +75,7 @@ class Story:
         await self.client.post("/v1/embeddings", json={"model": MODEL, "input": "x"})
 
     async def oddities(self) -> None:
-        """Too few choices, a refusal that passes, and a stream that breaks off wherever it goes on."""
+        """Cause too few choices, a temporary refusal, and a stream that breaks off each time it is resumed."""
         assert (await self.ask(n=2)).status_code == 200
         self.odd.script(Behaviour(status=503))
         assert (await self.ask(n=1)).status_code == 200
@@ -85,14 +84,14 @@ class Story:
         self.odd.behaviour = Behaviour()
 
     async def hold(self) -> None:
-        """Calls in flight, and a request that waits for them."""
+        """Scrape with calls in flight and a request that waits for capacity."""
         held = asyncio.Event()
         self.odd.behaviour = Behaviour(hold=held)
         reading = asyncio.create_task(self.ask(**ENDLESS, n=2))
         asked = [asyncio.create_task(self.ask(n=6))]
         await self.odd.until(lambda: len(self.odd.open_calls) == 6, 30.0)
         asked.append(asyncio.create_task(self.ask(n=4)))
-        forked = ("nproxy_engine_blocks_shared", frozenset[tuple[str, str]]())  # they run, and have a prompt in common
+        forked = ("nproxy_engine_blocks_shared", frozenset[tuple[str, str]]())  # both choices run, and share the prompt
         await self.until("held", lambda now: bool(now[forked] and now["nproxy_queue_choices", frozenset()]))
         held.set()
         assert [answer.status_code for answer in await asyncio.gather(*asked)] == [200, 200]
@@ -101,9 +100,9 @@ class Story:
         self.odd.behaviour = Behaviour()
 
     async def fall_back(self) -> None:
-        """A server that is gone, and comes back."""
+        """Stop a server, use the fallback, and start the server again."""
         await self.odd.stop()
-        for _ in range(2):  # which open the breaker
+        for _ in range(2):  # opens the breaker
             assert (await self.ask(n=1)).headers["x-nproxy-upstream"] == "spare"
         await self.scrape("down")
         await self.odd.__aenter__()
@@ -112,13 +111,13 @@ class Story:
                 await asyncio.sleep(0.05)
 
     async def refuse(self) -> None:
-        """A key that has asked enough."""
+        """Exceed the rate of a key."""
         limited = {"authorization": f"Bearer {LIMITED}"}
         codes = [(await self.client.post(CHAT, json=body(), headers=limited)).status_code for _ in range(2)]
         assert codes == [200, 429]
 
     async def starve(self, app: App) -> None:
-        """No memory is left, which is looked up now and then."""
+        """Set the memory limit so low that requests are refused; memory is only read from time to time."""
         app.admission.memory.limit = 1
         async with asyncio.timeout(60):
             while (await self.ask()).status_code != 503:
@@ -126,7 +125,7 @@ class Story:
         app.admission.memory.limit = None
 
     async def lag(self) -> None:
-        """A loop that is blocked."""
+        """Block the event loop."""
         loop = asyncio.get_running_loop()
 
         def late(now: Scrape) -> bool:
@@ -136,13 +135,13 @@ class Story:
         await self.until("late", late)
 
     async def rest(self) -> None:
-        """Nothing is in flight any more, in the gateway or in the engine."""
+        """Wait until nothing is in flight, in the gateway and in the engine."""
         used = ("nproxy_engine_blocks", frozenset({("state", "used")}))
         await self.until("rest", lambda now: not now[used] and not now["nproxy_inflight_requests", frozenset()])
 
 
 async def play(folder: Path) -> dict[str, Scrape]:
-    """The scrapes of all moments."""
+    """Play the story; return the scrapes of all moments."""
     async with FakeUpstream(models=[MODEL]) as spare, _stage(folder, spare) as (story, app, reload):
         await story.until("before", lambda now: ("nproxy_engine_steps_total", frozenset()) in now)
         await story.work()
@@ -163,7 +162,7 @@ async def play(folder: Path) -> dict[str, Scrape]:
 
 @asynccontextmanager
 async def _stage(folder: Path, spare: FakeUpstream) -> AsyncIterator[tuple[Story, App, Reload]]:
-    """The story's gateway, its app, and what has it read other settings: None for its own."""
+    """Give the story, its gateway's app, and a function that reloads settings: None for the gateway's own."""
     file, socket = folder / "nproxy.yaml", folder / "e.sock"
     async with FakeUpstream(models=[MODEL]) as odd:
         settings = yaml.safe_dump(_settings(odd, spare, folder))
@@ -211,7 +210,7 @@ def _settings(odd: FakeUpstream, spare: FakeUpstream, folder: Path) -> dict[str,
 
 @contextmanager
 def _engine(folder: Path, socket: Path) -> Iterator[None]:
-    """`python -m engine` with the tiny model on a Unix socket; it may not answer yet."""
+    """Run `python -m engine` with the tiny model on a Unix socket; it may not answer yet."""
     model = tiny_chat.save(folder / "model")
     argv = [sys.executable, "-m", "engine", str(model), "--uds", str(socket), "--served-model-name", TINY]
     with (folder / "engine.log").open("wb") as log:
@@ -231,7 +230,7 @@ def _engine(folder: Path, socket: Path) -> Iterator[None]:
 
 @contextmanager
 def _deaf_log() -> Iterator[None]:
-    """Logs go where nobody reads."""
+    """Write logs to a pipe that is never read."""
     loggers = [logging.getLogger(name) for name in ("nproxy", "aiohttp")]
     before = [(logger.handlers[:], logger.propagate, logger.level) for logger in loggers]
     ours, theirs = os.pipe()

@@ -1,6 +1,6 @@
-"""Peers without a server, each in a Python of its own, asked by lines of JSON.
+"""Peers without a server, each in a Python process of its own, asked by lines of JSON.
 
-Each is run as a module, with the words MODEL THREADS DTYPE: when it has loaded it says {"ready": {package: version}}. A
-line {"prompts": [[ids]], "n": n, "new": tokens} is answered by one with the fields of an Answer, or {"wrong": why}. It
-ends with its standard input.
+Each runs as a module with the arguments MODEL THREADS DTYPE. When it has loaded, it prints
+{"ready": {package: version}}. It answers a line {"prompts": [[ids]], "n": n, "new": tokens} with a line that has the
+fields of an Answer, or with {"wrong": why}. It ends when its standard input ends.
 """

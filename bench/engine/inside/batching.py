@@ -1,4 +1,4 @@
-"""transformers' continuous batching, a peer of its own: paged, and a prompt's blocks are forked for its choices."""
+"""transformers' continuous batching, as a peer of its own: it is paged, and forks a prompt's blocks for its choices."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from bench.engine.cells import Answer, Asked
 from bench.engine.inside.talk import answer_lines
 from bench.engine.inside.transformers import load_model, packages, settings
 
-_BLOCKS = 128  # of 256 tokens
+_BLOCKS = 128  # of 256 tokens each
 _BATCH_TOKENS = 2048
 
 
 def load() -> tuple[Mapping[str, str], Callable[[Asked], Answer]]:
-    """The model and how it is asked."""
+    """Load the model; return its packages' versions and a function that answers."""
     model = load_model()
     return packages(), lambda asked: answer(model, asked)
 
 
 def answer(model: Any, asked: Asked) -> Answer:
-    """All prompts at once, by a manager that has answered others before: it is made for one n, and kept."""
+    """Answer all prompts at once, with a manager that has already answered others: it is kept as long as n stays."""
     if getattr(model, "_made_for", asked.n) != asked.n:
         model.destroy_cached_continuous_batching_manager()
     model._made_for = asked.n

@@ -1,4 +1,4 @@
-"""OpenVINO GenAI's LLMPipeline, from a GGUF; its scheduler has no prefix cache across requests."""
+"""OpenVINO GenAI's LLMPipeline, from a GGUF file; its scheduler has no prefix cache across requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BATCH_TOKENS = 4096
 
 
 def load() -> tuple[Mapping[str, str], Callable[[Asked], Answer]]:
-    """The pipeline as its users make it."""
+    """Load the pipeline; return its packages' versions and a function that answers."""
     model, threads, _ = sys.argv[1:]
     scheduler = openvino_genai.SchedulerConfig()
     scheduler.cache_size = _CACHE_GB
@@ -32,7 +32,7 @@ def load() -> tuple[Mapping[str, str], Callable[[Asked], Answer]]:
 
 
 def answer(pipeline: Any, asked: Asked) -> Answer:
-    """All prompts at once. Its own clock tells when the first token was there, of one request only."""
+    """Answer all prompts at once. OpenVINO reports the time to the first token for a single request only."""
     settings = openvino_genai.GenerationConfig()
     settings.max_new_tokens = settings.min_new_tokens = asked.new
     settings.ignore_eos = settings.do_sample = True

@@ -1,4 +1,4 @@
-"""The child's side of the lines, and the parent's."""
+"""Both sides of the exchange of lines: the child's and the parent's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _END_SECONDS = 30.0
 
 
 def answer_lines(load: Callable[[], tuple[Mapping[str, str], Callable[[Asked], Answer]]]) -> None:
-    """Load and answer until nothing more is asked. What libraries print goes where their errors go."""
+    """Load, and answer until standard input ends. What libraries print to standard output goes to standard error."""
     told = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     versions, answer = load()
@@ -29,13 +29,13 @@ def answer_lines(load: Callable[[], tuple[Mapping[str, str], Callable[[Asked], A
         prompts = tuple(tuple(prompt) for prompt in asked["prompts"])
         try:
             reply = asdict(answer(Asked(prompts, asked["n"], asked["new"])))
-        except Exception as error:  # whatever a library raises is told, and the next line may fare better
+        except Exception as error:  # report whatever a library raises; the next line may succeed
             reply = {"wrong": f"{type(error).__name__}: {error}"}
         print(json.dumps(reply), file=told)
 
 
 class Child:
-    """A child that has loaded. versions: of the packages that it runs."""
+    """A child process that has loaded its model. versions: of the packages that it uses."""
 
     def __init__(self, process: subprocess.Popen[str], versions: Mapping[str, str]) -> None:
         self.versions = versions
@@ -45,7 +45,7 @@ class Child:
     @classmethod
     @contextmanager
     def started(cls, name: str, words: Sequence[str], env: Mapping[str, str], log: Path) -> Iterator[Child]:
-        """Run inside/NAME.py with these words; raises RuntimeError where it ends before it has loaded."""
+        """Run inside/NAME.py with these arguments; raises RuntimeError if it ends before it has loaded."""
         argv = [sys.executable, "-P", "-m", f"bench.engine.inside.{name}", *words]
         with log.open("wb") as err:
             process = subprocess.Popen(
@@ -63,7 +63,7 @@ class Child:
                 process.wait()
 
     def ask(self, asked: Asked) -> Answer:
-        """Raises WrongAnswer with the child's reason, or where it has ended."""
+        """Ask the child. Raises WrongAnswer with the child's reason, or if the child has ended."""
         assert self._process.stdin is not None
         try:
             print(json.dumps(asdict(asked)), file=self._process.stdin, flush=True)

@@ -1,4 +1,4 @@
-"""transformers' generate: all choices are rows of one batch, and the prompt is computed for each."""
+"""transformers' generate: all choices are rows of one batch, and the prompt is computed for each row."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from bench.engine.inside.talk import answer_lines
 
 
 class FirstStep(BaseStreamer):  # type: ignore[misc] # transformers is not typed
-    """When the first tokens of all rows were there. It is given the prompt before them."""
+    """It notes when the first tokens of all rows were drawn: its first `put` gets the prompt, its second the tokens."""
 
     def __init__(self) -> None:
         self.calls = 0
         self.at = 0.0
 
     def put(self, value: torch.Tensor) -> None:
-        """One token of each row."""
+        """Take the prompt, or one token of each row."""
         self.calls += 1
         if self.calls == 2:
             self.at = time.perf_counter()
 
     def end(self) -> None:
-        """All are there."""
+        """Do nothing: the end of the answer is timed elsewhere."""
 
 
 def load_model() -> Any:
-    """The model of the first word, in the dtype of the third."""
+    """Load the model that the first argument names, in the dtype of the third."""
     model, threads, dtype = sys.argv[1:]
     torch.set_num_threads(int(threads))
     loaded = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype))
@@ -43,12 +43,12 @@ def load_model() -> Any:
 
 
 def packages() -> dict[str, str]:
-    """What counts for its speed."""
+    """Return the versions of the packages that matter for the speed."""
     return {name: version(name) for name in ("transformers", "torch")}
 
 
 def settings(asked: Asked, n: int) -> Any:
-    """Nothing ends a choice but its length. n: choices of a prompt."""
+    """Return the generation settings; only its length ends a choice. n: choices per prompt."""
     return GenerationConfig(
         do_sample=True,
         temperature=1.0,
@@ -63,13 +63,13 @@ def settings(asked: Asked, n: int) -> Any:
 
 
 def load() -> tuple[Mapping[str, str], Callable[[Asked], Answer]]:
-    """The model and how it is asked."""
+    """Load the model; return its packages' versions and a function that answers."""
     model = load_model()
     return packages(), lambda asked: answer(model, asked)
 
 
 def answer(model: Any, asked: Asked) -> Answer:
-    """All prompts as one batch."""
+    """Answer all prompts as one batch."""
     ids, step = torch.tensor(asked.prompts), FirstStep()
     began = time.perf_counter()
     out = model.generate(

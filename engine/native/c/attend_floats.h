@@ -1,10 +1,10 @@
-/* Attention of an item where all is multiplied as floats.
+/* Attention of an item if everything is multiplied as floats.
  *
- * attend(layer, work, item, q, q_stride, head): one item and key head. Keys come KEYS at a time; the largest score so far is
- * taken off all, and what was summed up under a smaller one is made less (the online softmax of Milakov and Gimelshein,
- * 2018, as in FlashAttention), but only where it has grown much (as in FlashAttention-4). */
+ * attend(layer, work, item, q, q_stride, head): one item and one key head. Keys come KEYS at a time. The largest
+ * score so far is subtracted from all scores, and sums made with a smaller one are scaled down (the online softmax
+ * of Milakov and Gimelshein, 2018, as in FlashAttention), but only if it has grown much (as in FlashAttention-4). */
 
-/* Some keys' scores against up to four queries [4, D], one after the other: scores [keys, 4]. */
+/* Score some keys against up to four queries [4, D], one key after the other: scores [keys, 4]. */
 INLINE void score_few(const float *q, const element *const *k, int64_t keys, const int64_t dim, float *scores) {
     for (int64_t key = 0; key < keys; key++) {
         vec dots[4] = {{0}, {0}, {0}, {0}};
@@ -26,15 +26,15 @@ enum {
     WEIGHED = REGISTERS == 32 ? 4 : 2
 };
 
-/* So many keys have their scores against so many vectors at once. */
+/* Return how many keys are scored against that many vectors at once. */
 INLINE int scored_together(const int vectors) {
     return REGISTERS == 32 || vectors == 1 ? SCORED_KEYS : 6;
 }
 
-/* How many of the vectors that are left are scored at once. */
+/* Return how many of the remaining vectors are scored at once. */
 INLINE int64_t scored_next(int64_t left) { return left < SCORED ? left : SCORED; }
 
-/* Scores of `count` keys that lie one behind the other against `vectors` vectors of queries, given as [D, stride]. */
+/* Score `count` consecutive keys against `vectors` vectors of queries, which are [D, stride]. */
 INLINE void score_tile(const float *q, const float *k, const int count, const int64_t dim, const int vectors,
                        const int64_t stride, float *scores) {
     vec dots[SCORED_KEYS][3];
@@ -62,12 +62,12 @@ INLINE void score_tile(const float *q, const float *k, const int count, const in
         for (int g = 0; g < vectors; g++) store_floats(scores + j * stride + g * LANES, dots[j][g]);
 }
 
-/* The same of any number of keys. */
+/* Score any number of keys. */
 INLINE void score_lanes(const float *q, const float *const *k, int64_t keys, const int64_t dim, const int vectors,
                         const int64_t stride, float *scores) {
     const int most = scored_together(vectors);
     for (int64_t key = 0; key < keys;) {
-        int count = 1; /* one behind the other, in a block or in some that happen to follow */
+        int count = 1; /* consecutive keys, in one block or in blocks that happen to follow each other */
         while (count < most && key + count < keys && k[key + count] == k[key] + count * dim) count++;
         if (count == most) {
             score_tile(q, k[key], most, dim, vectors, stride, scores + key * stride);
@@ -86,8 +86,8 @@ INLINE vec value_at(const void *values, const int wide, int64_t i) {
     return wide ? load_floats((const float *)values + i) : load((const element *)values + i);
 }
 
-/* out [rows, D] gets weights [keys, stride] times values, floats where they are `wide`, of D from `at` on: `rows` queries,
- * and `count` vectors, stay in registers. */
+/* Add weights [keys, stride] times values to out [rows, D], in D from `at` on; values are floats if `wide`. `rows`
+ * queries and `count` vectors stay in registers. */
 INLINE void weigh(const float *weights, int64_t stride, const void *const *v, const int wide, int64_t at,
                   int64_t keys, int64_t dim, float *out, const int rows, const int count) {
     vec sums[WEIGHED_ROWS][WEIGHED];
@@ -112,7 +112,7 @@ INLINE void weigh(const float *weights, int64_t stride, const void *const *v, co
         for (int c = 0; c < count; c++) store_floats(out + m * dim + at + c * LANES, sums[m][c]);
 }
 
-/* The same of all of D. */
+/* The same for all of D. */
 INLINE void weigh_all(const float *weights, int64_t stride, const void *const *v, const int wide, int64_t keys,
                       int64_t dim, float *out, const int rows) {
     int64_t at = 0;
@@ -121,7 +121,7 @@ INLINE void weigh_all(const float *weights, int64_t stride, const void *const *v
     for (; at < dim; at += LANES) weigh(weights, stride, v, wide, at, keys, dim, out, rows, 1);
 }
 
-/* `count` vectors of scores, of this stride, become weights; gives their sum. */
+/* Turn `count` vectors of scores with this stride into weights; return their sum. */
 INLINE vec weights_in_place(float *scores, int64_t stride, vec top, const int masked, const int count) {
     vec x[4], sums = {0};
     EACH_ROW
@@ -139,7 +139,7 @@ INLINE vec weights_in_place(float *scores, int64_t stride, vec top, const int ma
     return sums;
 }
 
-/* Scores lie [keys, stride], where a stride of 4 is for up to four queries, and others are whole vectors of queries. */
+/* Scores are [keys, stride]: a stride of 4 is for up to four queries, any other one is whole vectors of queries. */
 static void attend(const struct layer *layer, const struct work *work, const struct item *item, const element *q,
                    int64_t q_stride, int64_t head) {
     const int64_t dim = layer->dim, group = layer->group, queries = item->width * group;
@@ -170,10 +170,10 @@ static void attend(const struct layer *layer, const struct work *work, const str
     for (int64_t begin = 0; begin < item->keys; begin += KEYS) {
         const int64_t count = item->keys - begin < KEYS ? item->keys - begin : KEYS;
         const element *k[KEYS], *v[KEYS];
-        const float *kf[KEYS], *vf[KEYS]; /* the same as floats, for many queries */
+        const float *kf[KEYS], *vf[KEYS]; /* the same as floats, if there are many queries */
         find(layer, work, item, head, begin, count, k, v);
         if (stride == 4) {
-            if (dim == 64) /* the usual width of small heads: the compiler keeps the queries in registers */
+            if (dim == 64) /* the usual size of small heads: the compiler keeps the queries in registers */
                 score_few(q_mine, k, count, 64, scores);
             else
                 score_few(q_mine, k, count, dim, scores);
@@ -193,10 +193,10 @@ static void attend(const struct layer *layer, const struct work *work, const str
             memcpy(kf, k, sizeof k);
             memcpy(vf, v, sizeof v);
 #endif
-#define SCORE(dim, some) /* strides that the compiler knows, where all vectors are scored at once */ \
+#define SCORE(dim, some) /* constant strides if all vectors are scored at once */ \
     score_lanes(q_mine + g * LANES, kf, count, dim, some, LANES == 16 ? some * LANES : stride, \
                 scores + g * LANES)
-#define SCORE_USUAL(some) /* widths of heads, for which the compiler knows all addresses */ \
+#define SCORE_USUAL(some) /* constant head sizes, so that the compiler knows all addresses */ \
     if (dim == 64)                                                                          \
         SCORE(64, some);                                                                    \
     else if (dim == 128)                                                                    \
@@ -223,9 +223,9 @@ static void attend(const struct layer *layer, const struct work *work, const str
         for (int64_t g = 0; g < vectors; g++) {
             vec now = top[g], sums = all(0);
             for (int64_t i = g; i < last; i += vectors) now = larger(now, load_floats(scores + i * LANES));
-            const int grown = !(largest(now - top[g]) <= MUCH); /* or is none */
+            const int grown = !(largest(now - top[g]) <= MUCH); /* or is NaN */
             if (!grown) now = top[g];
-            if (grown && stride == 4) /* several keys' scores lie in a vector */
+            if (grown && stride == 4) /* a vector holds the scores of several keys */
                 for (int lane = 0; lane < 4; lane++) {
                     float most = NEVER;
                     for (int i = lane; i < LANES; i += 4) most = now[i] > most ? now[i] : most;

@@ -1,14 +1,14 @@
-/* Attention of an item where the processor multiplies bfloat16. Keys are taken as they lie, in pairs of what a query is
- * multiplied by; values in pairs of two keys', as are the weights that they are multiplied by, rounded to bfloat16 as
- * values are (as in FlashAttention). A query's weights are added up as they are rounded, so that what it gets is between
- * the values that it sees. What is taken off its scores, which are of base 2, is a whole number: so a weight's exponent alone
- * depends on it, and what is rounded off is the same in any company. The rest is as in attend_floats.h. */
+/* Attention of an item if the processor multiplies bfloat16. Keys are used as they are stored, in pairs of
+ * neighbours in a head; values in pairs of two keys' values, as are their weights, which are rounded to bfloat16
+ * like values (as in FlashAttention). A query's weights are summed as they are rounded, so that its output lies
+ * between the values that it sees. Scores are to base 2, and an integer is subtracted from them: it changes only the
+ * exponent of a weight, so that rounding does not depend on the other rows. The rest is as in attend_floats.h. */
 
 /* Tiles of sums that registers hold: keys by vectors of queries, and queries by vectors of values. */
 enum { SCORED_KEYS = 8, SCORED = 3, WEIGHED_ROWS = 6, WEIGHED = 4 };
 
-/* Scores of `count` keys that lie one behind the other against `vectors` vectors of queries, given as pairs
- * [D / 2, stride]; they are multiplied by `scale`. The largest become tops. */
+/* Score `count` consecutive keys against `vectors` vectors of queries, which are pairs [D / 2, stride]; the scores are
+ * multiplied by `scale`. `tops` becomes the largest scores. */
 INLINE void score_tile(const int32_t *q, const element *k, const int count, const int64_t dim, const int vectors,
                        const int64_t stride, float scale, float *scores, vec *tops) {
     vec dots[SCORED_KEYS][SCORED];
@@ -33,11 +33,11 @@ INLINE void score_tile(const int32_t *q, const element *k, const int count, cons
         }
 }
 
-/* The same of any number of keys. */
+/* Score any number of keys. */
 INLINE void score(const int32_t *q, const element *const *k, int64_t keys, const int64_t dim, const int vectors,
                   const int64_t stride, float scale, float *scores, vec *tops) {
     for (int64_t key = 0; key < keys;) {
-        int count = 1; /* one behind the other, in a block or in some that happen to follow */
+        int count = 1; /* consecutive keys, in one block or in blocks that happen to follow each other */
         while (count < SCORED_KEYS && key + count < keys && k[key + count] == k[key] + count * dim) count++;
         if (count == SCORED_KEYS) {
             score_tile(q, k[key], SCORED_KEYS, dim, vectors, stride, scale, scores + key * stride, tops);
@@ -49,15 +49,15 @@ INLINE void score(const int32_t *q, const element *const *k, int64_t keys, const
     }
 }
 
-/* A vector of scores becomes weights. */
+/* Turn a vector of scores into weights. */
 INLINE vec weights_of_scores(vec scores, vec top, const int masked) {
     vec weights = power_of_two(scores - top);
-    if (masked) weights = (vec)((ints)weights & ~(scores <= NEVER)); /* for top is NEVER too while none was seen */
+    if (masked) weights = (vec)((ints)weights & ~(scores <= NEVER)); /* as long as no key was seen, top is NEVER too */
     return weights;
 }
 
-/* `pairs` pairs of keys' scores [2 pairs, stride], of a vector of queries, become pairs of weights [pairs, stride] in their
- * place; gives the weights' sums. */
+/* Turn the scores of `pairs` pairs of keys, [2 pairs, stride], for a vector of queries, into pairs of weights
+ * [pairs, stride], in place; return the sums of the weights. */
 INLINE vec weights_in_place(float *scores, int64_t stride, int64_t pairs, vec top, const int masked) {
     const ints ones = (ints)((words){0} + 0x3f803f80);
     vec sums = all(0);
@@ -71,8 +71,8 @@ INLINE vec weights_in_place(float *scores, int64_t stride, int64_t pairs, vec to
     return sums;
 }
 
-/* out [rows, D] gets weights [pairs, stride] times values [pairs, D] from `at` on: `rows` queries, and `count` vectors,
- * stay in registers. */
+/* Add weights [pairs, stride] times values [pairs, D] to out [rows, D], in D from `at` on: `rows` queries and `count`
+ * vectors stay in registers. */
 INLINE void weigh(const float *weights, int64_t stride, const int32_t *values, int64_t at, int64_t pairs,
                   const int64_t dim, float *out, const int rows, const int count) {
     vec sums[WEIGHED_ROWS][WEIGHED];
@@ -93,7 +93,7 @@ INLINE void weigh(const float *weights, int64_t stride, const int32_t *values, i
         for (int c = 0; c < count; c++) store_floats(out + m * dim + at + c * LANES, sums[m][c]);
 }
 
-/* The same of all of D. */
+/* The same for all of D. */
 INLINE void weigh_all(const float *weights, int64_t stride, const int32_t *values, int64_t pairs, const int64_t dim,
                       float *out, const int rows) {
     int64_t at = 0;
@@ -102,7 +102,7 @@ INLINE void weigh_all(const float *weights, int64_t stride, const int32_t *value
     for (; at < dim; at += LANES) weigh(weights, stride, values, at, pairs, dim, out, rows, 1);
 }
 
-/* An item's queries of a head as pairs q_mine [D / 2, stride]; rows [stride, D] is room. */
+/* Write an item's queries of a head as pairs q_mine [D / 2, stride]; rows [stride, D] is scratch memory. */
 static void turn(const struct layer *layer, const struct work *work, const struct item *item, const element *q,
                  int64_t q_stride, int64_t head, int64_t stride, element *rows, int32_t *q_mine) {
     const int64_t dim = layer->dim, queries = item->width * layer->group;
@@ -121,7 +121,7 @@ static void turn(const struct layer *layer, const struct work *work, const struc
         }
 }
 
-/* dim: the layer's, for which the compiler knows all addresses where it knows it. */
+/* dim: the layer's; if it is a constant, the compiler knows all addresses. */
 INLINE void attend_by(const struct layer *layer, const struct work *work, const struct item *item, const element *q,
                       int64_t q_stride, int64_t head, const int64_t dim) {
     const int64_t group = layer->group, queries = item->width * group;
@@ -172,11 +172,11 @@ INLINE void attend_by(const struct layer *layer, const struct work *work, const 
         for (int64_t g = 0; g < vectors; g++) {
             float *mine = scores + g * LANES;
             vec now = tops[g];
-            if (some) { /* some of those are hidden since */
+            if (some) { /* some of those scores are hidden by now */
                 now = top[g];
                 for (int64_t key = 0; key < count; key++) now = larger(now, load_floats(mine + key * stride));
             }
-            const int grown = !(largest(now - top[g]) <= MUCH); /* or is none */
+            const int grown = !(largest(now - top[g]) <= MUCH); /* or is NaN */
             now = grown ? upwards(now) : top[g];
             vec sums = some || odd ? weights_in_place(mine, stride, pairs, now, 1)
                                    : weights_in_place(mine, stride, pairs, now, 0);
@@ -206,7 +206,7 @@ INLINE void attend_by(const struct layer *layer, const struct work *work, const 
 
 static void attend(const struct layer *layer, const struct work *work, const struct item *item, const element *q,
                    int64_t q_stride, int64_t head) {
-    if (layer->dim == 64) /* the usual widths of heads */
+    if (layer->dim == 64) /* the usual head sizes */
         attend_by(layer, work, item, q, q_stride, head, 64);
     else if (layer->dim == 128)
         attend_by(layer, work, item, q, q_stride, head, 128);

@@ -1,4 +1,4 @@
-/* Attention over the paged cache, by a work list whose items threads take as they come. */
+/* Attention over the paged cache. Threads take the items of a work list one by one. */
 
 struct attended {
     const struct layer *layer;
@@ -15,7 +15,7 @@ static void attend_some(const void *what, int64_t begin, int64_t end) {
         attend(of->layer, of->work, of->work->items + task / kv_heads, of->q, of->q_stride, task % kv_heads);
 }
 
-/* What the items have found for each token, as one. */
+/* Join the items' results for each token into one. */
 static void join_some(const void *what, int64_t begin, int64_t end) {
     const struct attended *of = what;
     const struct work *work = of->work;
@@ -39,10 +39,10 @@ static void join_some(const void *what, int64_t begin, int64_t end) {
         }
 }
 
-/* Attention of all tokens over the paged cache: q and out [T, Q, D], q of a token's stride. */
+/* Compute the attention of all tokens over the paged cache: q and out [T, Q, D]; q has the token stride q_stride. */
 void attention(const struct layer *layer, const struct work *work, const element *q, int64_t q_stride, element *out,
                int64_t tokens) {
     const struct attended of = {layer, work, q, q_stride, out};
-    share(attend_some, &of, work->count * layer->kv_heads, 1, 1); /* one may take much longer than another */
+    share(attend_some, &of, work->count * layer->kv_heads, 1, 1); /* one item may take much longer than another */
     share_rows(join_some, &of, tokens, layer->kv_heads * layer->group * layer->dim, WORTH_THREADS / 8);
 }

@@ -1,9 +1,9 @@
-/* Work shared among threads that may be kept from their processors, one for all of a step.
+/* Work shared among the threads of a step, one crew per step. Any thread may lose its processor at any time.
  *
- * One thread leads: it goes through all that is to be done and shares what several can do at once; the others take pieces
- * of that as they come, large ones first and smaller ones at the end. So a thread that is late, or whose processor does
- * other things meanwhile, takes fewer, and until the end of it all nobody waits for one that has taken none (guided
- * self-scheduling: Polychronopoulos and Kuck, 1987). What OpenMP has for this ends each loop by waiting for all. */
+ * One thread leads: it runs through the step and shares what several threads can do at once. The others take pieces of
+ * that, large ones first and smaller ones at the end. A thread that is late, or whose processor does other work, takes
+ * fewer pieces, and until the end of the step no thread waits for one that has taken none (guided self-scheduling:
+ * Polychronopoulos and Kuck, 1987). OpenMP's own way ends each loop by waiting for all threads. */
 
 #include <sched.h>
 #include <stdatomic.h>
@@ -11,12 +11,13 @@
 #include <omp.h>
 #endif
 
-/* Does units begin .. end - 1 of what there is to do. */
+/* Does units begin .. end - 1 of shared work. */
 typedef void (*doing)(const void *what, int64_t begin, int64_t end);
 
-/* units: how many there are of what is shared now, and in the lower half how many of them are taken: all where there is
- * nothing to do. left: those that are not done yet. over: nothing more is shared. What they are of is written while there
- * is nothing to do, and read by who has taken some of them; threads: once, before anything is shared. */
+/* units: the number of units of the present work and, in the lower half, how many of them are taken; all are taken if
+ * there is no work. left: units that are not done yet. over: nothing more will be shared. The other fields describe the
+ * work: they are written while there is none, and read by threads that have taken units of it; threads is written once,
+ * before anything is shared. */
 struct crew {
     _Alignas(64) _Atomic uint64_t units;
     _Alignas(64) _Atomic int64_t left;
@@ -24,15 +25,15 @@ struct crew {
     doing doit;
     const void *what;
     int64_t threads;
-    _Atomic int64_t least, most; /* of a piece; read before it is taken, and so maybe those of what was shared before */
+    _Atomic int64_t least, most; /* of a piece; read before one is taken, so they may be those of earlier work */
 };
 
 enum { TAKEN_BITS = 32 };
 
-/* The crew that this thread leads. */
+/* The crew that this thread leads; 0 if none. */
 static _Thread_local struct crew *led;
 
-/* So often a thread looks again before it offers its processor to others: 10 to 20 us on x86-64. */
+/* How often a thread checks for work before it yields its processor: 10 to 20 us on x86-64. */
 enum { LOOKS = 1 << 9 };
 
 /* Wait a little, for the n-th time in a row. */
@@ -45,13 +46,13 @@ static inline void wait_a_little(int64_t n) {
 #endif
 }
 
-/* Room of this thread's own, which it has until the crew parts. */
+/* Memory of this thread's own, which it keeps until its crew ends. */
 static _Thread_local struct {
     void *at;
     int64_t bytes;
 } own;
 
-/* So much room of this thread's own, for a vector of any width; 0 where there is none. What was in it is lost. */
+/* Return that many bytes of this thread's own memory, aligned for any vector; 0 if it has none. Contents are lost. */
 __attribute__((unused)) static void *own_room(int64_t bytes) {
     if (own.bytes < bytes) {
         free(own.at);
@@ -67,7 +68,7 @@ static void leave_room(void) {
     own.bytes = 0;
 }
 
-/* Take pieces of what is shared, and do them, until none is left; gives how many units they were. */
+/* Take pieces of the shared work and do them until none is left; return the number of units done. */
 static int64_t take_part(struct crew *crew) {
     int64_t done = 0;
     uint64_t units = atomic_load_explicit(&crew->units, memory_order_acquire);
@@ -91,7 +92,7 @@ static int64_t take_part(struct crew *crew) {
     return done;
 }
 
-/* Take part in all that is shared until the leader is through. */
+/* Take part in all shared work until the leader has finished. */
 __attribute__((unused)) static void follow(struct crew *crew) {
     for (int64_t n = 0; !atomic_load_explicit(&crew->over, memory_order_acquire); n++) {
         if (take_part(crew)) n = 0;
@@ -100,7 +101,7 @@ __attribute__((unused)) static void follow(struct crew *crew) {
     leave_room();
 }
 
-/* Lead so many threads, this one counted, through `through`. */
+/* Lead that many threads, this one included, through `through`. */
 static void lead(struct crew *crew, int64_t threads, void (*through)(const void *), const void *what) {
     crew->threads = threads;
     led = crew;
@@ -110,7 +111,7 @@ static void lead(struct crew *crew, int64_t threads, void (*through)(const void 
     atomic_store_explicit(&crew->over, 1, memory_order_release);
 }
 
-/* Go through `through` with as many threads as there are. */
+/* Run `through` with as many threads as there are. */
 static void together(void (*through)(const void *), const void *what) {
     struct crew crew = {0};
 #ifdef _OPENMP
@@ -124,7 +125,7 @@ static void together(void (*through)(const void *), const void *what) {
 #endif
 }
 
-/* What is shared outside of a crew. */
+/* Work that is shared outside of a crew. */
 struct alone {
     doing doit;
     const void *what;
@@ -133,8 +134,9 @@ struct alone {
 
 static void go_alone(const void *what);
 
-/* Do units 0 .. count - 1, fewer than 2^32, in pieces of at least and at most so many, but for the last: all threads of the
- * crew that this one leads, or of one for this alone. `doit` shares nothing itself; least is 1 or more. */
+/* Do units 0 .. count - 1, fewer than 2^32, with all threads of the crew that this thread leads, or of a crew for this
+ * work alone. Pieces have at least `least` and at most `most` units, except the last one. `doit` must not share work
+ * itself; least is 1 or more. */
 static void share(doing doit, const void *what, int64_t count, int64_t least, int64_t most) {
     struct crew *crew = led;
     if (count <= least) {

@@ -1,6 +1,6 @@
-/* Draws: from scores to tokens by races of exponential variates (engine/sampling/draw.py), and these. */
+/* Draws: from logits to tokens by races of exponential variates (engine/sampling/draw.py), and the variates. */
 
-/* Philox 4x32-10 of one counter and key, both changed: the counter into four random words (sampling/philox.py). */
+/* Philox 4x32-10: turn the counter into four random words (sampling/philox.py). Changes counter and key. */
 static inline void philox(uint32_t counter[4], uint32_t key[2]) {
     for (int round = 0; round < 10; round++) {
         uint64_t first = (uint64_t)counter[0] * 0xD2511F53u, second = (uint64_t)counter[2] * 0xCD9E8D57u;
@@ -12,7 +12,7 @@ static inline void philox(uint32_t counter[4], uint32_t key[2]) {
     }
 }
 
-/* Standard exponential variates of a stream, as many as are asked for, of one seed and position. */
+/* Write `count` standard exponential variates of a stream, for one seed and position. */
 static void variates(uint64_t seed, uint64_t position, int64_t stream, int64_t count, double *out) {
     for (int64_t lane = 0; lane * 4 < count; lane++) {
         uint32_t counter[4] = {(uint32_t)position, (uint32_t)(position >> 32), (uint32_t)lane, (uint32_t)stream};
@@ -35,15 +35,15 @@ static void exponentials_some(const void *what, int64_t begin, int64_t end) {
         variates(of->seeds[row], of->positions[row], of->stream, of->count, of->out + row * of->count);
 }
 
-/* Standard exponential variates of a stream, [N, count]: one row for each seed and position [N]. */
+/* Write standard exponential variates of a stream, [N, count]: one row for each seed and position [N]. */
 void exponentials(const int64_t *seeds, const int64_t *positions, double *out, int64_t rows, int64_t count,
                   int64_t stream) {
     const struct varied of = {seeds, positions, out, count, stream};
     share_rows(exponentials_some, &of, rows, count, WORTH_THREADS / 16);
 }
 
-/* So many tokens' weights are summed as one. In place of a token: some score is none or endless; all are excluded; there
- * is no memory. */
+/* The weights of SUMMED tokens are summed as one block. The others stand in place of a token: a logit is NaN or
+ * infinite; all tokens are excluded; there is no memory. */
 enum { SUMMED = 256, NO_NUMBERS = -1, NONE_LEFT = -2, NO_ROOM = -3 };
 
 struct drawn {
@@ -53,7 +53,7 @@ struct drawn {
     int64_t vocab, *out;
 };
 
-/* Some scores, of which there may be fewer than a vector holds: the others are excluded. */
+/* Load a vector of logits; if fewer are left than a vector holds, the other lanes are excluded. */
 INLINE vec some_scores(const element *scores, int64_t there) {
     if (there >= LANES) return load(scores);
     element some[LANES];
@@ -62,7 +62,7 @@ INLINE vec some_scores(const element *scores, int64_t there) {
     return load(some);
 }
 
-/* The first of `count` whose weight by its variate is the largest. */
+/* Return the index of the largest weight divided by its variate; the first one of equals. */
 static int64_t raced(const float *weights, const double *variates, int64_t count) {
     int64_t first = 0;
     double most = -1;
@@ -107,7 +107,7 @@ static void draw_some(const void *what, int64_t begin, int64_t end) {
                     x[j] = weight[j] = (some_scores(scores + i + j * LANES, vocab - i - j * LANES) - top) * warmth;
                 exponentials_of(weight, 4);
                 EACH_ROW
-                for (int j = 0; j < 4; j++) { /* 0 where the exponential is cut */
+                for (int j = 0; j < 4; j++) { /* 0 where exponentials_of clamps its argument */
                     weight[j] = (vec)((ints)weight[j] & (x[j] >= -87.0f));
                     store_floats(weights + i + j * LANES, weight[j]);
                     sum_of += weight[j];
@@ -123,8 +123,8 @@ static void draw_some(const void *what, int64_t begin, int64_t end) {
     }
 }
 
-/* One token for each draw [M], from the whole distribution of scores[rows[m]] at its temperature: out [M], or why there is
- * none. scores [N, V]. */
+/* Draw one token for each draw [M], from the whole distribution of scores[rows[m]] at its temperature: out [M] gets the
+ * token, or the reason why there is none. scores [N, V]. */
 void draws(const element *scores, const int64_t *rows, const int64_t *seeds, const int64_t *positions,
            const float *temperatures, int64_t *out, int64_t count, int64_t vocab) {
     const struct drawn of = {scores, rows, seeds, positions, temperatures, vocab, out};

@@ -1,17 +1,17 @@
-/* The work list of attention over the paged cache, and what every way through its items does. */
+/* The work list of attention over the paged cache, and what both versions of an item's attention share. */
 
-/* So many queries read their keys together, KEYS at a time. */
+/* The most queries that read their keys together; keys are read KEYS at a time. */
 enum { MOST_QUERIES = LANES == 16 ? 48 : 96, MOST_VECTORS = MOST_QUERIES / LANES, KEYS = 64 };
 const int most_queries = MOST_QUERIES;
 
-/* A layer's part of the cache and of the model: its pool is [2K, slots, D], keys' heads first. */
+/* A layer's part of the cache and of the model: its pool is [2K, slots, D], the heads of keys first. */
 struct layer {
     element *pool;
     int64_t slots, block_size, kv_heads, group, dim;
     float scale;
 };
 
-/* The work list: item i lets tokens members[m] see keys seen[m].first .. seen[m].end - 1 of its blocks, for m from
+/* A work item: it lets tokens members[m] see keys seen[m].first .. seen[m].end - 1 of its blocks, for m from
  * first_member on; `keys` is the largest end. Its results go to places from `place` on, one for each token. */
 struct item {
     int64_t first_member, width, first_block, keys, place;
@@ -21,8 +21,8 @@ struct seen {
     int64_t first, end;
 };
 
-/* The list, and what its items give for their tokens: sums of values by their weights [places, Q, D], the weights'
- * sums and the scores that were taken off before the exponential, [places, Q] each. A token's own are those at
+/* The list, and the results of its items for their tokens: sums of weighted values [places, Q, D], sums of weights, and
+ * the scores that were subtracted before the exponential, [places, Q] each. A token's results are at
  * places[first_place[t]] .. places[first_place[t + 1] - 1]. */
 struct work {
     int64_t count;
@@ -33,17 +33,17 @@ struct work {
     float *values, *weights, *tops;
 };
 
-static const float MUCH = 8; /* e^8, or 2^8 by pairs: so much larger than 1 weights may become before all is made less */
+static const float MUCH = 8; /* weights may grow to e^8, or 2^8 with pairs, before all are scaled down */
 static const float NEVER = -1e30f; /* the score of a key that a row does not see */
 
-/* An item's m-th query, of a key head [D]: q [T, ...] of a token's stride, which begins with its queries' heads. */
+/* Return an item's m-th query of a key head, [D]. q [T, ...] has a token stride; query heads come first in a token. */
 INLINE const element *query_of(const struct layer *layer, const struct work *work, const struct item *item,
                                const element *q, int64_t q_stride, int64_t head, int64_t m) {
     const int64_t group = layer->group, token = work->members[item->first_member + m / group];
     return q + token * q_stride + (head * group + m % group) * layer->dim;
 }
 
-/* The keys that all of an item's tokens see. */
+/* Return the range of keys that all of an item's tokens see. */
 static struct seen seen_by_all(const struct work *work, const struct item *item) {
     struct seen common = {0, item->keys};
     for (int64_t member = item->first_member; member < item->first_member + item->width; member++) {
@@ -53,8 +53,8 @@ static struct seen seen_by_all(const struct work *work, const struct item *item)
     return common;
 }
 
-/* Where `count` of an item's keys and values of a head lie, from its key `begin` on. They are on their way while scores
- * are computed; those of short items come from memory, and one by one. */
+/* Find `count` of an item's keys and values of a head, from its key `begin` on, and prefetch them. They arrive while
+ * scores are computed; those of short items come from memory, one after the other. */
 static void find(const struct layer *layer, const struct work *work, const struct item *item, int64_t head, int64_t begin,
                  int64_t count, const element **k, const element **v) {
     const int64_t dim = layer->dim, size = layer->block_size;
@@ -76,7 +76,7 @@ static void find(const struct layer *layer, const struct work *work, const struc
     }
 }
 
-/* Of scores [count, stride] those of keys that a token does not see are NEVER. */
+/* In scores [count, stride], set those of keys that a token does not see to NEVER. */
 static void hide(const struct work *work, const struct item *item, int64_t group, int64_t begin, int64_t count,
                  int64_t stride, float *scores) {
     for (int64_t m = 0; m < item->width * group; m++) {
@@ -86,7 +86,7 @@ static void hide(const struct work *work, const struct item *item, int64_t group
     }
 }
 
-/* What was summed up of `queries` values [queries, D] becomes less. */
+/* Scale down the sums of weighted values of `queries` queries, [queries, D], by `less`. */
 INLINE void lessen(float *out, vec less, int queries, int64_t dim) {
     for (int m = 0; m < queries; m++)
         if (less[m] != 1.0f)
@@ -94,7 +94,7 @@ INLINE void lessen(float *out, vec less, int queries, int64_t dim) {
                 store_floats(out + m * dim + i, load_floats(out + m * dim + i) * less[m]);
 }
 
-/* What an item gives for its m-th query. */
+/* Write an item's result for its m-th query. */
 static void give(const struct layer *layer, const struct work *work, const struct item *item, int64_t head, int64_t m,
                  const float *values, float weight, float top) {
     const int64_t group = layer->group, dim = layer->dim;

@@ -1,11 +1,11 @@
-/* What lies between a model's products, and these too, on a CPU: one function for each thing that a step does there,
- * where torch takes a handful of operations, each with a start of its own. Compiled for the machine at hand by its own
- * compiler (build.py), once for each type of element: float, or bfloat16 where BFLOAT16 is defined. All is computed in
- * float32 and rounded once, but for attention's weights where the processor multiplies bfloat16, which are rounded before
- * (attend_pairs.h). A number depends on its own row only, whatever runs beside it and however many threads there are;
- * but for attention, where company decides what is read together and in which pieces. What is no number stays none.
+/* The operations between a model's products, and the products too, on a CPU: one function for each part of a step,
+ * where torch has several operations, each with a start of its own. Compiled for the present machine by its own
+ * compiler (build.py), once for each element type: float, or bfloat16 if BFLOAT16 is defined. Everything is computed
+ * in float32 and rounded once, except attention's weights if the processor multiplies bfloat16: these are rounded
+ * earlier (attend_pairs.h). A number depends only on its own row, not on the other rows or on the number of threads;
+ * except in attention, where the other rows decide what is read together and in which pieces. NaN stays NaN.
  *
- * Tensors are dense unless a stride is given. Widths are multiples of 16, which build.py's caller sees to.
+ * Tensors are dense unless a stride is given. Widths are multiples of 16, which the callers of build.py ensure.
  * Shapes: T tokens, H hidden, Q query heads, K key (and value) heads, G = Q / K, D head_dim, I inputs, O outputs. */
 
 #include <math.h>
@@ -34,7 +34,7 @@
 
 #include "draws.h"
 
-/* All that one layer of a decoder computes with. q_norm, k_norm: both or none; turned: whether heads are rotated. */
+/* What one decoder layer computes with. q_norm, k_norm: both or neither; turned: whether heads are rotated. */
 struct block {
     const float *attention_norm, *mlp_norm, *q_norm, *k_norm;
     struct matrix qkv, output, gate_up, down;
@@ -42,19 +42,19 @@ struct block {
     int64_t turned;
 };
 
-/* Room for a step: normed and added [T, H], wide for the larger of [T, (Q + 2K) D] and [T, 2I], narrow for the larger
- * of [T, Q D] and [T, I], `more` for products. */
+/* Memory for a step: normed and added [T, H]; wide for the larger of [T, (Q + 2K) D] and [T, 2I]; narrow for the larger
+ * of [T, Q D] and [T, I]; `more` for products. */
 struct room {
     element *normed, *added, *wide, *narrow;
     void *more;
 };
 
-/* Seconds of products, of attention and of the rest, added up. */
+/* Accumulated seconds of products, of attention and of the rest. */
 struct spent {
     double products, attention, rest;
 };
 
-/* Adds what went by since `since` to a sum, and gives the time that it is. */
+/* Add the time since `since` to a sum, and return the present time. */
 static double lap(double *sum, double since) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -111,7 +111,7 @@ static void pass(const void *what) {
     lap(&spent->rest, now);
 }
 
-/* x [T, H] float32 through some layers, in place, as one call: work[i] is the i-th layer's. turns, slots: as for
+/* Take x [T, H] float32 through several layers, in place, in one call; work[i] is layer i's. turns, slots: as for
  * rotate_store. */
 void layers(const struct block *blocks, const struct work *const *work, int64_t count, float eps, float *x,
             const float *turns, const int64_t *slots, const struct room *room, int64_t tokens, struct spent *spent) {

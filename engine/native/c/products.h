@@ -1,21 +1,21 @@
-/* Products. A matrix [O, I] lies in panels of PANEL outputs, in each of which what one input is multiplied by lies
- * together; ROWS rows of inputs by one panel is what the registers hold. So each weight is read once for so many rows,
- * and every sum runs along the inputs in their order, however many rows there are. */
+/* Products. A matrix [O, I] is stored in panels of PANEL outputs; in a panel, the weights of one input are contiguous.
+ * Registers hold the sums of ROWS rows of inputs times one panel. So each weight is read once for that many rows, and
+ * every sum runs over the inputs in their order, whatever the number of rows. */
 
 enum { PANEL = 2 * LANES, ROWS = REGISTERS == 32 ? 12 : 6, MOST_ROWS = ROWS < 8 ? 8 : ROWS };
 const int panel_outputs = PANEL;
 
-/* What a matrix is of, in panels [O / PANEL, ...].
- * ELEMENTS: [I, PANEL], or [I / 2, PANEL, 2] where elements_paired. HALVES: the same of bfloat16, exact as floats.
- * INT8, and x is rounded to it: [I / TOGETHER, PANEL, TOGETHER], times scales [O].
- * NIBBLES and BYTES, each times a scale plus an offset, which `group` inputs have in common: [I / group] of scales [PANEL]
- * and offsets [PANEL], floats, and values of eight or four inputs in a word, the first one's lowest: [group / 8, PANEL] or
- * [group / 4, PANEL].
- * FLOATS: what one panel of the others becomes where that pays. */
+/* The contents of a matrix, in panels [O / PANEL, ...].
+ * ELEMENTS: [I, PANEL], or [I / 2, PANEL, 2] if elements_paired. HALVES: the same in bfloat16, exact as floats.
+ * INT8: [I / TOGETHER, PANEL, TOGETHER], times scales [O]; x is rounded to int8.
+ * NIBBLES and BYTES: values that are each multiplied by a scale and increased by an offset, which `group` inputs share:
+ * [I / group] of scales [PANEL] and offsets [PANEL], floats, and values of eight or four inputs in a word, the first
+ * one lowest: [group / 8, PANEL] or [group / 4, PANEL].
+ * FLOATS: a panel of the other kinds, converted when that pays. */
 enum kind { ELEMENTS, HALVES, INT8, NIBBLES, BYTES, FLOATS };
-enum { NIBBLES_GROUP = 32 }; /* in every format of four bits */
+enum { NIBBLES_GROUP = 32 }; /* in every four-bit format */
 
-/* bias [O]: or none. */
+/* bias [O], or none. */
 struct matrix {
     const void *panels;
     const float *scales;
@@ -23,8 +23,9 @@ struct matrix {
     int64_t inputs, outputs, kind, group;
 };
 
-/* For `tile`, which is inlined for each number of rows that it is called with. Of up to six rows each, they are as few and
- * as alike as they can be: one of two or three would wait for its own sums. Of up to twelve the largest come first. */
+/* Call `tile`, which is inlined for each number of rows, until all rows are done. With up to six rows per tile, the
+ * tiles are as few and as equal as possible: a tile of two or three rows would wait for its own sums. With up to
+ * twelve, the largest tiles come first. */
 #define BY_ROWS(tile, rows)                                                      \
     do {                                                                         \
         int64_t row = 0;                                                         \
@@ -49,7 +50,7 @@ struct matrix {
 #define SOME_ROWS(tile, rows, some) \
     for (; ROWS == 12 && row + some <= (rows); row += some) tile(some)
 
-/* x [rows, I] by a matrix: out [rows, O]. floats: x as such, where these are multiplied. */
+/* x [rows, I] times a matrix: out [rows, O]. floats: x as floats, if these are multiplied. */
 struct multiplied {
     const element *x;
     const struct matrix *matrix;
@@ -64,22 +65,22 @@ static void share_panels(doing doit, const struct multiplied *of) {
     share(doit, of, panels, 1, panels);
 }
 
-/* Before a loop over a tile's rows: its sums are registers only where the compiler writes the loop out. */
+/* Before a loop over a tile's rows: its sums are in registers only if the compiler unrolls the loop. */
 #define EACH_ROW _Pragma("GCC unroll 12")
 
-/* So many bytes ahead a panel is fetched: a processor that fetches by itself ends at each page. */
+/* A panel is prefetched that many bytes ahead: the processor's own prefetching ends at each page. */
 enum { AHEAD = 4096, LINE = 64 };
 
 INLINE void fetch(const void *at, int bytes) {
     for (int i = 0; i < bytes; i += LINE) __builtin_prefetch((const char *)at + AHEAD + i);
 }
 
-/* Whether bfloat16 is multiplied by the processor itself, which adds up two products in one instruction. Where it has tiles
- * of them (AMX), torch's products, which take those, stay. */
+/* Whether the processor multiplies bfloat16 itself and adds two products in one instruction. If it has AMX tiles for
+ * bfloat16, torch's products, which use them, are kept. */
 #if defined PAIRS && !defined __AMX_BF16__
 const int elements_paired = 1, knows_narrow = 0;
 
-/* out [rows, O] of one panel [I / 2, PANEL, 2] and x [rows, I]. */
+/* Compute out [rows, O] for one panel [I / 2, PANEL, 2] and x [rows, I]. */
 INLINE void multiply_pairs(const element *panel, const element *x, const element *bias, element *out, int64_t inputs,
                            int64_t outputs, const int rows) {
     vec sums[ROWS][2];
@@ -117,7 +118,7 @@ static void multiply_pairs_some(const void *what, int64_t begin, int64_t end) {
     }
 }
 
-/* x [T, I] by a matrix of pairs: out [T, O]. room: none is needed. */
+/* x [T, I] times a matrix of pairs: out [T, O]. No room is needed. */
 static void product_elements(const element *x, const struct matrix *matrix, element *out, void *room, int64_t rows) {
     (void)room;
     const struct multiplied of = {x, matrix, out, rows, 0, 0};
@@ -126,7 +127,7 @@ static void product_elements(const element *x, const struct matrix *matrix, elem
 #else
 const int elements_paired = 0, knows_narrow = 1;
 
-/* Scales and offsets of a group, of both vectors of a panel. */
+/* Scales and offsets of a group, for both vectors of a panel. */
 struct shared {
     vec scale[2], offset[2];
 };
@@ -137,21 +138,21 @@ INLINE struct shared shared_by(const char *group) {
                            {load_floats(offsets), load_floats(offsets + LANES)}};
 }
 
-/* So many inputs' values are in a word. */
+/* Return how many inputs' values a word holds. */
 INLINE int in_word(const enum kind kind) { return kind == NIBBLES ? 8 : 4; }
 
 INLINE int64_t bytes_of(const enum kind kind, int64_t inputs, int64_t group) {
     return PANEL * (inputs / group * 2 * sizeof(float) + inputs / in_word(kind) * sizeof(int32_t));
 }
 
-/* The weights of one input, whose values are the j-th of these words, of one vector of a panel. */
+/* Return the weights of one input, whose values are the j-th of these words, for one vector of a panel. */
 INLINE vec weights_of(ints words, const enum kind kind, const int j, vec scale, vec offset) {
     ints values = kind == NIBBLES ? words >> 4 * j & 15 : words << (24 - 8 * j) >> 24;
     return __builtin_convertvector(values, vec) * scale + offset;
 }
 
-/* For `use`, with the weights of each input i of a panel of values, from its vector `half` on. They are registers only
- * where the compiler writes the loop over a word's inputs out. */
+/* Run `use` with the weights of each input i of a panel of values, from the panel's vector `half` on. They are in
+ * registers only if the compiler unrolls the loop over a word's inputs. */
 #define EACH_INPUT(panel, kind, inputs, group, half, use)                                                 \
     for (int64_t i = 0; i < (inputs);) {                                                                  \
         const struct shared shared = shared_by(panel);                                                    \
@@ -167,7 +168,7 @@ INLINE vec weights_of(ints words, const enum kind kind, const int j, vec scale, 
         }                                                                                                 \
     }
 
-/* A panel of values as one of floats [I, PANEL]. */
+/* Convert a panel of values to floats [I, PANEL]. */
 INLINE void make_floats(const char *panel, const enum kind kind, int64_t inputs, const int64_t group, float *floats) {
     EACH_INPUT(panel, kind, inputs, group, 0, {
         store_floats(floats + i * PANEL, first);
@@ -175,7 +176,7 @@ INLINE void make_floats(const char *panel, const enum kind kind, int64_t inputs,
     })
 }
 
-/* out [rows, O] of one panel of values, or of one of its vectors, and floats x [rows, I]. */
+/* Compute out [rows, O] for one panel of values, or for one of its vectors, and floats x [rows, I]. */
 INLINE void multiply_values(const char *panel, const enum kind kind, const int64_t group, const int half,
                             const int vectors, const float *x, const element *bias, element *out, int64_t inputs,
                             int64_t outputs, const int rows) {
@@ -203,14 +204,14 @@ INLINE vec load_of(const enum kind kind, const void *at) {
     return kind == HALVES ? load_halves(at) : kind == FLOATS ? load_floats(at) : load(at);
 }
 
-/* out [rows, O] of one panel [I, PANEL], of ELEMENTS, HALVES or FLOATS, and floats x [rows, I]. */
+/* Compute out [rows, O] for one panel [I, PANEL] of ELEMENTS, HALVES or FLOATS, and floats x [rows, I]. */
 INLINE void multiply(const char *panel, const enum kind kind, const float *x, const element *bias, element *out,
                      int64_t inputs, int64_t outputs, const int rows) {
     vec sums[ROWS][2];
     for (int row = 0; row < rows; row++)
         for (int half = 0; half < 2; half++) sums[row][half] = bias ? load(bias + half * LANES) : all(0);
     for (int64_t i = 0; i < inputs; i++, panel += PANEL * size_of(kind)) {
-        if (kind != FLOATS) fetch(panel, PANEL * size_of(kind)); /* those were made just now */
+        if (kind != FLOATS) fetch(panel, PANEL * size_of(kind)); /* FLOATS were written just before */
         vec first = load_of(kind, panel), second = load_of(kind, panel + LANES * size_of(kind));
         KEEP(first);
         KEEP(second);
@@ -223,7 +224,7 @@ INLINE void multiply(const char *panel, const enum kind kind, const float *x, co
         for (int half = 0; half < 2; half++) store(out + row * outputs + half * LANES, sums[row][half]);
 }
 
-/* From so many rows on a panel is made floats once: of bfloat16, and of values, which are more work. */
+/* The rows from which on a panel is converted to floats once: MANY for bfloat16; SOME for values, which cost more. */
 enum { MANY = 4 * ROWS, SOME = ROWS + 1 };
 
 static void multiply_some(const void *what, int64_t begin, int64_t end) {
@@ -234,7 +235,7 @@ static void multiply_some(const void *what, int64_t begin, int64_t end) {
     const element *bias = matrix->bias;
     const int of_values = kind == NIBBLES || kind == BYTES;
     const int64_t bytes = of_values ? bytes_of(kind, inputs, group) : inputs * PANEL * size_of(kind);
-    const int apart = of_values && ROWS == 6 && rows == 8; /* a panel's vectors, and so no weight twice */
+    const int apart = of_values && ROWS == 6 && rows == 8; /* each vector of a panel by itself: no weight twice */
     const int narrow = of_values ? apart || rows < SOME : size_of(kind) == sizeof(float) || rows < MANY;
     float *copy = narrow ? 0 : own_room(inputs * PANEL * sizeof *copy);
     for (int64_t at = begin * PANEL; at < end * PANEL; at += PANEL) {
@@ -285,7 +286,7 @@ static void make_floats_some(const void *what, int64_t begin, int64_t end) {
 }
 #endif
 
-/* x [T, I] by a matrix of anything but INT8: out [T, O]. room: for x as floats [T, I], where they are none. */
+/* x [T, I] times a matrix of any kind but INT8: out [T, O]. room: for x as floats [T, I], if it has another type. */
 static void product_elements(const element *x, const struct matrix *matrix, element *out, void *room, int64_t rows) {
 #ifdef BFLOAT16
     const struct multiplied of = {x, matrix, out, rows, room, room};
@@ -298,21 +299,21 @@ static void product_elements(const element *x, const struct matrix *matrix, elem
 #endif
 
 #ifdef __AVX2__
-/* So many inputs are multiplied by their weights and added up in one instruction; they are `small`. */
+/* TOGETHER inputs are multiplied by their weights and added in one instruction; their type is `small`. */
 #ifdef __AVX512VNNI__
-enum { TOGETHER = 4, ADDED = 128 }; /* to weights, for the instruction takes one side unsigned */
+enum { TOGETHER = 4, ADDED = 128 }; /* added to weights, because the instruction takes one operand unsigned */
 typedef int8_t small;
 
 INLINE ints weights_at(const int8_t *at) { return (ints)_mm512_loadu_si512(at); }
 
-/* By its name, for GCC 12 copies the sums of its own function of that name to and fro, some of them by way of memory,
- * which doubles the time. */
+/* In assembly: with its intrinsic, GCC 12 copies the sums back and forth, partly through memory, which doubles the
+ * time. */
 INLINE ints add_products(ints sums, ints weights, ints numbers) {
     __asm__("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(weights), "v"(numbers));
     return sums;
 }
 #else
-enum { TOGETHER = 2, ADDED = 0 }; /* what takes four adds up two in 16 bits */
+enum { TOGETHER = 2, ADDED = 0 }; /* the instruction for four inputs adds two products in 16 bits */
 typedef int16_t small;
 
 #ifdef __AVX512BW__
@@ -328,8 +329,8 @@ typedef small smalls __attribute__((vector_size(LANES * sizeof(small))));
 typedef small smalls_at __attribute__((vector_size(LANES * sizeof(small)), aligned(sizeof(small)), may_alias));
 const int inputs_together = TOGETHER, weights_added = ADDED;
 
-/* One row [I] of x as whole numbers of -127 to 127 that, times the scale that is returned, come nearest to it;
- * `sum_of` is that of these numbers. */
+/* Convert one row [I] of x to integers from -127 to 127 that, times the returned scale, are closest to it; `sum_of`
+ * becomes the sum of these integers. */
 static inline float rounded(const element *x, small *numbers, int32_t *sum_of, int64_t inputs) {
     vec top = {0};
     ints none = {0}, sums = {0};
@@ -352,8 +353,8 @@ static inline float rounded(const element *x, small *numbers, int32_t *sum_of, i
     return step;
 }
 
-/* out [rows, O] of one panel [I / TOGETHER, PANEL, TOGETHER] of weights; sums_of [rows]: of x, each of which was
- * multiplied by ADDED too much. */
+/* Compute out [rows, O] for one panel [I / TOGETHER, PANEL, TOGETHER] of weights. sums_of [rows]: the sums of x, which
+ * correct for the ADDED in each weight. */
 INLINE void multiply_int8(const int8_t *panel, const small *x, const int32_t *sums_of, const float *scales,
                           const float *steps, const element *bias, element *out, int64_t inputs, int64_t outputs,
                           const int rows) {
@@ -381,7 +382,7 @@ INLINE void multiply_int8(const int8_t *panel, const small *x, const int32_t *su
         }
 }
 
-/* Where x made small [T, I], each row's sum, and its step are in the room. */
+/* Where `room` holds x as `small` [T, I], the sum of each row, and its step. */
 INLINE small *numbers_of(const struct multiplied *of) { return of->room; }
 INLINE int32_t *sums_in(const struct multiplied *of) {
     return (int32_t *)(numbers_of(of) + of->rows * of->matrix->inputs);
@@ -413,8 +414,8 @@ static void multiply_int8_some(const void *what, int64_t begin, int64_t end) {
     }
 }
 
-/* x [T, I] by a matrix of int8: out [T, O]. x is rounded to int8 row by row, the sums are exact. room: for x made
- * small [T, I], then each row's sum and step. */
+/* x [T, I] times a matrix of int8: out [T, O]. x is rounded to int8 row by row; the sums are exact. room: for x as
+ * `small` [T, I], then the sum and the step of each row. */
 static void product_int8(const element *x, const struct matrix *matrix, element *out, void *room, int64_t rows) {
     const struct multiplied of = {x, matrix, out, rows, 0, room};
     share_rows(round_some, &of, rows, matrix->inputs, WORTH_THREADS / 4);
@@ -425,14 +426,14 @@ static void product_int8(const element *x, const struct matrix *matrix, element 
 const int inputs_together = 0, weights_added = 0;
 #endif
 
-/* Where it is worth its while: of floats torch has as good ones for vectors of fewer numbers. */
+/* Whether products of elements are worth it: for floats, torch's are as good if vectors hold fewer numbers. */
 #if defined BFLOAT16 || defined __AVX2__
 const int knows_wide = 1;
 #else
 const int knows_wide = 0;
 #endif
 
-/* x [T, I] by a matrix, and its bias: out [T, O]. room: T * (4 I + 8) bytes. */
+/* x [T, I] times a matrix, plus its bias: out [T, O]. room: T * (4 I + 8) bytes. */
 void product(const element *x, const struct matrix *matrix, element *out, void *room, int64_t rows) {
 #ifdef __AVX2__
     if (matrix->kind == INT8) {

@@ -1,11 +1,11 @@
-/* What is done with each token by itself: norm, activation, rotation. */
+/* What is computed for each token by itself: norm, activation, rotation. */
 
 enum { MOST_DIM = 256 };
 
-/* Below so many elements a second thread costs more than it takes off. */
+/* For fewer elements than this, a second thread costs more time than it saves. */
 enum { WORTH_THREADS = 1 << 14 };
 
-/* All rows of a width are done, by one thread where that is less than is worth several. */
+/* Do all rows of a width; with one thread if the work is less than several threads are worth. */
 static void share_rows(doing doit, const void *what, int64_t rows, int64_t width, int64_t worth) {
     share(doit, what, rows, rows * width < worth ? rows : 1 + worth / 8 / width, rows);
 }
@@ -37,7 +37,7 @@ static void norm_some(const void *what, int64_t begin, int64_t end) {
     }
 }
 
-/* x [T, H] float32 gets `added` [T, H], where there is any, in place; out [T, H] is its RMS norm times weight [H]. */
+/* Add `added` [T, H], if there is any, to x [T, H] float32 in place; out [T, H] is x's RMS norm times weight [H]. */
 void norm(float *x, const element *added, const float *weight, float eps, element *out, int64_t rows, int64_t width) {
     const struct normed of = {x, added, weight, eps, out, width};
     share_rows(norm_some, &of, rows, width, WORTH_THREADS);
@@ -67,8 +67,8 @@ void silu_mul(const element *gate_up, element *out, int64_t rows, int64_t width)
     share_rows(silu_mul_some, &of, rows, width, WORTH_THREADS / 4);
 }
 
-/* One head, made floats: normed where there is a weight [D], and rotated where there are turns, pairs of neighbours by
- * a (cosine, sine) each [D / 2, 2]. */
+/* Convert one head to floats: with RMS norm if there is a weight [D], and rotated if there are turns [D / 2, 2], one
+ * (cosine, sine) for each pair of neighbours. */
 static inline void turned(const element *head, const float *weight, float eps, const float *turn, int64_t dim,
                           float *out) {
     vec squares = {0};
@@ -82,7 +82,7 @@ static inline void turned(const element *head, const float *weight, float eps, c
         for (int64_t i = 0; i < dim; i += LANES)
             store_floats(out + i, load_floats(out + i) * scale * load_floats(weight + i));
 #ifdef BFLOAT16
-        for (int64_t i = 0; i < dim; i += LANES) { /* a norm's results are of the model's type, as elsewhere */
+        for (int64_t i = 0; i < dim; i += LANES) { /* a norm's results have the model's type, as elsewhere */
             element rounded[LANES];
             store(rounded, load_floats(out + i));
             store_floats(out + i, load(rounded));
@@ -125,8 +125,8 @@ static void rotate_store_some(const void *what, int64_t begin, int64_t end) {
     }
 }
 
-/* qkv [T, (Q + 2K) D]: queries and keys normed and rotated in place, keys and values put into the pool [2K, slots, D]
- * at slot[t]. q_norm, k_norm [D]: both or none. turns [T, D / 2, 2], or none. */
+/* qkv [T, (Q + 2K) D]: norm and rotate queries and keys in place, and copy keys and values into the pool [2K, slots, D]
+ * at slot[t]. q_norm, k_norm [D]: both or neither. turns [T, D / 2, 2], or none. */
 void rotate_store(element *qkv, const float *q_norm, const float *k_norm, float eps, const float *turns,
                   const int64_t *slot, element *pool, int64_t slots, int64_t tokens, int64_t heads, int64_t kv_heads,
                   int64_t dim) {

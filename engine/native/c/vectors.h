@@ -1,11 +1,11 @@
-/* Vectors as wide as the processor's registers, and what is done with one at a time. */
+/* Vectors as wide as the processor's registers, and operations on one at a time. */
 
 #if defined __SSE__
 #include <immintrin.h>
 #endif
 
-/* Numbers in a register, and how many of those there are. The first of AVX-512 (Knights Landing) has no instructions for
- * bytes and halves in so wide ones. */
+/* The numbers in a register, and the number of registers. The first version of AVX-512 (Knights Landing) lacks 512-bit
+ * instructions for bytes and 16-bit words. */
 #if defined __AVX512BW__
 enum { LANES = 16, REGISTERS = 32 };
 #elif defined __AVX__
@@ -26,7 +26,7 @@ typedef uint32_t words __attribute__((vector_size(4 * LANES)));
 typedef uint16_t halves __attribute__((vector_size(2 * LANES)));
 typedef uint16_t halves_at __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
 
-/* bfloat16 is the upper half of a float. By their instructions, for of the conversions of vectors GCC 12 makes three each. */
+/* bfloat16 is the upper half of a float. Intrinsics, as GCC 12 compiles a vector conversion to three instructions. */
 static inline vec load_halves(const uint16_t *at) {
 #if defined __AVX512BW__
     words wide = (words)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)at));
@@ -43,7 +43,7 @@ typedef uint16_t element;
 
 static inline vec load(const element *at) { return load_halves(at); }
 
-/* Rounded to the nearest, to the even one of two; what is no number stays none. */
+/* Round to nearest, ties to even; NaN stays NaN. */
 static inline void store(element *at, vec x) {
     words bits = (words)x, none = (words)(x != x);
     words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
@@ -61,16 +61,16 @@ static inline void store_floats(float *at, vec x) { *(floats_at *)at = x; }
 static inline ints load_ints(const void *at) { return *(const ints_at *)at; }
 static inline vec all(float x) { return x - (vec){0}; }
 
-/* Keeps a vector in a register that several products take. GCC would read it from memory again for each, and beside
- * sixteen registers those reads take longer than the products. */
+/* Keep a vector that several products use in a register. GCC would load it from memory for each of them, and with
+ * sixteen registers those loads take longer than the products. */
 #if defined __AVX2__ && !defined __AVX512F__
 #define KEEP(vector) __asm__("" : "+x"(vector))
 #else
 #define KEEP(vector) (void)(vector)
 #endif
 
-/* Of each two numbers the larger, or the smaller; b's where they are equal, or one is none. That is what x86's instructions
- * do, and GCC 12 makes of the comparison three others, each of which waits for the one before. */
+/* The larger, or the smaller, of each two numbers; b's if they are equal or one is NaN. x86's instructions do exactly
+ * that; GCC 12 compiles the comparison to three other ones, each of which waits for the one before. */
 #if defined __AVX512BW__
 static inline vec larger(vec a, vec b) { return _mm512_max_ps(a, b); }
 static inline vec smaller(vec a, vec b) { return _mm512_min_ps(a, b); }
@@ -92,7 +92,7 @@ static inline vec magnitude(vec x) { return (vec)((ints)x & 0x7fffffff); }
 
 typedef float four __attribute__((vector_size(16)));
 
-/* x's fours, added up: the first half and the second, and so on. */
+/* Add up the groups of four numbers in x: the first half and the second half, and so on. */
 static inline four folded(vec x) {
     four parts[LANES / 4];
     memcpy(parts, &x, sizeof parts);
@@ -112,13 +112,13 @@ static inline float largest(vec x) {
     return most;
 }
 
-/* To the nearest whole number, to the even one of two, for |x| < 2^22: behind 1.5 * 2^23 no bit is left for a
- * fraction. */
+/* Adding and subtracting it rounds to the nearest integer, ties to even, for |x| < 2^22: above 1.5 * 2^23, floats
+ * have no bit left for a fraction. */
 static const float ROUNDING = 12582912.0f;
 
-/* exp(x) of `count` vectors in place, within two units of the last place; x is cut to what float32 can hold: -87 to 88.
- * x = n ln 2 + r with |r| <= ln 2 / 2, where Taylor's first eight terms are exact enough; 2^n is the exponent's bits. Each
- * step of one vector waits for the one before; those of several lie between each other. */
+/* exp(x) of `count` vectors in place, within two units in the last place; x is clamped to -87 .. 88, what float32 can
+ * hold. x = n ln 2 + r with |r| <= ln 2 / 2, where the first eight terms of the Taylor series are exact enough; 2^n is
+ * made from exponent bits. Each step of a vector waits for the one before; steps of several vectors are interleaved. */
 INLINE void exponentials_of(vec *x, const int count) {
     static const float taylor[] = {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f};
     enum { MOST = 4 };
@@ -128,7 +128,7 @@ INLINE void exponentials_of(vec *x, const int count) {
     EACH x[i] = smaller(all(88.0f), x[i]);
     EACH shifted[i] = x[i] * 1.44269504f + ROUNDING;
     EACH y[i] = shifted[i] - ROUNDING;
-    EACH r[i] = x[i] - y[i] * 0.693359375f; /* ln 2 in two parts, the first of few bits, so that n times it is exact */
+    EACH r[i] = x[i] - y[i] * 0.693359375f; /* ln 2 in two parts, the first one short, so that n times it is exact */
     EACH r[i] = r[i] + y[i] * 2.12194440e-4f;
     EACH y[i] = r[i] * (1.0f / 5040) + taylor[0];
     _Pragma("GCC unroll 6") for (int term = 1; term < 7; term++) EACH y[i] = y[i] * r[i] + taylor[term];
@@ -142,30 +142,30 @@ static inline vec exponential(vec x) {
 }
 
 #if defined BFLOAT16 && defined __AVX512BF16__
-/* The processor multiplies bfloat16, and adds up two products in one instruction: each lane has a pair. */
+/* The processor multiplies bfloat16 and adds two products in one instruction: each lane holds a pair. */
 #define PAIRS
 
-/* By its name, as that of add_products in products.h. */
+/* In assembly, for the same reason as add_products in products.h. */
 INLINE vec add_pairs(vec sums, ints a, ints b) {
     __asm__("vdpbf16ps %2, %1, %0" : "+v"(sums) : "v"(a), "v"(b));
     return sums;
 }
 
-/* In all lanes the same. */
+/* Load a pair into all lanes. */
 INLINE ints pair_at(const void *at) {
     int32_t pair;
     memcpy(&pair, at, sizeof pair);
     return pair - (ints){0};
 }
 
-/* Of a's numbers and b's. */
+/* Pair a's numbers with b's. */
 INLINE ints pairs_of(const element *a, const element *b) {
     ints low = (ints)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)a));
     ints high = (ints)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)b));
     return low | high << 16;
 }
 
-/* The same of floats, which are rounded to the nearest, to the even one of two. */
+/* Pair the numbers of two float vectors, rounded to nearest, ties to even. */
 INLINE ints rounded_pairs(vec a, vec b) {
     static const uint16_t order[] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                                      8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
@@ -173,8 +173,8 @@ INLINE ints rounded_pairs(vec a, vec b) {
     return (ints)_mm512_permutexvar_epi16(_mm512_loadu_si512(order), apart);
 }
 
-/* 2^x, within 8e-5 of it, which is a twentieth of what bfloat16 rounds off; 0 for less than float32 can hold. Of the
- * polynomials of the third degree that which errs the least in [0, 1), relatively. */
+/* 2^x with a relative error of at most 8e-5, a twentieth of bfloat16's rounding error; 0 if it is less than float32 can
+ * hold. The cubic polynomial has the least relative error in [0, 1). */
 INLINE vec power_of_two(vec x) {
     vec r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); /* x - floor(x) */
     vec y = r * 0.07802455f + 0.22606718f;
@@ -183,9 +183,9 @@ INLINE vec power_of_two(vec x) {
     return _mm512_scalef_ps(y, x);
 }
 
-/* Of whole numbers, exactly. */
+/* 2^x of integers, exactly. */
 INLINE vec whole_power_of_two(vec x) { return _mm512_scalef_ps(all(1), x); }
 
-/* The next whole number that is not less. */
+/* Round up to an integer. */
 INLINE vec upwards(vec x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC); }
 #endif

@@ -1,4 +1,4 @@
-"""One piece of traffic on both backends: what is told of it, step by step, by the core over a runner."""
+"""Runs the same requests on both backends and compares the results of the core, step by step."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BLOCK = 4
 
 @dataclass(frozen=True)
 class Told:
-    """By (group, choice) the tokens and what was told beside them; by group what was told of the prompt."""
+    """Results: tokens and log probabilities by (group, choice); prompt log probabilities and vectors by group."""
 
     tokens: dict[tuple[int, int], list[int]] = field(default_factory=lambda: defaultdict(list))
     logprobs: dict[tuple[int, int], list[Logprobs]] = field(default_factory=lambda: defaultdict(list))
@@ -45,13 +45,13 @@ class Told:
 
 
 def config(folder: Path, **settings: Any) -> EngineConfig:
-    """Settings for a tiny model: room for 8 sequences, chunks of prompts up to 24 tokens beside them."""
+    """Return settings for a tiny model: 8 sequences, and up to 24 tokens of prompt chunks beside them."""
     common = {"dtype": "float32", "num_blocks": 120, "block_size": BLOCK, "max_sequences": 8, "max_batch_tokens": 32}
     return EngineConfig(str(folder), **(common | {"share_gate": 4} | settings))
 
 
 def device_runner(settings: EngineConfig, *, overlaps: bool = False, record: Record | None = None) -> DeviceRunner:
-    """The device's runner over a folder's model, on the CPU."""
+    """Return the device's runner with a folder's model, on the CPU."""
     model = load_model(Path(settings.model), torch.float32, settings.max_model_len, settings.adapters)
     assert settings.num_blocks is not None
     cache = KvCache(model.attention, settings.num_blocks, settings.block_size, torch.float32)
@@ -60,7 +60,7 @@ def device_runner(settings: EngineConfig, *, overlaps: bool = False, record: Rec
 
 @dataclass
 class Again:
-    """In place of a recorded CUDA graph: the same call once more, over what its inputs hold by now."""
+    """A stand-in for a recorded CUDA graph: it repeats the call with the present contents of its inputs."""
 
     step: Step
     output: torch.Tensor
@@ -72,7 +72,7 @@ class Again:
 
 
 class Recorder:
-    """Hands out stand-ins for recordings, and keeps them."""
+    """Returns stand-ins for recordings, and keeps them."""
 
     def __init__(self) -> None:
         self.recordings: list[Again] = []
@@ -83,7 +83,7 @@ class Recorder:
 
 
 def run(runner: Runner, settings: EngineConfig, adds: Sequence[Add | Embed], every: int = 0) -> tuple[Told, Stats]:
-    """All that is told until all is answered. every: steps between two arrivals; 0: all come at once."""
+    """Run all requests to the end and return the results. every: steps between two arrivals; 0: all arrive at once."""
     core, told = Core(settings, runner), Told()
     waiting = list(reversed(adds))
     while waiting or core.has_work:
@@ -104,7 +104,7 @@ def run(runner: Runner, settings: EngineConfig, adds: Sequence[Add | Embed], eve
 
 
 def same(mine: Told, theirs: Told) -> None:
-    """Both say the same: tokens exactly, numbers up to rounding."""
+    """Assert that both results are the same: tokens exactly, numbers up to rounding."""
     assert mine.tokens == theirs.tokens
     for ours, others in ((mine.logprobs, theirs.logprobs), (mine.prompts, theirs.prompts)):
         assert ours.keys() == others.keys()  # type: ignore[attr-defined]
@@ -125,19 +125,19 @@ def _same_logprobs(mine: Sequence[Logprobs], theirs: Sequence[Logprobs]) -> None
 
 
 def group(number: int, prompt: int, n: int, new: int, seed: int, sampling: Sampling | None = None) -> Add:
-    """n choices of `new` tokens over a prompt that is the beginning of the same text for all groups."""
+    """Return n choices of `new` tokens over a prompt that is a prefix of one text for all groups."""
     tokens = tuple(random.Random(7).choices(range(3, VOCABULARY), k=99))[:prompt]
     return Add.alike(number, tokens, n, seed, new, sampling or Sampling(), frozenset({2}))
 
 
 def write(folder: Path, kind: str = "llama", **settings: Any) -> Path:
-    """A tiny model in a folder."""
+    """Write a tiny model into a folder; returns the folder."""
     save(folder, kind, **(SIZES | settings))
     return folder
 
 
 def adapter(folder: Path, **settings: Any) -> Path:
-    """An adapter for that model, of a product that is fused and of one that is not."""
+    """Write an adapter for that model, of one fused product and one that is not fused; returns the folder."""
     modules = ["model.layers.1.self_attn.k_proj", "model.layers.1.mlp.down_proj"]
     write_adapter(folder, make("llama", **(SIZES | settings)), modules, 5)
     return folder

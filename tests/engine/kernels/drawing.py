@@ -1,4 +1,4 @@
-"""Draws as the kernels of sampling take them."""
+"""Draws in the form that the sampling kernels take."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LINE = {"row": 0, "same": 0, "temperature": 1.0, "min_p": 0.0, "top_k": 0, "top
 
 
 def table(lines: Sequence[dict[str, Any]]) -> torch.Tensor:
-    """Lines of DRAW; each has a distribution of its own unless it says whose."""
+    """Return lines of DRAW; each has its own distribution, unless `same` names another line's."""
     packed = np.array([tuple((_LINE | {"same": i} | line).values()) for i, line in enumerate(lines)], dtype=DRAW)
     return torch.from_numpy(packed.view(np.int64).reshape(len(lines), -1))
 
@@ -24,7 +24,7 @@ def table(lines: Sequence[dict[str, Any]]) -> torch.Tensor:
 def sums(
     logits: torch.Tensor, draws: torch.Tensor, edited: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of each line's blocks, the best score and the sum of the weights."""
+    """Return the best score and the sum of weights of each block of each line."""
     best = torch.full((len(draws), -(-logits.shape[1] // BLOCK)), torch.nan)
     weights = torch.full_like(best, torch.nan)
     block_sums(logits, edited, draws, best, weights)
@@ -32,15 +32,15 @@ def sums(
 
 
 def lowest(logits: torch.Tensor, draws: torch.Tensor, edited: torch.Tensor | None = None) -> torch.Tensor:
-    """The lowest score that each line keeps."""
+    """Return the lowest score that each line keeps."""
     return topk_topp(logits, edited, draws, sums(logits, draws, edited)[0])
 
 
 def drawn(
     logits: torch.Tensor, draws: torch.Tensor, edited: torch.Tensor | None = None, *, cuts: bool = False
 ) -> tuple[list[int], list[int]]:
-    """Each line's token or why it has none, and what the next step would begin with."""
-    first = draws[: int(draws[:, 1].max()) + 1]  # with all distributions: the interpreter goes over every line
+    """Return each line's token, or the reason why it has none, and the tokens with which the next step would begin."""
+    first = draws[: int(draws[:, 1].max()) + 1]  # includes all distributions; fewer lines are faster to interpret
     best, weights = sums(logits, first, edited)
     kept = None
     if cuts:

@@ -1,4 +1,4 @@
-"""Any mixture of draws: settings, pasts, bans and masks, over a few rows that some of them share."""
+"""Random mixtures of draws: settings, pasts, bans and masks, over a few rows that some draws share."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _samplings(draw: st.DrawFn) -> Sampling:
 
 @st.composite
 def mixtures(draw: st.DrawFn) -> Mixture:
-    """Rows, draws over them, masks, and another order. Draws of one row have one past, as siblings have."""
+    """Draw rows, draws over them, masks, and another order. Draws of one row have the same past, as siblings do."""
     kinds = draw(st.lists(_samplings(), min_size=1, max_size=4))
     pasts = [Past(tuple(draw(st.lists(_TOKENS, max_size=4))), draw(st.lists(_TOKENS, max_size=4))) for _ in range(ROWS)]
     rows = draw(st.lists(st.integers(0, ROWS - 1), min_size=1, max_size=9))

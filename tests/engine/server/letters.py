@@ -1,4 +1,4 @@
-"""A tokenizer of single letters, and orders for it: what tests of the server's half read and make ready."""
+"""A tokenizer of single letters, and orders for it, for tests of reading and preparing requests in the server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ READY = Ready(
 
 
 def letters() -> Tokenizer:
-    """A byte-level tokenizer without merges: a token per byte, and <s> before a prompt that is no chat."""
+    """Return a byte-level tokenizer without merges: one token per byte, and <s> before a prompt that is not a chat."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {"<s>": 0} | {letter: number + 1 for number, letter in enumerate(alphabet)}
     backend = tokenizers.Tokenizer(BPE(vocab=vocabulary, merges=[]))

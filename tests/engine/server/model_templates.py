@@ -1,4 +1,4 @@
-"""Short chat templates in the formats that the families document."""
+"""Short chat templates in the formats that the model families document."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ CHATML = """\
 {{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}{% endfor %}\
 {% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"""
 
-# Qwen: tools in the system's turn, arguments made JSON by the template.
+# Qwen: tools in the system turn, arguments turned into JSON by the template.
 QWEN = """\
 <|im_start|>system
 {{ messages[0].content if messages[0].role == 'system' else 'You are helpful.' }}
@@ -46,7 +46,7 @@ QWEN = """\
 {% elif think_now is defined %}<think>
 {% endif %}{% endif %}"""
 
-# Llama 3: the only call of a message as JSON with parameters, results from "ipython".
+# Llama 3: one call per message, as JSON with parameters; results from "ipython".
 LLAMA3 = """\
 {{- bos_token }}
 {%- if not tools is defined %}{% set tools = none %}{% endif %}
@@ -80,7 +80,7 @@ MISTRAL = """\
 {{- '[INST]' + message.content + '[/INST]' }}
 {%- else %}{{ message.content }}{{ eos_token }}{% endif %}{% endfor %}"""
 
-# DeepSeek V3: texts joined, so that arguments have to be text; content None in front of calls.
+# DeepSeek V3: texts are joined, so that arguments must be text; content None before calls.
 DEEPSEEK = """\
 {{- bos_token }}{% if tools %}{{ tools | tojson }}{% endif %}{% for message in messages %}
 {%- if message['role'] == 'user' %}{{ '<｜User｜>' + message['content'] }}

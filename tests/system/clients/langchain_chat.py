@@ -1,4 +1,4 @@
-"""LangChain's ChatOpenAI and one gateway: `python langchain_chat.py BASE_URL MODEL` prints what came of it, as JSON."""
+"""LangChain's ChatOpenAI against a gateway: `python langchain_chat.py BASE_URL MODEL` prints the results as JSON."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ cat: list[BaseMessage] = [HumanMessage("Write one sentence about a cat.")]
 
 
 def told(result: LLMResult) -> object:
-    """The texts and reasons for each list of messages, and the usage of all."""
+    """Return the texts and finish reasons for each list of messages, and the usage of all."""
     generations = [
         [(one.text, (one.generation_info or {}).get("finish_reason")) for one in group] for group in result.generations
     ]

@@ -1,4 +1,4 @@
-"""LiteLLM as a client of one gateway: `python litellm_chat.py BASE_URL MODEL` prints what came of it, as JSON."""
+"""LiteLLM as a client of a gateway: `python litellm_chat.py BASE_URL MODEL` prints the results as JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import litellm
 
 litellm.telemetry = False
-litellm.suppress_debug_info = True  # it prints advice where the answer belongs
+litellm.suppress_debug_info = True  # it would print advice to standard output, beside the JSON
 base_url, model = sys.argv[1:]
 asked: dict[str, Any] = {
     "model": f"openai/{model}",

@@ -1,4 +1,4 @@
-"""A C compiler: the machine's, or the one that install.sh brings where it has none. And processors to compile for."""
+"""A C compiler, the machine's or the one that install.sh installs if there is none, and processors to compile for."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _compiler() -> Iterator[None]:
 
 
 def _processors() -> list[str]:
-    """The machine's own, and others whose programs it runs too: with narrower registers, and fewer."""
+    """Return this machine's processor and others whose code it can run, with narrower and with fewer registers."""
     if platform.machine() != "x86_64":
         return ["native"]
     wide = "avx512f" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
@@ -34,7 +34,7 @@ def _processors() -> list[str]:
 
 @pytest.fixture(scope="module", params=_processors())
 def _processor(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What a module's kernels are compiled for."""
+    """The processor that a module's kernels are compiled for."""
     flags = [f"-march={request.param}" if flag == "-march=native" else flag for flag in build._FLAGS]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "_FLAGS", tuple(flags))

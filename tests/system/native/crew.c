@@ -1,5 +1,5 @@
-/* Shares work of many sizes among threads, some of which sleep meanwhile, and counts how often each unit was done: once.
- * Threads of its own in the place of OpenMP's, whose ways a sanitizer cannot see. */
+/* Shares work of many sizes among threads, some of which sleep meanwhile, and checks that each unit was done once.
+ * Threads of its own instead of OpenMP's, whose synchronization a sanitizer cannot see. */
 
 #include <pthread.h>
 #include <stdint.h>
@@ -26,7 +26,7 @@ static void once_more(const void *what, int64_t begin, int64_t end) {
 
 static void rounds(const void *what) {
     int done[ALIKE][MOST];
-    struct round rounds[ALIKE]; /* those that follow each other have as many units, and others */
+    struct round rounds[ALIKE]; /* consecutive rounds have as many units, and others have other numbers */
     (void)what;
     for (int number = 0; number < ROUNDS; number++) {
         struct round *round = rounds + number % ALIKE;

@@ -1,4 +1,4 @@
-"""Attention of decoding rows in C against the plain reference: random fork trees, windows, chunks beside them."""
+"""Attention of decoding rows in C against the plain reference: random fork trees, windows, chunks beside rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def spec_of(heads: int, kv_heads: int, dim: int = 16, window: int | None = None)
 
 
 class Case:
-    """A cache full of numbers, and what two layers of a kind get for some tokens."""
+    """A cache filled with random numbers, and the queries, keys and values of some tokens in two equal layers."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Case:
         self.qkv = torch.randn(tokens, spec.heads + 2 * spec.kv_heads, spec.head_dim).to(dtype) * 2
 
     def run(self, batch: Batch, layer: int = 1) -> torch.Tensor:
-        """[T, Q, D], through the backend's own `heads`."""
+        """Return the output, [T, Q, D], of the backend's own `heads`."""
         turns = torch.zeros(0, dtype=torch.complex64)
         backend = NativeOps(
             kernels(self.cache.dtype), None, self.attention, self.cache, self.attention.plan(batch), turns
@@ -57,7 +57,7 @@ class Case:
         return out.view(len(self.qkv), self.spec.heads, -1)
 
     def whole(self, rows: tuple[Row, ...], layer: int = 1) -> torch.Tensor:
-        """Attention of each row over all its past in one piece, [R, Q, D] float64."""
+        """Return the attention of each row over its whole past in one piece, [R, Q, D] in float64."""
         data = self.cache.pools[0][layer].double()
         keys, values = data[: self.spec.kv_heads], data[self.spec.kv_heads :]
         out = []
@@ -72,7 +72,7 @@ class Case:
 @BOTH
 @pytest.mark.parametrize("seed", range(24))
 def test_random_fork_trees(seed: int, dtype: torch.dtype) -> None:
-    """Groups of 1 to 48 queries to a key, heads of 1 to 16 vectors, items of a few keys up to some hundred."""
+    """Groups of 1 to 48 queries per key head, head sizes of 16 to 256, items of 8 to 256 keys."""
     chance = random.Random(seed)
     forest = forest_of(
         chance, groups=chance.randrange(1, 7), depth=chance.randrange(0, 4), longest=chance.choice([40, 300])
@@ -89,7 +89,7 @@ def test_random_fork_trees(seed: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 16, 32])
 @pytest.mark.parametrize("heads", [2, 8, 20])
 def test_blocks_of_any_size_anywhere(size: int, heads: int, dtype: torch.dtype) -> None:
-    """Some of them follow each other in the cache, some do not; a few keys at a time are taken as if they all did."""
+    """Some blocks are consecutive in the cache and some are not; the kernel handles a few keys at a time."""
     chance = random.Random(size)
     count = -(-100 // size)
     for swaps in (0, 1, 2, count):
@@ -108,7 +108,7 @@ def test_blocks_of_any_size_anywhere(size: int, heads: int, dtype: torch.dtype) 
 @pytest.mark.parametrize("number", [torch.nan, torch.inf])
 @pytest.mark.parametrize("where", ["key", "value", "query"])
 def test_what_is_no_number_stays_none(heads: int, number: float, where: str, dtype: torch.dtype) -> None:
-    """So that a choice whose scores are none ends with an error, and not with any token."""
+    """A choice whose scores are not finite must end with an error, not with some token."""
     row = Row(0, 1, 99, tuple(range(25)), DRAW)
     case = Case(spec_of(heads, 1), 25, 1, dtype)
     match where:
@@ -126,7 +126,7 @@ def test_what_is_no_number_stays_none(heads: int, number: float, where: str, dty
 @pytest.mark.parametrize("heads", [2, 8, 20])
 @pytest.mark.parametrize("first", range(4))
 def test_rows_beside_one_that_is_no_number_are_as_they_were(first: int, heads: int, dtype: torch.dtype) -> None:
-    """They read the same keys together."""
+    """The rows read the same keys together, and one of them has a query of NaN."""
     rows = tuple(Row(i, 1, 99, tuple(range(25)), DRAW) for i in range(4))
     case = Case(spec_of(heads, 1), 25, len(rows), dtype)
     case.qkv[first, :heads] = torch.nan
@@ -140,7 +140,7 @@ def test_rows_beside_one_that_is_no_number_are_as_they_were(first: int, heads: i
 @pytest.mark.parametrize("step", [0.01, 0.1, 0.13, 0.3, -0.1, -0.3])
 @pytest.mark.parametrize("heads", [2, 8, 20])
 def test_scores_that_grow(heads: int, step: float, dtype: torch.dtype) -> None:
-    """From key to key, so that what is taken off falls behind by little, by just as much as it may, and by more."""
+    """Scores grow from key to key, so that the running maximum lags by little, by exactly its limit, and by more."""
     row = Row(0, 1, 399, tuple(range(100)), DRAW)
     case = Case(spec_of(heads, 1), 100, 1, dtype)
     case.qkv[0, :heads, 0] = 1 / case.spec.scale
@@ -154,12 +154,12 @@ def test_scores_that_grow(heads: int, step: float, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("keys", [1, 2, 3, 5, 64, 65, 130])
 @pytest.mark.parametrize("heads", [2, 8, 20])
 def test_what_a_query_gets_lies_between_the_values_that_it_sees(heads: int, keys: int) -> None:
-    """Whatever weights are rounded to: where all values are one number, it is that, and not the next."""
+    """If all values are the same number, the output is that number, however the weights are rounded."""
     table = tuple(range(-(-keys // BLOCK)))
     rows = tuple(Row(i, 1, keys - 1, table, DRAW) for i in range(20))
     case = Case(spec_of(heads, 1), len(table), len(rows), torch.bfloat16)
     values = case.cache.pools[0][1, 1]
-    values[:] = 2 - 2**-7  # of which the next one is as near as it can be
+    values[:] = 2 - 2**-7  # its neighbours in bfloat16 are relatively as close as possible
     case.qkv[:, -1] = values[0]
     out = case.run(Batch(rows=rows, kv_spans=plan_stretches(rows, BLOCK)))
     assert torch.equal(out, values[0].expand_as(out))
@@ -167,7 +167,7 @@ def test_what_a_query_gets_lies_between_the_values_that_it_sees(heads: int, keys
 
 @pytest.mark.parametrize("heads", [2, 8, 20])
 def test_what_is_rounded_off_depends_on_no_company(heads: int) -> None:
-    """A choice beside others is the one that it is alone, but for what sums of floats round off in another order."""
+    """A choice beside others equals the choice alone, but for the rounding of sums in another order."""
     table = tuple(range(80))
     rows = tuple(Row(i, 1, 4 * len(table) - 1, table, DRAW) for i in range(20))
 
@@ -197,7 +197,7 @@ def test_windows(window: int, group: int, dtype: torch.dtype) -> None:
 
 @BOTH
 def test_scores_of_any_size(dtype: torch.dtype) -> None:
-    """The largest comes late or early, and is far from the others; nothing overflows, no share is lost."""
+    """The largest score comes early or late and is far from the others: nothing overflows, no weight is lost."""
     spec = spec_of(4, 1)
     row = Row(0, 1, 199, tuple(range(50)), DRAW)
     for at in (0, 63, 64, 199):
@@ -209,7 +209,7 @@ def test_scores_of_any_size(dtype: torch.dtype) -> None:
 
 
 def test_chunks_beside_rows_and_alone() -> None:
-    """In one work list; both find what the other's tokens put into the cache."""
+    """Chunks and rows in one work list see what the other's tokens store in the cache."""
     spec = spec_of(6, 2)
     rows = (Row(0, 1, 20, tuple(range(6)), DRAW), Row(1, 1, 9, (0, 1, 7), DRAW))
     chunks = (Chunk(2, tuple(range(11)), 3, (8, 9, 10, 11)), Chunk(3, (5,), 0, (12,)))
@@ -229,8 +229,10 @@ def test_chunks_beside_rows_and_alone() -> None:
 @BOTH
 @pytest.mark.parametrize("seed", range(24))
 def test_random_chunks(seed: int, dtype: torch.dtype) -> None:
-    """Of one token up to some hundred, from the first position on or behind a prefix, with windows and without;
-    each token is a row by the reference, whose scores are in float64."""
+    """Chunks of 1 to 70 tokens, at the start or behind a prefix, with windows and without.
+
+    The reference computes each token as a row, with scores in float64.
+    """
     chance = random.Random(seed)
     size, group = chance.choice([1, 3, 16, 32]), chance.choice([1, 2, 3, 4, 5, 8, 16, 17, 32, 33, 48])
     kv_heads, dim = chance.randrange(1, 4), chance.choice([16, 48, 64, 80, 128, 256])
@@ -282,7 +284,7 @@ def test_which_layers_the_kernels_know(spec: AttentionSpec, known: bool) -> None
 
 
 def test_reference_items_are_what_is_compared_with() -> None:
-    """One row, one item: what `whole` says is what the reference's own work list says."""
+    """With one row and one item, `whole` agrees with the reference's own work list."""
     case = Case(spec_of(4, 2), 3, 1, torch.float32)
     row = Row(0, 1, 10, (2, 0, 1), DRAW)
     data = case.cache.pools[0][1].double()

@@ -1,4 +1,4 @@
-"""What one decoding step calls on the native backend, as tests/budgets has it of torch's."""
+"""What one decode step calls on the native backend, as tests/budgets checks it for torch's backend."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from engine.native.backend import NativeBackend
 from tests.budgets.decoding import CHOICES, LAYERS, calls, decoding, operations
 
 OPERATIONS = 47
-"""Of torch, views included."""
+"""Operations of torch, views included."""
 CALLS = 1150
-"""Of Python functions, and of C functions by Python, from `step` to what it tells."""
+"""Calls of Python functions, and of C functions by Python, from `step` to its result."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Compiling: once for a source, compiler and processor; by several at once; refused and passed by in clear words."""
+"""Compiling: once per source, compiler and processor; by several processes at once; clear errors and fallbacks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOADS = "import torch; from engine.native.build import kernels; kernels(torch.fl
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of its own, of which this process knows nothing yet."""
+    """A compile cache of its own, which is new to this process."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(build, "kernels", build.kernels.__wrapped__)
     monkeypatch.setattr("engine.native.backend.kernels", build.kernels)
@@ -33,7 +33,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def wrapper(folder: Path, text: str) -> str:
-    """A compiler's command that is a script; $CC in it is the real one."""
+    """Return the command of a compiler that is a script; $CC in the script is the real compiler."""
     script = folder / "compiler"
     script.write_text(f"#!/bin/sh\nCC='{' '.join(build.compiler() or [])}'\n{text}\n")
     script.chmod(0o755)
@@ -87,7 +87,7 @@ def test_another_source_compiler_or_processor_is_compiled_anew(
 def test_every_family_of_processors_is_compiled_for(
     tmp_path: Path, processor: str, pairs: bool, dtype: torch.dtype
 ) -> None:
-    """Few of them can be run on any one machine."""
+    """Any one machine can run only a few of them, so they are only compiled."""
     flags = [flag for flag in build._FLAGS if flag != "-march=native"]
     command = [*(build.compiler() or []), *flags, f"-march={processor}", *build._ELEMENTS[dtype], "-Wall", "-Werror"]
     made = tmp_path / "kernels.so"
@@ -110,7 +110,7 @@ def works(native: build.Kernels) -> None:
 def test_a_compiler_without_threads_will_do(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """For this process: what it has made is not kept, so that one that can is used as soon as it is there."""
+    """Its kernels are for this process only and not kept, so that a better compiler is used once there is one."""
     text = 'for word; do [ "$word" = -fopenmp ] && echo "no such option" >&2 && exit 1; done; exec $CC "$@"'
     script = wrapper(tmp_path, text)
     whole = Path(script).read_text().replace(text, 'exec $CC "$@"')
@@ -125,7 +125,7 @@ def test_a_compiler_without_threads_will_do(
 
 
 def test_a_damaged_file_is_made_anew(cache: Path) -> None:
-    """Each start in a process of its own, as a library of one name is loaded into a process once."""
+    """Each start is a process of its own, since a process loads a library of the same name only once."""
     for damage in (None, b"", b"rubbish"):
         if damage is not None:
             (kept,) = cache.iterdir()
@@ -172,7 +172,7 @@ def test_a_blank_cc_names_none(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_compiler_that_fails(
     text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Named where the kernels are asked for; where they are not, torch's are taken, and the log says why."""
+    """An error if the kernels were requested by name; otherwise torch's are used, and the log says why."""
     monkeypatch.setenv("CC", wrapper(tmp_path, text))
     with pytest.raises(ConfigError, match=said):
         compiled(EngineConfig("m", kernels="native"), torch.float32)
@@ -197,7 +197,7 @@ def test_a_dtype_that_the_kernels_do_not_know() -> None:
 
 
 def test_where_nothing_can_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file stands where the cache should: kernels are made for this process alone."""
+    """The cache's place is taken by a file: the kernels are made for this process alone."""
     (tmp_path / "nproxy").write_text("")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()

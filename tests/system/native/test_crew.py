@@ -1,4 +1,4 @@
-"""Threads that share work: each unit is done once, whoever is late, and the numbers are the same for however many."""
+"""Threads that share work: each unit is done once, whichever thread is late, with the same results for any number."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_each_unit_is_done_once(tmp_path: Path, sanitizer: tuple[str, ...]) -> N
     flags = ["-O2", "-g", "-std=gnu11", "-Wall", "-Wextra", "-Werror", f"-I{HEADERS}", *sanitizer]
     subprocess.run([*cc, *flags, "-o", tmp_path / "crew", PROGRAM, "-pthread"], check=True)
     done = subprocess.run([tmp_path / "crew"], capture_output=True, text=True, timeout=120)
-    if "unexpected memory mapping" in done.stderr:  # further scattered than the sanitizer knows
+    if "unexpected memory mapping" in done.stderr:  # the sanitizer does not support this address randomization
         done = subprocess.run(["setarch", "-R", tmp_path / "crew"], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
@@ -61,7 +61,7 @@ def test_more_threads_than_processors_give_the_same_steps(tmp_path: Path, number
 
     def told(threads: int) -> object:
         runner = CpuRunner.load(settings)
-        torch.set_num_threads(threads)  # loading sets it as well
+        torch.set_num_threads(threads)  # after loading, which sets it too
         return run(runner, settings, TRAFFIC)
 
     alone = told(1)
@@ -69,7 +69,7 @@ def test_more_threads_than_processors_give_the_same_steps(tmp_path: Path, number
 
 
 def test_threads_that_end_leave_nothing_behind() -> None:
-    """What each needs to make floats of a panel, half a MiB: the third hundred of them takes no more memory."""
+    """A thread needs half a MiB to turn a panel into floats: the third hundred of threads takes no more memory."""
     products = NativeProducts(build.kernels(torch.float32), emulated=True)
     product, x = products.linear(torch.randn(64, 8192).bfloat16()), torch.randn(32, 8192)
     grown = []

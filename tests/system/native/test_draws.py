@@ -1,4 +1,4 @@
-"""Draws in C against those of torch and the plain reference, which have the same random numbers."""
+"""Draws in C against those of torch and the plain reference, with the same random numbers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def draws_of(count: int, temperature: float) -> list[Draw]:
 @pytest.mark.parametrize("temperature", [2e-5, 0.1, 0.7, 1.0, 1.9, 100.0])
 @pytest.mark.parametrize("vocab", [1, 15, 256, 257, 1000, 5003, 49_152])
 def test_tokens_win_the_same_races(vocab: int, temperature: float, dtype: torch.dtype) -> None:
-    """Or finish as good as together with who does: which of the two is a matter of rounding."""
+    """A drawn token wins its race, or ties with the winner within rounding."""
     scores, draws = scores_of(7, vocab, dtype), draws_of(40, temperature)
     rows = [i % 5 + 1 for i in range(40)]
     blocks = -(-vocab // 256)
@@ -57,7 +57,7 @@ def test_a_draw_does_not_depend_on_those_beside_it(dtype: torch.dtype) -> None:
 
 @DTYPES
 def test_what_is_excluded_is_never_drawn(dtype: torch.dtype) -> None:
-    """However long the odds of the others are: 90 of 91 tokens have none, and one has e^-80 of another's."""
+    """89 of 91 tokens have no probability and one has e^-80 of another's; no token without probability is drawn."""
     scores = torch.full((1, 91), -torch.inf, dtype=dtype)
     scores[0, 40], scores[0, 90] = 0, -80
     tokens = from_whole(kernels(dtype))(scores, [0] * 5000, draws_of(5000, 1.0))
@@ -83,9 +83,9 @@ def test_where_nothing_can_be_drawn_it_says_why(vocab: int, dtype: torch.dtype) 
 @DTYPES
 @pytest.mark.parametrize("other", [torch.float32, torch.bfloat16], ids=["of float32", "of bfloat16"])
 def test_a_step_draws_what_torch_draws(dtype: torch.dtype, other: torch.dtype) -> None:
-    """From scores of the kernels' dtype, and of one that they do not know.
+    """The logits have the kernels' dtype, or one that the kernels do not know.
 
-    Whole distributions, cut ones, greedy ones and edited ones side by side; some rows hold nothing to be drawn.
+    Plain, truncated, greedy and edited draws stand side by side; some rows have no token to draw.
     """
     kinds = [
         Sampling(),

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("_processor")
 
 DTYPES = [torch.float32, torch.bfloat16]
 ROWS = [1, 3, 77]
-TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2**-7}  # relative; a rounding to bfloat16 is half of that
+TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2**-7}  # relative; rounding to bfloat16 costs half of that
 
 
 @pytest.fixture(params=DTYPES, ids=["float32", "bfloat16"])
@@ -77,7 +77,7 @@ def test_what_is_no_number_stays_none(native: Kernels) -> None:
 
 
 def test_bfloat16_is_rounded_to_the_even_of_two() -> None:
-    """By a norm of rows whose mean square is 1 to the bit, times weights that lie just between two numbers."""
+    """Norm rows whose mean square is exactly 1, with weights at or near the middle of two bfloat16 numbers."""
     native = kernels(torch.bfloat16)
     weight = torch.tensor([1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-20, -1 - 2**-8] * 4)
     x, out = torch.ones(1, 16), torch.empty(1, 16, dtype=torch.bfloat16)
@@ -86,20 +86,20 @@ def test_bfloat16_is_rounded_to_the_even_of_two() -> None:
 
 
 SHAPES = [(32, 16), (960, 576), (576, 1536)]
-EVERY_TILE = [*range(1, 14), 16, 77]  # rows: each width of a tile that is compiled
+EVERY_TILE = [*range(1, 14), 16, 77]  # rows: each compiled tile width
 
 
 @pytest.mark.parametrize("rows", EVERY_TILE)
 @pytest.mark.parametrize(("out", "width"), SHAPES)
 @pytest.mark.parametrize("biased", [False, True])
 def test_int8_products_are_torchs(native: Kernels, rows: int, out: int, width: int, biased: bool) -> None:
-    """To the bit; with a bias nearly, which is added before the product with the scale is rounded, where one can."""
+    """Equal bit for bit; with a bias only nearly, since it may be added before the scaled product is rounded."""
     x = numbers(rows, width, dtype=native.dtype) * 5
     x[0] = 0
     bias = numbers(out, dtype=native.dtype) if biased else None
     matrix = Int8Matrix.of(numbers(out, width))
     matrix.values[0], matrix.values[1] = 127, -127
-    x[-1] = 3  # the largest sums there are
+    x[-1] = 3  # gives the largest possible sums
     product = NativeProducts(native, emulated=True).int8(matrix, bias)
     assert isinstance(product, NativeProduct) == (native.together > 0), "a processor without AVX2 takes torch's"
     if bias is None:
@@ -140,14 +140,14 @@ def test_products(native: Kernels, rows: int, out: int, width: int, biased: bool
     product = NativeProducts(native, emulated=True).linear(weight, bias if biased else None)
     y = product(x)
     assert y.dtype == native.dtype
-    bound = 2**-8 if native.dtype == torch.bfloat16 else 1e-4  # sums of some hundred
+    bound = 2**-8 if native.dtype == torch.bfloat16 else 1e-4  # for sums of some hundred terms
     torch.testing.assert_close(y.double(), exact, rtol=bound, atol=bound)
     alone = torch.cat([product(x[row : row + 1]) for row in range(rows)])
     assert torch.equal(y, alone), "a row's numbers do not depend on how many run beside it"
 
 
 def stored(bits: int, group: int, out: int, width: int) -> StoredMatrix:
-    """A matrix with every value that there is."""
+    """Return a matrix with every value that the bits allow."""
     low, high = (0, 16) if bits == 4 else (-128, 128)
     values = torch.arange(out * width).mul_(7).remainder_(high - low).add_(low).to(torch.int8)
     scales = numbers(2, out, width // group).half().float() / 64
@@ -161,7 +161,7 @@ def stored(bits: int, group: int, out: int, width: int) -> StoredMatrix:
 def test_products_of_stored_matrices(
     native: Kernels, rows: int, out: int, width: int, bits: int, group: int, biased: bool
 ) -> None:
-    """In float32 to the bit what the same floats' products are."""
+    """In float32 they equal the products of the same matrix as floats, bit for bit."""
     matrix, products = stored(bits, group, out, width), NativeProducts(native, emulated=True)
     x, bias = numbers(rows, width, dtype=native.dtype), numbers(out, dtype=native.dtype) if biased else None
     product = products.stored(matrix, bias)
@@ -183,7 +183,7 @@ def test_products_of_stored_matrices(
 @pytest.mark.parametrize("rows", [*EVERY_TILE, 24, 48])
 @pytest.mark.parametrize("biased", [False, True])
 def test_products_of_bfloat16_in_a_model_of_float32(rows: int, biased: bool) -> None:
-    """To the bit what the same floats' products are."""
+    """They equal the products of the same matrix as floats, bit for bit."""
     native = kernels(torch.float32)
     products, weight = NativeProducts(native, emulated=True), numbers(96, 576, dtype=torch.bfloat16)
     x, bias = numbers(rows, 576), numbers(96) if biased else None
@@ -195,7 +195,7 @@ def test_products_of_bfloat16_in_a_model_of_float32(rows: int, biased: bool) -> 
 
 
 def test_where_torch_multiplies_bfloat16_nothing_stays_as_it_is_stored() -> None:
-    """Its products take weights of bfloat16; a model of float32 keeps them stored there, too."""
+    """torch's bfloat16 products take bfloat16 weights; a float32 model keeps stored weights there too."""
     for dtype, kept in ((torch.bfloat16, False), (torch.float32, kernels(torch.float32).narrow)):
         products = NativeProducts(kernels(dtype), emulated=False)
         assert products.keep == kept
@@ -203,7 +203,7 @@ def test_where_torch_multiplies_bfloat16_nothing_stays_as_it_is_stored() -> None
 
 
 def test_stored_matrices_that_are_made_floats() -> None:
-    """Of odd widths, and of groups that no file has."""
+    """Matrices of odd widths, and with groups that no file format has, are converted to floats."""
     products = NativeProducts(kernels(torch.float32), emulated=True)
     assert products.stored(stored(8, 32, 33, 32)) is None
     assert products.stored(stored(4, 16, 32, 32)) is None
@@ -211,7 +211,7 @@ def test_stored_matrices_that_are_made_floats() -> None:
 
 
 def test_which_products_are_torchs() -> None:
-    """Those of odd widths, of bfloat16 where only torch knows the processor's, of float32 where vectors are short."""
+    """Odd widths; bfloat16 if only torch uses the processor's instructions; float32 if vectors are short."""
     long, short = kernels(torch.float32), kernels(torch.bfloat16)
     wide, mine, own = (NativeProducts(long, True), NativeProducts(short, True), NativeProducts(short, False))
     for products, weight in (

@@ -1,4 +1,4 @@
-"""The engine on the native backend gives what it gives on torch's, and takes it where it should."""
+"""The engine on the native backend gives the same results as on torch's, and uses it when it should."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def compare(settings: EngineConfig, adds: list[Add | Embed]) -> None:
 
 
 KINDS = ["llama", "qwen3", "qwen2", "smollm3", "mistral"]
-WHOLE = {"hidden_size": 64}  # of whole panels: all layers are one call
+WHOLE = {"hidden_size": 64}  # a multiple of the panel width: one call computes all layers
 
 
 def sizes_of(kind: str) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def sizes_of(kind: str) -> dict[str, Any]:
 def test_tokens_and_log_probabilities(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, at_once: bool
 ) -> None:
-    """Chunks, forks, seeds, cuts, edits, hidden states; heads that are normed, biased, not rotated, see a window."""
+    """Chunks, forks, seeds, truncation, edits, hidden states; heads with norm, bias, window, or without rotation."""
     if not at_once:
         monkeypatch.setattr(Stack, "of", lambda *_: None)
     compare(config(write(tmp_path, kind, **sizes_of(kind), **WHOLE)), TRAFFIC)
@@ -75,7 +75,7 @@ def test_tokens_and_log_probabilities(
 def test_layers_at_once_are_layers_by_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, numbers: dict[str, str]
 ) -> None:
-    """To the bit, for it is the same functions."""
+    """Equal bit for bit, since both use the same functions."""
     settings = config(write(tmp_path, kind, **sizes_of(kind), **WHOLE), **numbers)
     with monkeypatch.context() as patch:
         patch.setattr(Machine, "here", lambda: replace(here, cpu_bfloat16=False))
@@ -110,7 +110,7 @@ def test_int8(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("knows", [True, False])
 def test_int8_where_torchs_products_are_not_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, knows: bool) -> None:
-    """The kernels' are: only what they leave to torch is refused."""
+    """The kernels' products are exact: int8 is refused only if it is left to torch."""
     monkeypatch.setattr(quantized, "adds_up_exactly", lambda: False)
     settings = config(write(tmp_path, **WHOLE, vocab_size=320), quantization="int8")
     if knows and kernels(torch.float32).together:
@@ -123,7 +123,7 @@ def test_int8_where_torchs_products_are_not_exact(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize("kind", ["Q4_1", "Q8_0", "BF16"])
 def test_a_file_of_few_bits_stays_so(tmp_path: Path, kind: str) -> None:
-    """And gives what its floats give, to the bit, on the same backend."""
+    """The quantized weights stay quantized, and give what the same weights as floats give, bit for bit."""
     model = make("llama", **(SIZES | WHOLE | {"intermediate_size": 128, "tie_word_embeddings": True}))
     write_gguf(path := tmp_path / "model.gguf", model, "llama", GGMLQuantizationType[kind])
     settings = config(path)
@@ -146,7 +146,7 @@ def test_a_folder_of_bfloat16_in_a_model_of_float32(tmp_path: Path) -> None:
 
 
 def test_adapters(tmp_path: Path) -> None:
-    """Step by step in what steps they are in, and at once in the others."""
+    """Steps with an adapter run layer by layer, the others in one call."""
     folder, tuned = write(tmp_path / "model", **WHOLE), adapter(tmp_path / "tuned", **WHOLE)
     adds = [replace(group(1, 9, 2, 3, 1), adapter="tuned"), group(2, 9, 1, 6, 1)]
     compare(config(folder, adapters=(("tuned", str(tuned)),)), list(adds))
@@ -174,6 +174,6 @@ def test_a_model_of_transformers_takes_torchs_road(tmp_path: Path) -> None:
 
 
 def test_asked_for_by_name_it_must_be_there(tmp_path: Path) -> None:
-    """A model that the kernels do not know is refused where nothing but them will do."""
+    """With kernels=native, a model that the kernels do not know is refused."""
     with pytest.raises(ConfigError, match="kernels are native, which do not know this model"):
         CpuRunner.load(config(write(tmp_path, head_dim=8), kernels="native"))

@@ -1,4 +1,4 @@
-// Runs one form of request with the Vercel AI SDK, which knows no n, and prints what came of it as JSON:
+// Runs one form of request with the Vercel AI SDK, which does not support n, and prints the result as JSON:
 // node ai_sdk.mjs FORM BASE_URL MODEL, where FORM is generateText, streamText or error.
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { APICallError, generateText, streamText } from "ai";

@@ -1,4 +1,4 @@
-// Runs one form of request with the official Node client and prints what came of it as JSON:
+// Runs one form of request with the official Node client and prints the result as JSON:
 // node clients.mjs FORM BASE_URL MODEL, where FORM is create, stream, helper, completions or error.
 import OpenAI from "openai";
 

@@ -1,6 +1,6 @@
 """The playground in Debian's Chromium, with the default model or a scripted upstream behind it.
 
-Every scene leaves pictures in build/screenshots. A page that logs an error, or breaks its own policy, fails its test.
+Every scene leaves screenshots in build/screenshots. A page that logs an error or violates its policy fails its test.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-// The playground's modules that need no page, run by node --test.
+// Tests of the playground's modules that need no page, run by node --test.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";

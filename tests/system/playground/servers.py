@@ -1,4 +1,4 @@
-"""What stands behind the page: the real model, asked the same beside it, or a gateway over a scripted upstream."""
+"""What is behind the page: the real model, also asked directly to compare, or a gateway over a scripted upstream."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.system.playground.window import LINE
 
 
 def asked(server: Server, prompt: str = LINE, **fields: Any) -> Any:
-    """The same request as the page's, for a whole answer."""
+    """Send the page's request directly, not streamed, and return the answer."""
     body = {
         "model": MODEL,
         "messages": [{"role": "user", "content": prompt}],
@@ -35,25 +35,25 @@ def said(answer: Any) -> list[tuple[int, str, str]]:
 
 
 def gateway(upstream: str, *words: str, log: Path) -> Any:
-    """`nproxy serve` in front of a scripted upstream, which has no `n`."""
+    """Run `nproxy serve` in front of a scripted upstream, which has no `n`."""
     return nproxy("--upstream", upstream, "--n", "fanout", *words, log=log, ready="/health")
 
 
 class Scripted(FakeUpstream):
-    """A scripted upstream on a loop of its own."""
+    """A scripted upstream that runs on its own event loop."""
 
     def __init__(self, behaviour: Behaviour, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(behaviour)
         self._loop = loop
 
     def go_on(self) -> None:
-        """Let come what is held; called from any thread."""
+        """Release the held answer; can be called from any thread."""
         self._loop.call_soon_threadsafe(self.behaviour.go_on.set)
 
 
 @contextmanager
 def scripted(behaviour: Behaviour) -> Iterator[Scripted]:
-    """An upstream whose loop has a thread: the browser's calls are not asyncio's."""
+    """Run an upstream on an event loop in a thread of its own, because the browser's calls do not use asyncio."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()

@@ -1,4 +1,4 @@
-// Prints what "copy as" gives for the requests on standard input; test_copies.py has a shell and Python read it.
+// Prints what "copy as" returns for the requests on standard input; test_copies.py lets a shell and Python parse it.
 
 import { curl, python } from "../../../nproxy/gateway/pages/playground/snippets.js";
 

@@ -1,4 +1,4 @@
-// What the playground makes of answers, over real sockets: each server here does what one test says, and node --test runs it.
+// How the playground handles answers over real sockets: each server here sends what one test says; run by node --test.
 
 import assert from "node:assert/strict";
 import { createServer } from "node:http";

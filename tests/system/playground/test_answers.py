@@ -17,7 +17,7 @@ def test_four_answers_come_side_by_side(pages: Pages, engine_road: Server) -> No
     page = pages.open(engine_road)
     send(page, prompt=LINE, n="4", seed="11", max_tokens="60")
     begun(page, 4)
-    if page.is_visible("#stop"):  # a quick machine may be through by now
+    if page.is_visible("#stop"):  # a fast machine may have finished by now
         picture(page, "streaming")
     ended(page)
     whole = asked(engine_road, n=4, seed=11, max_tokens=60)

@@ -1,4 +1,4 @@
-"""A request as something to paste: a shell and Python read it as they would."""
+"""A request as code to paste: a shell and Python parse it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ BODIES: list[dict[str, Any]] = [
 
 
 def test_what_is_copied_holds_the_request_and_no_key() -> None:
-    """A shell and Python read it as they would; the server is a function that keeps what it is called with."""
+    """A shell and Python parse what is copied; a function stands in for curl and keeps its arguments."""
     argv = [needed(NODE), str(Path(__file__).with_name("snippets.mjs"))]
     done = subprocess.run(argv, input=json.dumps(BODIES), capture_output=True, text=True, timeout=60, check=True)
     for body, written in zip(BODIES, json.loads(done.stdout), strict=True):
@@ -100,7 +100,7 @@ def test_what_is_copied_holds_the_request_and_no_key() -> None:
 
 
 def words(command: str) -> list[str]:
-    """What a copied command calls curl with, once a shell has read it."""
+    """Return the arguments with which a copied command calls curl, as a shell parses it."""
     script = f'curl() {{ printf "%s\\0" curl "$@"; }}\n{command}'
     environment = {"NPROXY_API_KEY": "canary"}
     done = subprocess.run(["/bin/sh", "-c", script], capture_output=True, timeout=30, check=True, env=environment)
@@ -108,7 +108,7 @@ def words(command: str) -> list[str]:
 
 
 def asking(program: str) -> dict[str, Any]:
-    """What a copied program asks for: its call's arguments, evaluated."""
+    """Return the arguments of a copied program's request, evaluated."""
     [call] = [
         node
         for node in ast.walk(ast.parse(program))

@@ -1,4 +1,4 @@
-"""What goes wrong, and how the page says it."""
+"""Failures, and how the page reports them."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_a_fault_while_an_error_is_shown_leaves_no_request_under_way(pages: Page
         send(page)
         page.wait_for_selector("#send:visible")
         assert page.get_attribute("#columns", "aria-busy") == "false"
-        page.goto("about:blank")  # which says no more
+        page.goto("about:blank")  # this page logs nothing more
         assert pages.wrong and all("on purpose" in one for one in pages.wrong), pages.wrong
         pages.wrong.clear()
 

@@ -1,4 +1,4 @@
-"""What the page keeps, in this browser and no longer than wanted."""
+"""What the page keeps in this browser, and only as long as the user wants."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ENTRIES = "nproxy.history.1"
 
 
 def corrupt(entries: Any) -> list[Any]:
-    """What other hands may have left in place of one good entry."""
+    """Return corrupted variants of one good entry, as other code may have left them in the storage."""
     [good] = entries
     values, run = good["values"], good["run"]
     [choice] = run["choices"]

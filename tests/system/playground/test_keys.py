@@ -1,4 +1,4 @@
-"""The page by the keyboard."""
+"""The page used with the keyboard."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_keys(pages: Pages, engine_road: Server) -> None:
 
 
 def test_esc_ends_a_composition_and_not_the_stream(pages: Pages, logs: Path) -> None:
-    """An input method's Esc throws away what is being composed; the next one is the page's."""
+    """The first Esc cancels an input method's composition; the next one is for the page."""
     with scripted(Behaviour(hold_after=2)) as upstream, gateway(upstream.url, log=logs / "composed.log") as server:
         page = pages.open(server)
         send(page, n="2")

@@ -92,7 +92,7 @@ def test_answers_come_to_the_top_of_a_phone(pages: Pages, logs: Path) -> None:
         page = pages.open(server, viewport=PHONE, device_scale_factor=2, has_touch=True, is_mobile=True)
         page.locator("#send").tap()
         begun(page, 4)
-        page.wait_for_timeout(300)  # a scroll may be under way
+        page.wait_for_timeout(300)  # let a scroll finish
         assert abs(page.locator("#answers").bounding_box()["y"]) < 2
         assert page.locator("#stop").bounding_box()["y"] < PHONE["height"]
         picture(page, "phone-streaming")
@@ -116,7 +116,7 @@ def test_forced_colors_show_what_is_chosen_and_how_likely(pages: Pages, logs: Pa
 
 @pytest.mark.model
 def test_the_scene_of_the_readme(pages: Pages, engine_road: Server) -> None:
-    """Its picture is docs/images/playground.png."""
+    """This test makes docs/images/playground.png."""
     page = pages.open(
         engine_road, viewport={"width": 1440, "height": 690}, device_scale_factor=1.25, color_scheme="light"
     )

@@ -1,4 +1,4 @@
-"""The modules of the page in Node.js, without a page."""
+"""The page's modules in Node.js, without a page."""
 
 from __future__ import annotations
 

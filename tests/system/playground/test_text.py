@@ -1,4 +1,4 @@
-"""What models say, whatever it is, is text."""
+"""Model output is shown as text, whatever it contains."""
 
 from __future__ import annotations
 

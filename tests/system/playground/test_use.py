@@ -1,4 +1,4 @@
-"""The page used as people do: pressed twice, in the midst of something else, in writing that runs the other way."""
+"""Unusual use of the page: buttons pressed twice, actions during a request, right-to-left text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_a_button_that_is_pressed_twice_gets_its_name_back(pages: Pages, logs: P
         page.click("#copy-curl")
         page.wait_for_selector("#copy-curl:has-text('Copied')")
         page.click("#copy-curl")
-        page.wait_for_timeout(3500)  # both timers are over
+        page.wait_for_timeout(3500)  # both timers have expired
         assert page.text_content("#copy-curl") == "Copy as curl"
         page.fill("[name=n]", "99")
         page.click("#copy-curl")
@@ -87,4 +87,4 @@ EDGES = """(element) => {
   const line = node.data.indexOf("\\n");
   return [at(0, line), at(line + 1, node.data.length)];
 }"""
-"""How far the first and the last line of a text are from the edges of its element, in pixels."""
+"""Returns how far the first and the last line of a text are from the edges of its element, in pixels."""

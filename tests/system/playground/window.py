@@ -1,4 +1,4 @@
-"""A window on the playground: opened, filled in, sent, read. What it shows is told by what a user could see."""
+"""A window with the playground: open it, fill in the form, send, read. It reads only what a user can see."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from tests.real.metrics import wait_for
 from tests.real.processes import Server
 
 WAIT = 60_000
-"""Milliseconds for what comes by itself."""
+"""Milliseconds to wait for anything."""
 
 WIDE, PHONE = {"width": 1440, "height": 900}, {"width": 375, "height": 740}
 LINE = "Name a color and say why you like it."
 
 
 class Pages:
-    """Opens the playground in a window of its own, and hears what goes wrong in it."""
+    """Opens the playground in new browser contexts, and records errors in their consoles."""
 
     def __init__(self, browser: Any) -> None:
         self.browser = browser
@@ -34,13 +34,13 @@ class Pages:
         return page
 
     def _hear(self, message: Any) -> None:
-        expected = "Failed to load resource"  # what it says of any status from 400 on
+        expected = "Failed to load resource"  # what the browser logs for any status from 400 on
         if message.type in ("error", "warning") and expected not in message.text:
             self.wrong.append(message.text)
 
 
 def send(page: Any, **fields: str) -> None:
-    """Fill in the form and send it, by the keyboard."""
+    """Fill in the form and send it with the keyboard."""
     for name, value in fields.items():
         page.fill(f"[name={name}]", value)
     page.focus("[name=prompt]")
@@ -48,12 +48,12 @@ def send(page: Any, **fields: str) -> None:
 
 
 def begun(page: Any, n: int) -> None:
-    """Wait until all n choices have some text. The page's own policy keeps Playwright's `wait_for_function` out."""
+    """Wait until all n choices have text. The page's content policy rules out Playwright's `wait_for_function`."""
     wait_for(lambda: len(texts(page)) == n and all(texts(page)), seconds=WAIT / 1000, what="text of all choices")
 
 
 def ended(page: Any) -> None:
-    """Wait until a request is over."""
+    """Wait until a request has ended."""
     page.wait_for_selector("#send:visible")
 
 
@@ -95,4 +95,4 @@ CONTRAST = """() => {
   }
   return poor;
 }"""
-"""The elements whose text is below a contrast of 4.5 (WCAG 2.2, 1.4.3), as the page looks now."""
+"""Returns the elements whose text now has a contrast below 4.5 (WCAG 2.2, 1.4.3)."""

@@ -1,4 +1,4 @@
-// Answers that are errors, a line each: their schema and headers, which all have alike, are shown where they are asked for.
+// Error answers are folded to one line each: they all have the same schema and headers, which are shown on request.
 
 /** A plugin of Swagger UI. */
 export const foldedErrors = {

@@ -1,9 +1,9 @@
-// The reference: Swagger UI (below swagger-ui/, as it was published) over this gateway's own document.
+// The API reference: Swagger UI (in swagger-ui/, unmodified) with this gateway's own OpenAPI document.
 
 import { foldedErrors } from "./fold.js";
 import { executedOnceResolved } from "./resolved.js";
 
-const PASSED = "Passed through"; // the tag of paths of which little is told, and there are many
+const PASSED = "Passed through"; // the tag of the many paths that are only passed through and have little documentation
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
 function paint() {
@@ -25,5 +25,5 @@ const reference = globalThis.SwaggerUIBundle({
   tryItOutEnabled: true,
   plugins: [foldedErrors, executedOnceResolved],
   onComplete: () => linked || reference.layoutActions.show(["operations-tag", PASSED], false),
-  validatorUrl: null, // nothing is sent to anybody else
+  validatorUrl: null, // send nothing to a third party
 });

@@ -1,4 +1,4 @@
-// The answers side by side: a column for each choice, in one of three views. Model text enters the page as text only.
+// The answers side by side: one column per choice, in one of three views. Model text is inserted as text, never HTML.
 
 import { compare } from "./diff.js";
 import { token } from "./heat.js";
@@ -18,7 +18,7 @@ const FINISHES = {
 const NOT_KEPT = "The history keeps no log probabilities.";
 const NONE_CAME = "No log probabilities came with this answer.";
 
-/** All columns of a run. own: what each choice has of its own, as the request says it. */
+/** All columns of a run. */
 export class Columns {
   #element;
   #columns = [];
@@ -27,13 +27,13 @@ export class Columns {
     this.#element = element;
   }
 
-  /** Begin anew, with a column for each of `own`. */
+  /** Start over with one column for each of `own`: the settings in which each choice differs from the request. */
   open(own) {
     this.#columns = own.map((one, index) => new Column(index, one));
     this.#element.replaceChildren(...this.#columns.map((column) => column.element));
   }
 
-  /** Show how far a run is, as "text", "heat" or "differences". */
+  /** Show the current state of a run; `view` is "text", "heat" or "differences". */
   render(run, view) {
     for (const [index, column] of this.#columns.entries()) column.render(run, run.choices[index], view);
   }
@@ -67,7 +67,7 @@ class Column {
     this.#sayEnd(run, choice, over);
     set(this.#counts, countsOf(run, choice));
     set(this.#remark, choice.error ?? this.#likeness(run, choice, over, view));
-    this.#reasoning.hidden = choice.reasoning === "" || view === "heat"; // its tokens are among the others
+    this.#reasoning.hidden = choice.reasoning === "" || view === "heat"; // the heat view shows its tokens too
     grow(this.#thought, choice.reasoning);
     const shown = view === "differences" && !over ? "text" : view;
     if (shown !== this.#shown) this.#restart(shown);
@@ -92,7 +92,7 @@ class Column {
     this.element.classList.toggle("live", !over && choice.finish === null);
   }
 
-  /** What is to be said of its text beside those of the others. */
+  /** Return a remark that compares this choice with the others, or says what the view lacks; "" if there is none. */
   #likeness(run, choice, over, view) {
     if (!over) return view === "differences" && this.#index === 0 ? "Differences are marked at the end." : "";
     const twin = run.choices.findIndex((other) => other.text === choice.text);
@@ -124,7 +124,7 @@ function countsOf(run, choice) {
   return parts.join(" · ");
 }
 
-/** An element with a class and a text. */
+/** Return an element with a class and a text. */
 export function made(name, className = "", text = "") {
   const element = document.createElement(name);
   if (className) element.className = className;
@@ -132,7 +132,7 @@ export function made(name, className = "", text = "") {
   return element;
 }
 
-/** Let an element's text grow to `text`, which begins with what it has: what a reader has selected stays so. */
+/** Append to an element's text until it is `text`, which must begin with the present text. This keeps a selection. */
 function grow(element, text) {
   const length = element.firstChild?.length ?? 0;
   if (text.length === length) return;
@@ -140,7 +140,7 @@ function grow(element, text) {
   else element.firstChild.appendData(text.slice(length));
 }
 
-/** Give an element its text, if it has another one. */
+/** Set an element's text if it differs. */
 export function set(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }

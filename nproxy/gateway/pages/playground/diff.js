@@ -1,11 +1,11 @@
-// Where one answer differs from another, word by word.
+// Word-by-word differences between two answers.
 
-/** The largest table (words times words) that is filled; beyond, what lies between common ends counts as different. */
+/** The largest table (words times words) to fill; beyond it, all words between the common ends count as different. */
 export const MOST_CELLS = 4_000_000;
 
 const segmenter = new Intl.Segmenter(undefined, { granularity: "word" });
 
-/** A text as its words, each with the space behind it; joined they are the text. */
+/** Split a text into words, each with the space after it; joined, they are the text again. */
 export function words(text) {
   const found = [];
   for (const { segment } of segmenter.segment(text)) {
@@ -16,8 +16,8 @@ export function words(text) {
 }
 
 /**
- * `text` in runs of words that are in `reference` as well, in the same order, and of words that are not:
- * `[{text, same}, ...]`. The longest common subsequence; spaces are not looked at.
+ * Split `text` into runs of words that occur in `reference` in the same order, and of words that do not:
+ * `[{text, same}, ...]`. Uses the longest common subsequence; spaces are ignored.
  */
 export function compare(reference, text) {
   const [theirs, ours] = [words(reference), words(text)];
@@ -33,7 +33,7 @@ export function compare(reference, text) {
   return runs;
 }
 
-/** How many words two lists have in common at their beginnings, and behind that at their ends. */
+/** Return how many words two lists share at their beginnings, and then at their ends. */
 function commonEnds(a, b) {
   const most = Math.min(a.length, b.length);
   let head = 0;
@@ -43,12 +43,12 @@ function commonEnds(a, b) {
   return [head, tail];
 }
 
-/** The places in `b` of the longest common subsequence of both. */
+/** Return the places in `b` of the longest common subsequence of both. */
 function common(a, b) {
   const places = new Set();
   const width = b.length + 1;
   if (a.length * b.length > MOST_CELLS) return places;
-  const longest = new Uint16Array((a.length + 1) * width); // of a[i:], b[j:]; at most 2,000, for the table is square then
+  const longest = new Uint16Array((a.length + 1) * width); // of a[i:], b[j:]; at most 2,000, in a square table
   for (let i = a.length - 1; i >= 0; i -= 1) {
     for (let j = b.length - 1; j >= 0; j -= 1) {
       const at = i * width + j;

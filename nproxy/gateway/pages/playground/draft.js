@@ -1,8 +1,8 @@
-// What stands in the form of this tab, so that it is there again behind a reload or on the way back.
+// The form's values in this tab, so that they return after a reload or the back button.
 
 const DRAFT = "nproxy.draft.1";
 
-/** The form's values as they were left. storage: as storage.js makes it; sound: whether something is values. */
+/** The saved form values. storage: from storage.js; sound: returns whether a value is a valid set of form values. */
 export class Draft {
   #storage;
   #sound;
@@ -12,12 +12,12 @@ export class Draft {
     this.#sound = sound;
   }
 
-  /** running: whether an answer was under way, which ends with the page. */
+  /** Save the values. running: whether an answer was in progress, which ends with the page. */
   keep(values, running) {
     this.#storage.write(DRAFT, JSON.stringify({ values, running }));
   }
 
-  /** `{values, running}` of the last time; values are null where nothing is known. */
+  /** The last saved `{values, running}`; values are null if none are saved or they are not valid. */
   get last() {
     try {
       const { values, running } = JSON.parse(this.#storage.read(DRAFT));

@@ -1,4 +1,4 @@
-// What an entry of the history must be before anything is made of it: other pages of this origin can write there, too.
+// Checks of history entries before they are used: other pages of this origin can write to the storage too.
 
 import { EACH } from "./request.js";
 
@@ -16,7 +16,7 @@ const isEach = shape(Object.fromEntries(EACH.map((name) => [name, orNone(text)])
 const isChoice = shape({
   text,
   reasoning: text,
-  entries: listOf(() => false), // none is kept
+  entries: listOf(() => false), // must be empty: log probabilities are not kept
   counted: number,
   pieces: number,
   finish: orNull(text),
@@ -33,13 +33,13 @@ const isRun = shape({
   state: text,
 });
 
-/** Whether these are values that the form can show. */
+/** Return whether these are values that the form can show. */
 export const isValues = shape({
   ...Object.fromEntries(TEXTS.map((name) => [name, text])),
   logprobs: (value) => typeof value === "boolean",
   each: listOf(isEach),
 });
 
-/** Whether this is an entry as the page writes them: `{at, values, run}`, with as many choices as were asked for. */
+/** Return whether this is an entry as the page writes it: `{at, values, run}`, with as many choices as n. */
 export const isEntry = (value) =>
   shape({ at: number, values: isValues, run: isRun })(value) && value.run.choices.length === Number(value.values.n);

@@ -1,4 +1,4 @@
-// What can go wrong between this page and an answer, in words for the person in front of it.
+// What can go wrong with a request, in words for the user.
 
 const TITLES = {
   400: "The request was refused",
@@ -13,7 +13,7 @@ const TITLES = {
   504: "The upstream took too long",
 };
 
-/** A request that did not become a whole answer. `param` names the field that is at fault, where one is. */
+/** A request without a complete answer. `param` is the name of the field at fault, or null. */
 export class Failure extends Error {
   constructor(title, message, { status = 0, code = null, param = null, requestId = null } = {}) {
     super(message);
@@ -21,7 +21,7 @@ export class Failure extends Error {
   }
 }
 
-/** An HTTP error. `text` is its body: OpenAI's envelope, unless something else than nproxy has answered. */
+/** An HTTP error status. `text` is the body: OpenAI's error envelope, unless something other than nproxy answered. */
 export function refusal(status, text, headers) {
   const error = inside(text);
   const wait = headers.get("retry-after");
@@ -35,36 +35,36 @@ export function refusal(status, text, headers) {
   });
 }
 
-/** An error that came as an event of a stream: what was shown by then stands, and no more will come. */
+/** An error event in a stream: what is shown so far stays, and nothing more comes. */
 export function brokenOff(error, requestId) {
   const message = typeof error?.message === "string" ? error.message : "It does not say why.";
   return new Failure("The stream ended with an error", message, { code: error?.code ?? null, requestId });
 }
 
-/** A key with letters that no header can hold; nothing was sent. */
+/** A key with characters that a header cannot carry; nothing was sent. */
 export function unsendable() {
   const message = "A key has no spaces, and no letters but those from A to Z, digits and signs.";
   return new Failure("A valid key is needed", message, { status: 401 });
 }
 
-/** No connection came about. */
+/** The connection could not be opened. */
 export function unreachable() {
   return new Failure("The gateway cannot be reached", "Is it running, and is this page still from where it listens?");
 }
 
-/** The connection broke while the answer came. */
+/** The connection broke during the answer. */
 export function cut(requestId) {
   const message = "The connection was cut before the answer was complete.";
   return new Failure("The answer is not complete", message, { requestId });
 }
 
-/** The stream came to its end, but not to [DONE]. */
+/** The stream ended without [DONE]. */
 export function unfinished(requestId) {
   const message = "The stream ended without [DONE], so what is shown may lack its end.";
   return new Failure("The answer is not complete", message, { requestId });
 }
 
-/** Something else came than was asked for: a proxy's page, say. */
+/** The answer is not what was asked for, for example a proxy's page. */
 export function unreadable(what, wanted, requestId) {
   return new Failure("The answer cannot be read", `${what} came instead of ${wanted}.`, { requestId });
 }

@@ -1,14 +1,14 @@
-// The form: its fields as values and back, a row for each choice, and what is wrong with a field said beside it.
+// The form: its values, a row of settings per choice, and messages beside fields that are wrong.
 
 import { EACH, MOST_CHOICES, overrides } from "./request.js";
 
-/** Fields of the API that go by another name in the form. */
+/** The form's names for fields of the API. */
 const FIELDS = { messages: "prompt", max_completion_tokens: "max_tokens", n: "n", logprobs: "top_logprobs" };
 const TYPED = ["system", "n", "temperature", "top_p", "max_tokens", "seed", "top_logprobs"];
 const CHOICE_PARAM = /^choice_params[.[](\d+)\]?\.(\w+)/;
 const LABELS = { temperature: "temp.", top_p: "top p", max_tokens: "tokens", seed: "seed" };
 
-/** The form as one object. `values` is what request.js reads; the key is not among them. */
+/** The form as one object. `values` is what request.js reads; the API key is not part of it. */
 export class Form {
   #form;
   #rows;
@@ -50,7 +50,7 @@ export class Form {
     if (overrides(values).some((one) => Object.keys(one).length > 0)) this.#rows.closest("details").open = true;
   }
 
-  /** Offer these models; where none is known, one can be typed. */
+  /** Offer these models; if there are none, a model can be typed. */
   offer(models) {
     const { model } = this.#form.elements;
     const typed = this.#form.elements["typed-model"];
@@ -61,13 +61,13 @@ export class Form {
     this.#choose(before);
   }
 
-  /** Whether the browser finds nothing wrong; it says so itself where it does. */
+  /** Return whether all fields are valid for the browser; if not, the browser shows why. */
   check() {
     this.#form.querySelectorAll(":invalid").forEach((field) => this.#reveal(field));
     return this.#form.reportValidity();
   }
 
-  /** Say what is wrong beside the field that the API names; false where there is none. */
+  /** Show what is wrong beside the field that the API names; returns false if there is no such field. */
   blame(param, message) {
     const field = this.#find(param);
     if (!field) return false;
@@ -78,13 +78,13 @@ export class Form {
     return true;
   }
 
-  /** Ask for a key; `message` says why. */
+  /** Show the field for the key; `message` says why it is needed. */
   wantKey(message) {
     this.#form.elements.key.closest(".field").hidden = false;
     this.blame("key", message);
   }
 
-  /** Put what is wrong with all fields away. */
+  /** Remove the messages of all fields. */
   forgive() {
     this.#form.querySelectorAll("[aria-invalid]").forEach((field) => this.#clear(field));
   }
@@ -122,7 +122,7 @@ export class Form {
     return this.#rows.querySelector(`[name="each.${index}.${CSS.escape(name)}"]`);
   }
 
-  /** As many rows as choices; what was typed in those that stay stays. */
+  /** Make as many rows as choices; rows that stay keep their values. */
   #fitRows() {
     const wanted = Math.min(Math.max(Number(this.#form.elements.n.value) || 0, 0), MOST_CHOICES);
     const rows = this.#rows.querySelectorAll(".row");

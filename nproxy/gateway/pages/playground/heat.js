@@ -1,10 +1,10 @@
-// Tokens shaded by their probability, and what else was likely at the one that is pointed at or has the focus.
+// Tokens shaded by their probability, and a table of alternatives for the token under the pointer or with the focus.
 
 import { SHADES, alternatives, percent, shade, visible } from "./tokens.js";
 
-const of = new WeakMap(); // what is known of each token on the page
+const of = new WeakMap(); // the log probability entries of each token element
 
-/** A piece of text as an element that can be pointed at and focused. */
+/** Return a piece of text as an element that can be hovered and focused. */
 export function token(piece) {
   const element = document.createElement("span");
   const least = Math.min(...piece.entries.map((entry) => entry.logprob));
@@ -15,7 +15,7 @@ export function token(piece) {
   return element;
 }
 
-/** What the shades mean, as elements. */
+/** Return elements that explain the shades. */
 export function legend() {
   const bounds = SHADES.map((bound) => `≥ ${bound * 100} %`);
   return [...bounds, `< ${SHADES.at(-1) * 100} %`].map((text, index) => {
@@ -26,7 +26,7 @@ export function legend() {
   });
 }
 
-/** The table of alternatives. One for the page; it follows pointer and focus in `area`. */
+/** The table of alternatives. The page has one; it follows pointer and focus in `area`. */
 export class Tip {
   #element;
   #owner = null;
@@ -61,10 +61,10 @@ export class Tip {
     this.#place();
   }
 
-  /** Below the token, or above it where there is no room; never beyond the window. */
+  /** Place the table below the token, or above it if there is no room; never outside the window. */
   #place() {
     if (this.#owner === null) return;
-    const token = this.#owner.getClientRects()[0] ?? this.#owner.getBoundingClientRect(); // it may go over two lines
+    const token = this.#owner.getClientRects()[0] ?? this.#owner.getBoundingClientRect(); // it may span two lines
     const { width, height } = this.#element.getBoundingClientRect();
     const gap = 6;
     const below = token.bottom + gap + height <= innerHeight;
@@ -74,7 +74,7 @@ export class Tip {
   }
 }
 
-/** Arrows go from token to token: each text is one stop of the Tab key. */
+/** Move between tokens with the arrow keys: each text is one tab stop. */
 function walk(event) {
   const to = { ArrowRight: "nextElementSibling", ArrowLeft: "previousElementSibling" }[event.key];
   const next = of.has(event.target) && to ? event.target[to] : null;

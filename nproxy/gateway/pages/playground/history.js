@@ -1,13 +1,13 @@
-// What was asked and answered here before. It stays in this browser, and in it no longer than wanted.
+// Earlier requests and their answers. They stay in this browser, and only as long as the user wants.
 
-/** How many requests are kept, and in how many characters all together. */
+/** The most requests that are kept, and the most characters that they may have in total. */
 export const MOST_KEPT = 50;
 export const MOST_CHARACTERS = 1_000_000;
 
 const ENTRIES = "nproxy.history.1";
 const WANTED = "nproxy.history.wanted";
 
-/** The requests of before, the newest first. storage: as storage.js makes it; sound: whether something is an entry. */
+/** The earlier requests, newest first. storage: from storage.js; sound: returns whether a value is a valid entry. */
 export class History {
   #storage;
   #sound;
@@ -17,18 +17,18 @@ export class History {
     this.#sound = sound;
   }
 
-  /** Whether anything is kept. */
+  /** Whether the history is kept. */
   get wanted() {
     return this.#storage.read(WANTED) !== "no";
   }
 
-  /** Keep no more, and forget what there is; or keep again. */
+  /** Turn the history on or off; turning it off deletes it. */
   set wanted(wanted) {
-    if (!wanted) this.clear(); // first: a full storage takes no word more
+    if (!wanted) this.clear(); // first: a full storage accepts no further write
     this.#storage.write(WANTED, wanted ? "yes" : "no");
   }
 
-  /** All that is kept and sound: `[{at, values, run}, ...]`. */
+  /** All kept entries that are valid: `[{at, values, run}, ...]`. */
   get entries() {
     try {
       const kept = JSON.parse(this.#storage.read(ENTRIES) ?? "[]");
@@ -38,7 +38,7 @@ export class History {
     }
   }
 
-  /** Keep an entry; the oldest make room for it. */
+  /** Add an entry; the oldest ones are dropped if there is no room. */
   add(entry) {
     if (!this.wanted) return;
     const entries = [entry, ...this.entries].slice(0, MOST_KEPT);
@@ -49,7 +49,7 @@ export class History {
     }
   }
 
-  /** Forget all of it. */
+  /** Delete all entries. */
   clear() {
     this.#storage.forget(ENTRIES);
   }

@@ -1,4 +1,4 @@
-// The page: what is pressed, what is sent, what is shown.
+// The page: connects buttons and keys, requests, and what is shown.
 
 import { Columns, made, set } from "./columns.js";
 import { Draft } from "./draft.js";
@@ -16,7 +16,7 @@ import { api, ask, listModels, shown } from "./stream.js";
 const $ = (id) => document.getElementById(id);
 
 const KEY = "nproxy.key";
-const tab = storage(() => sessionStorage); // the key is gone with it
+const tab = storage(() => sessionStorage); // it lasts as long as the tab, and the key with it
 const [FIRST_WAIT, LAST_WAIT] = [1_000, 60_000]; // milliseconds
 const LEFT = "The page was left while an answer was under way: that was stopped, and what had come is gone.";
 const narrow = matchMedia("(max-width: 50rem)");
@@ -26,13 +26,13 @@ const tip = new Tip($("tip"), $("columns"));
 const history = new History(storage(() => localStorage), isEntry);
 const draft = new Draft(tab, isValues);
 const past = new Past(history, reopen);
-let run = null; // what is shown
-let request = null; // the AbortController of what is under way
-let sending = null; // the promise of its end
+let run = null; // the run that is shown
+let request = null; // the AbortController of the request in progress
+let sending = null; // the promise that resolves when it has ended
 let painting = false;
-let waiting = 0; // the timer for the models
+let waiting = 0; // the timer for asking again for models
 
-// ---- a request, from the button to its last word
+// ---- a request, from the button to its end
 
 async function exchange() {
   const values = form.values;
@@ -57,7 +57,7 @@ async function exchange() {
   paint();
   tell(run.state === "done" ? `Done. ${$("status").textContent}` : run.state);
   if (run.choices.some((choice) => choice.first !== null)) history.add({ at: Date.now(), values, run: kept(run) });
-  else if (run.state === "failed") clear(); // nothing came: columns would say no more than the failure
+  else if (run.state === "failed") clear(); // without any text, columns say no more than the failure
 }
 
 function send() {
@@ -67,7 +67,7 @@ function send() {
 const stop = () => request?.abort();
 
 function show(next, values) {
-  tip.hide(); // its token goes
+  tip.hide(); // its token is about to be removed
   run = next;
   columns.open(overrides(values));
   $("answers").classList.add("used");
@@ -95,7 +95,7 @@ function busy(now) {
 }
 
 function fail(error) {
-  if (error.title === undefined) throw error; // a fault of this page
+  if (error.title === undefined) throw error; // a bug in this page
   if (error.status === 401) form.wantKey(error.message);
   else form.blame(error.param, error.message);
   const facts = [error.status || null, error.code, error.requestId && `request ${error.requestId}`].filter(Boolean);
@@ -112,7 +112,7 @@ function headersOf(headers) {
   return { mode: headers.get("x-nproxy-mode"), upstream: headers.get("x-nproxy-upstream"), legs: headers.get("x-nproxy-legs") };
 }
 
-// ---- painting, at most once a frame
+// ---- painting, at most once per frame
 
 function paintSoon() {
   if (painting) return;
@@ -151,7 +151,7 @@ async function copy(button, write) {
   const text = write(bodyOf(form.values), base, form.key !== "");
   try {
     await navigator.clipboard.writeText(text);
-    button.dataset.label ??= button.textContent; // pressed again, it says so already
+    button.dataset.label ??= button.textContent; // on a second press, the text is "Copied" already
     button.textContent = "Copied";
     tell("Copied");
     setTimeout(() => (button.textContent = button.dataset.label), 1500);
@@ -164,7 +164,7 @@ async function copy(button, write) {
 
 // ---- the rest of the page
 
-/** Show what was before. What is under way is stopped first, and kept as far as it came. */
+/** Show an entry of the history. A request in progress is stopped first; what arrived of it is kept. */
 async function reopen({ values, run }) {
   stop();
   await sending;
@@ -173,7 +173,7 @@ async function reopen({ values, run }) {
   show(run, values);
 }
 
-/** Offer the models. None may be listed yet, as an engine takes a while to load: then they are asked for again. */
+/** Load and offer the models. The list may be empty while an engine loads its model: then ask again later. */
 async function loadModels(again = FIRST_WAIT) {
   clearTimeout(waiting);
   try {
@@ -188,7 +188,7 @@ async function loadModels(again = FIRST_WAIT) {
 }
 
 function onKey(event) {
-  if (event.isComposing || document.querySelector("dialog[open]") !== null) return; // Esc ends a composition first
+  if (event.isComposing || document.querySelector("dialog[open]") !== null) return; // Esc ends an IME composition first
   const typing = event.target.matches("input, textarea, select");
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) send();
   else if (event.key === "Escape" && tip.shown) tip.hide();

@@ -4,7 +4,7 @@ import { made } from "./columns.js";
 
 const $ = (id) => document.getElementById(id);
 
-/** The dialog. reopen: what is called with the entry that was chosen. */
+/** The history dialog. reopen: called with the entry that the user chooses. */
 export class Past {
   #history;
   #reopen;
@@ -14,7 +14,7 @@ export class Past {
     this.#reopen = reopen;
     $("history-wanted").addEventListener("change", ({ target }) => {
       history.wanted = target.checked;
-      target.checked = history.wanted; // a browser that keeps nothing keeps no wish
+      target.checked = history.wanted; // a browser without storage does not keep this setting either
       this.#list();
     });
     $("history-clear").addEventListener("click", () => {

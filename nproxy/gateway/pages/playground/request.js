@@ -1,14 +1,14 @@
-// The form's values as the request that they mean. A value is the text of its field; an empty one is not sent.
+// Turns the form's values into a request. A value is the text of its field; an empty value is not sent.
 
 /** The most choices that the page shows side by side. */
 export const MOST_CHOICES = 16;
 
 const NUMBERS = ["temperature", "top_p", "max_tokens", "seed"];
 
-/** What may differ between choices, of all that the API's `choice_params` takes. */
+/** The settings that may differ between choices here, a part of what the API's `choice_params` accepts. */
 export const EACH = ["temperature", "top_p", "max_tokens", "seed"];
 
-/** What stands in the form when nothing is known of the visitor. */
+/** The form's values for a new visitor. */
 export const DEFAULTS = {
   model: "",
   system: "",
@@ -23,7 +23,7 @@ export const DEFAULTS = {
   each: [],
 };
 
-/** The body of a request for a whole answer; `streaming` makes it one for a stream. */
+/** Return the body of a request that is not streamed; `streaming` turns it into a streamed one. */
 export function bodyOf(values) {
   const { system, prompt } = values;
   const messages = [...(system ? [{ role: "system", content: system }] : []), { role: "user", content: prompt }];
@@ -35,14 +35,14 @@ export function bodyOf(values) {
   return body;
 }
 
-/** The same request, to be answered as a stream that ends with its usage. */
+/** Return the same request as a streamed one that ends with its usage. */
 export const streaming = (body) => ({ ...body, stream: true, stream_options: { include_usage: true } });
 
-/** What each of the n choices has of its own. */
+/** Return the settings of each of the n choices that differ from the request's. */
 export const overrides = (values) =>
   Array.from({ length: Math.min(Number(values.n), MOST_CHOICES) }, (_, index) => numbers(values.each[index] ?? {}, EACH));
 
 function numbers(values, names) {
-  const said = names.filter((name) => values[name]); // texts: "0" is said
+  const said = names.filter((name) => values[name]); // values are texts, so "0" counts as set
   return Object.fromEntries(said.map((name) => [name, Number(values[name])]));
 }

@@ -1,14 +1,14 @@
-// One request and its n choices: chunks go in, and what is shown is read off. Times are milliseconds of one clock.
+// One request and its n choices: chunks go in, and the page reads what to show. Times are milliseconds of one clock.
 
-/** A request that was just sent, for so many choices. */
+/** Return the state of a request for n choices that was just sent. */
 export function begin(n, now) {
   const choices = Array.from({ length: n }, (_, index) => ({
     index,
     text: "",
     reasoning: "",
-    entries: [], // log probabilities, one for each token
-    counted: 0, // how many there were
-    pieces: 0, // chunks that said something
+    entries: [], // log probabilities, one per token
+    counted: 0, // the number of tokens with log probabilities
+    pieces: 0, // chunks with text, reasoning or log probabilities
     finish: null,
     error: null,
     first: null,
@@ -17,7 +17,7 @@ export function begin(n, now) {
   return { choices, usage: null, started: now, ended: null, answered: {}, state: "waiting" };
 }
 
-/** Take a chunk that came at `now`. */
+/** Add a chunk that arrived at `now`. */
 export function take(run, chunk, now) {
   run.state = "streaming";
   if (chunk.usage) run.usage = chunk.usage;
@@ -45,18 +45,18 @@ function takeChoice(choice, said, now) {
   choice.error = said.error?.message ?? choice.error;
 }
 
-/** It is over: "done", "stopped" or "failed". */
+/** End the run as "done", "stopped" or "failed". */
 export function end(run, state, now) {
   run.state = state;
   run.ended = now;
 }
 
-/** A run to keep: without log probabilities, which are longer than all else. */
+/** Return a run as it is kept: without log probabilities, which are larger than everything else. */
 export const kept = (run) => ({ ...run, choices: run.choices.map((choice) => ({ ...choice, entries: [] })) });
 
 /**
- * How many tokens a choice has, and whether that is exact. The wire counts those of all choices together; of one choice
- * they are counted by its log probabilities, else by its pieces, which servers send by the token or nearly so.
+ * Return how many tokens a choice has, and whether that number is exact. The usage counts all choices together. For one
+ * of several choices, log probabilities are counted, or else its pieces: servers send about one token in each.
  */
 export function tokens(run, choice) {
   if (run.usage && run.choices.length === 1) return { count: run.usage.completion_tokens, exact: true };
@@ -64,14 +64,14 @@ export function tokens(run, choice) {
   return { count: choice.pieces, exact: choice.pieces === 0 };
 }
 
-/** Tokens per second of a choice, from its first to its last; null while that is too short to say. */
+/** Return a choice's tokens per second, from its first to its last; null if that time is too short to tell. */
 export function speed(run, choice) {
   const { count } = tokens(run, choice);
   const seconds = (choice.last - choice.first) / 1000;
   return count > 1 && seconds >= 0.1 ? (count - 1) / seconds : null;
 }
 
-/** What all choices came to: tokens, and tokens per second from the request to its end or `now`. */
+/** Return the tokens of all choices, and tokens per second from the request to its end or to `now`. */
 export function total(run, now) {
   const counted = run.choices.map((choice) => tokens(run, choice));
   const count = run.usage?.completion_tokens ?? counted.reduce((sum, one) => sum + one.count, 0);

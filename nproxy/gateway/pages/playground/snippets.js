@@ -1,11 +1,11 @@
-// A request as something to paste. The key is never in it: it is read from the environment.
+// A request as code to paste. The key is never in it: the code reads it from the environment.
 
 const KEY = "NPROXY_API_KEY";
-const LONGEST = 131_071; // bytes of one argument on Linux (MAX_ARG_STRLEN), less the one that ends it
+const LONGEST = 131_071; // bytes of one argument on Linux (MAX_ARG_STRLEN), without its terminating NUL
 
 /**
- * As a command for a POSIX shell. `v1` is the API's base URL, `keyed` whether a key goes with it. A body that is too long
- * for an argument goes through standard input, without the sign that interactive shells read as history.
+ * Return the request as a command for a POSIX shell. `v1`: the API's base URL; `keyed`: whether a key is sent. A body
+ * that is too long for an argument goes through standard input, without "!", which interactive shells would expand.
  */
 export function curl(body, v1, keyed) {
   const lines = [`curl ${quoted(`${v1}/chat/completions`)}`, `  -H 'content-type: application/json'`];
@@ -15,7 +15,7 @@ export function curl(body, v1, keyed) {
   return `${told([...lines, "  --data-binary @- <<'JSON'"])}${json.replaceAll("!", "\\u0021")}\nJSON\n`;
 }
 
-/** As a program with OpenAI's Python library. */
+/** Return the request as a program with OpenAI's Python library. */
 export function python(body, v1, keyed) {
   const { choice_params, ...known } = body;
   const given = Object.entries(known).map(([name, value]) => `    ${name}=${literal(value, 1)},\n`);
@@ -34,7 +34,7 @@ export function python(body, v1, keyed) {
 const told = (lines) => `${lines.join(" \\\n")}\n`;
 const quoted = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
 
-/** A JSON value in Python's spelling. JSON's strings and numbers are Python's, too. */
+/** Return a JSON value as a Python literal. JSON's strings and numbers are valid Python. */
 function literal(value, depth = 0) {
   if (value === null) return "None";
   if (typeof value === "boolean") return value ? "True" : "False";

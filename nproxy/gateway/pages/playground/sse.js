@@ -1,18 +1,18 @@
-// Server-sent events, read as the HTML standard says (section 9.2.6). OpenAI's streams use their data only.
+// Parses server-sent events as the HTML standard says (section 9.2.6). OpenAI's streams use only their data.
 
-/** Takes a stream's text in whatever pieces it comes, and gives the data of the events that are complete. */
+/** Takes a stream's text in pieces of any size, and returns the data of complete events. */
 export class EventReader {
   #rest = "";
   #data = [];
 
-  /** The data of each event that `text` completes. */
+  /** Return the data of each event that `text` completes. */
   read(text) {
     const lines = (this.#rest + text).split(/\r\n|\n|\r(?!$)/); // a \r at the end may be half of a \r\n
     this.#rest = lines.pop();
     return lines.map((line) => this.#line(line)).filter((data) => data !== null);
   }
 
-  /** What one line completes, or null. */
+  /** Return the data of the event that this line completes, or null. */
   #line(line) {
     if (line === "") {
       const data = this.#data.length > 0 ? this.#data.join("\n") : null;

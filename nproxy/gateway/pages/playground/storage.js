@@ -1,6 +1,6 @@
-// The browser's storages, which may be full or not allowed at all: then nothing is kept, and nothing breaks.
+// Access to the browser's storages. They may be full or forbidden: then nothing is kept, and nothing throws.
 
-/** open: returns the storage, or throws. Reading what is not there gives null; writing says whether it is kept. */
+/** open: returns the storage, or throws. `read` returns null for a missing item, `write` whether it is kept. */
 export function storage(open) {
   const tried = (act) => {
     try {

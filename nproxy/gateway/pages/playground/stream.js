@@ -1,23 +1,23 @@
-// The one place that talks to the gateway.
+// All requests to the gateway are made here.
 
 import { brokenOff, cut, refusal, unfinished, unreachable, unreadable, unsendable } from "./failures.js";
 import { EventReader } from "./sse.js";
 
-/** Where the API is: relative to the page, so that it is found behind a proxy's path, too. */
+/** Return the URL of an API path. It is relative to the page, so that it also works below a proxy's path. */
 export const api = (path) => new URL(`v1/${path}`, document.baseURI);
 
-/** Whether the page at this path is switched on. */
+/** Return whether the page at this path is enabled. */
 export const shown = (path) => fetch(new URL(path, document.baseURI), { method: "HEAD" }).then(({ ok }) => ok, () => false);
 
 const STREAM = "a stream of chunks";
-const SENDABLE = /^[\x21-\x7e]*$/; // what a header can hold of a key (RFC 6750, section 2.1, and a little more)
+const SENDABLE = /^[\x21-\x7e]*$/; // keys that a header can carry (RFC 6750, section 2.1, and a little more)
 
 function headersFor(key) {
   if (!SENDABLE.test(key)) throw unsendable();
   return key ? { authorization: `Bearer ${key}` } : {};
 }
 
-/** The ids of the models that this key may use. Throws Failure. */
+/** Return the ids of the models that this key may use. Throws Failure. */
 export async function listModels(key) {
   const answer = await reach(api("models"), { headers: headersFor(key) });
   try {
@@ -28,9 +28,9 @@ export async function listModels(key) {
 }
 
 /**
- * Ask for a streamed chat completion: `{headers}` once it begins, then each chunk as it comes.
+ * Request a streamed chat completion: yields `{headers}` when it begins, then each chunk as it arrives.
  *
- * Ends only where the stream says [DONE]; throws Failure for every other end, and AbortError where `signal` ends it.
+ * Returns only after [DONE]; throws Failure for every other end, and AbortError if `signal` aborts it.
  */
 export async function* ask(body, key, signal) {
   const headers = { "content-type": "application/json", ...headersFor(key) };
@@ -49,7 +49,7 @@ export async function* ask(body, key, signal) {
       }
     }
   } finally {
-    pieces.cancel().catch(() => {}); // it may have ended already
+    pieces.cancel().catch(() => {}); // the stream may have ended already
   }
   throw unfinished(requestId);
 }

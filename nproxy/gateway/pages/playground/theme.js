@@ -1,4 +1,4 @@
-// Light, dark, or as the system has it. Not a module: it runs before anything is painted.
+// Light, dark, or the system's theme. This is no module, so that it runs before the first paint.
 
 (() => {
   const NAME = "nproxy.theme";
@@ -9,7 +9,7 @@
     try {
       return localStorage.getItem(NAME);
     } catch {
-      return null; // not allowed to keep anything
+      return null; // storage is not allowed
     }
   };
 
@@ -25,7 +25,7 @@
     try {
       localStorage.setItem(NAME, theme);
     } catch {
-      // it holds until the page is left
+      // the theme lasts until the page is left
     }
   };
 

@@ -1,20 +1,20 @@
-// Log probabilities as something to look at: tokens grouped until they are text, shades, and what else was likely.
+// Log probabilities for display: tokens grouped into whole characters, shades, and alternatives.
 
-/** A lower bound of the probability for each shade; what is below all of them has the last one. */
+/** The lower bound of the probability for each shade; values below all bounds get one more shade. */
 export const SHADES = [0.9, 0.6, 0.3, 0.1];
 
-/** The shade of a token, from 0 (nearly certain) to SHADES.length. */
+/** Return the shade of a token, from 0 (nearly certain) to SHADES.length. */
 export function shade(logprob) {
   const found = SHADES.findIndex((bound) => Math.exp(logprob) >= bound);
   return found < 0 ? SHADES.length : found;
 }
 
-/** Groups tokens of a stream until their bytes are whole characters: an emoji may take four of them. */
+/** Groups a stream's tokens until their bytes are whole characters: an emoji may need four tokens. */
 export class Pieces {
   #decoder = new TextDecoder("utf-8", { ignoreBOM: true });
   #waiting = [];
 
-  /** What these entries complete: `[{text, entries}, ...]`. */
+  /** Add entries and return the pieces that they complete: `[{text, entries}, ...]`. */
   take(entries) {
     const pieces = [];
     for (const entry of entries) {
@@ -28,7 +28,7 @@ export class Pieces {
     return pieces;
   }
 
-  /** What is left when no more will come: a character that was cut, as the sign for one. */
+  /** Return what is left at the end: an incomplete character, as the replacement character. */
   rest() {
     const entries = this.#waiting;
     this.#waiting = [];
@@ -36,7 +36,7 @@ export class Pieces {
   }
 }
 
-/** The likeliest tokens, and the one that was drawn where it is not among them: `[{token, logprob, drawn}, ...]`. */
+/** Return the most likely tokens, and the drawn one if it is not among them: `[{token, logprob, drawn}, ...]`. */
 export function alternatives(entry) {
   const told = (entry.top_logprobs ?? []).map(({ token, logprob }) => ({ token, logprob, drawn: token === entry.token }));
   const own = { token: entry.token, logprob: entry.logprob, drawn: true };
@@ -45,10 +45,10 @@ export function alternatives(entry) {
 
 const SPACES = { " ": "␣", "\n": "⏎", "\r": "␍", "\t": "⇥" };
 
-/** A token with its spaces made visible. */
+/** Return a token with its spaces made visible. */
 export const visible = (token) => token.replace(/[ \n\r\t]/g, (space) => SPACES[space]) || "∅";
 
-/** A probability for people, from its logarithm. */
+/** Return a probability as text, from its logarithm. */
 export function percent(logprob) {
   const share = Math.exp(logprob) * 100;
   if (share >= 99.95) return "100 %";

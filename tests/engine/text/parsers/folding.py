@@ -1,4 +1,4 @@
-"""Parts folded to what a client would read of one choice."""
+"""Joins parser parts into what a client would read of one choice."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class ChoiceText:
 
 
 def counting() -> Callable[[], str]:
-    """Ids of 32 digits: 0, 1, 2 ..."""
+    """Return a generator of ids of 32 digits: 0, 1, 2 ..."""
     numbers = itertools.count()
     return lambda: f"{next(numbers):032x}"
 
 
 def fold(parts: Iterable[Part]) -> ChoiceText:
-    """Join what belongs together; a part without text, or out of order, is a fault."""
+    """Join parts into one answer; asserts that each has text and comes in order."""
     said = ChoiceText()
     for part in parts:
         match part:
@@ -46,6 +46,6 @@ def fold(parts: Iterable[Part]) -> ChoiceText:
 
 
 def read(parser: Parser, pieces: Iterable[str]) -> ChoiceText:
-    """Feed the pieces and fold all that comes."""
+    """Feed the pieces to a parser and fold all its parts."""
     parts = [part for piece in pieces for part in parser.feed(piece)]
     return fold([*parts, *parser.finish()])
