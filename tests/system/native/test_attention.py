@@ -9,7 +9,7 @@ import torch
 
 from engine.attention.cache import KvCache
 from engine.attention.compute import Attention
-from engine.batch import Batch, Chunk, Item, Row, plan_stretches
+from engine.batch import Batch, Chunk, Item, Row, plan_kv_spans
 from engine.kernels import reference
 from engine.models.ops import Heads
 from engine.models.spec import AttentionSpec
@@ -81,7 +81,7 @@ def test_random_fork_trees(seed: int, dtype: torch.dtype) -> None:
     group, dim = chance.choice([1, 2, 3, 4, 5, 8, 16, 17, 32, 33, 48]), chance.choice([16, 48, 64, 80, 128, 256])
     rows = tuple(forest.rows)
     case = Case(spec_of(kv_heads * group, kv_heads, dim), forest.blocks, len(rows), dtype, chance.choice([8, 64, 256]))
-    out = case.run(Batch(rows=rows, kv_spans=plan_stretches(rows, BLOCK, gate=chance.choice([0, 20]))))
+    out = case.run(Batch(rows=rows, kv_spans=plan_kv_spans(rows, BLOCK, gate=chance.choice([0, 20]))))
     torch.testing.assert_close(out.double(), case.whole(rows), rtol=BOUNDS[dtype], atol=BOUNDS[dtype])
 
 
@@ -99,7 +99,7 @@ def test_blocks_of_any_size_anywhere(size: int, heads: int, dtype: torch.dtype) 
             table[a], table[b] = table[b], table[a]
         row = Row(0, 1, 99, tuple(table), DRAW)
         case = Case(spec_of(heads, 1), count, 1, dtype, size=size)
-        out = case.run(Batch(rows=(row,), kv_spans=plan_stretches([row], size)))
+        out = case.run(Batch(rows=(row,), kv_spans=plan_kv_spans([row], size)))
         torch.testing.assert_close(out.double(), case.whole((row,)), rtol=BOUNDS[dtype], atol=BOUNDS[dtype])
 
 
@@ -118,7 +118,7 @@ def test_what_is_no_number_stays_none(heads: int, number: float, where: str, dty
             case.cache.pools[0][1, 1, 70] = number
         case "query":
             case.qkv[0, :heads] = number
-    out = case.run(Batch(rows=(row,), kv_spans=plan_stretches([row], BLOCK)))
+    out = case.run(Batch(rows=(row,), kv_spans=plan_kv_spans([row], BLOCK)))
     assert not out.isfinite().any()
 
 
@@ -130,7 +130,7 @@ def test_rows_beside_one_that_is_no_number_are_as_they_were(first: int, heads: i
     rows = tuple(Row(i, 1, 99, tuple(range(25)), DRAW) for i in range(4))
     case = Case(spec_of(heads, 1), 25, len(rows), dtype)
     case.qkv[first, :heads] = torch.nan
-    out = case.run(Batch(rows=rows, kv_spans=plan_stretches(rows, BLOCK)))
+    out = case.run(Batch(rows=rows, kv_spans=plan_kv_spans(rows, BLOCK)))
     others = [i for i in range(4) if i != first]
     assert not out[first].isfinite().any()
     torch.testing.assert_close(out[others].double(), case.whole(rows)[others], rtol=BOUNDS[dtype], atol=BOUNDS[dtype])
@@ -145,7 +145,7 @@ def test_scores_that_grow(heads: int, step: float, dtype: torch.dtype) -> None:
     case = Case(spec_of(heads, 1), 100, 1, dtype)
     case.qkv[0, :heads, 0] = 1 / case.spec.scale
     case.cache.pools[0][1, 0, :, 0] = step * torch.arange(400)
-    out = case.run(Batch(rows=(row,), kv_spans=plan_stretches([row], BLOCK)))
+    out = case.run(Batch(rows=(row,), kv_spans=plan_kv_spans([row], BLOCK)))
     torch.testing.assert_close(
         out.double(), case.whole((row,)), rtol=max(1e-4, BOUNDS[dtype]), atol=max(1e-4, BOUNDS[dtype])
     )
@@ -161,7 +161,7 @@ def test_what_a_query_gets_lies_between_the_values_that_it_sees(heads: int, keys
     values = case.cache.pools[0][1, 1]
     values[:] = 2 - 2**-7  # its neighbours in bfloat16 are relatively as close as possible
     case.qkv[:, -1] = values[0]
-    out = case.run(Batch(rows=rows, kv_spans=plan_stretches(rows, BLOCK)))
+    out = case.run(Batch(rows=rows, kv_spans=plan_kv_spans(rows, BLOCK)))
     assert torch.equal(out, values[0].expand_as(out))
 
 
@@ -176,7 +176,7 @@ def test_what_is_rounded_off_depends_on_no_company(heads: int) -> None:
         case.qkv[:, heads:] = case.qkv[0, heads:]  # they share the last key too
         case.qkv = case.qkv[list(numbers)]
         some = tuple(rows[number] for number in numbers)
-        return case.run(Batch(rows=some, kv_spans=plan_stretches(some, BLOCK)))
+        return case.run(Batch(rows=some, kv_spans=plan_kv_spans(some, BLOCK)))
 
     together = run(256, *range(20))
     for other in (run(64, *range(20)), torch.cat([run(256, number) for number in range(20)])):
@@ -191,7 +191,7 @@ def test_windows(window: int, group: int, dtype: torch.dtype) -> None:
     rows = tuple(forest_of(chance, groups=4, depth=2).rows)
     blocks = max(block for row in rows for block in row.blocks) + 1
     case = Case(spec_of(2 * group, 2, window=window), blocks, len(rows), dtype)
-    out = case.run(Batch(rows=rows, kv_spans=plan_stretches(rows, BLOCK)))
+    out = case.run(Batch(rows=rows, kv_spans=plan_kv_spans(rows, BLOCK)))
     torch.testing.assert_close(out.double(), case.whole(rows), rtol=BOUNDS[dtype], atol=BOUNDS[dtype])
 
 
@@ -204,7 +204,7 @@ def test_scores_of_any_size(dtype: torch.dtype) -> None:
         case = Case(spec, 50, 1, dtype)
         case.qkv[0, spec.heads] = case.cache.pools[0][1, 0, at] * 40 if at != 199 else case.qkv[0, spec.heads] * 40
         case.qkv[0, : spec.heads] *= 40
-        out = case.run(Batch(rows=(row,), kv_spans=plan_stretches([row], BLOCK)))
+        out = case.run(Batch(rows=(row,), kv_spans=plan_kv_spans([row], BLOCK)))
         torch.testing.assert_close(out.double(), case.whole((row,)), rtol=max(1e-4, BOUNDS[dtype]), atol=BOUNDS[dtype])
 
 
@@ -214,7 +214,7 @@ def test_chunks_beside_rows_and_alone() -> None:
     rows = (Row(0, 1, 20, tuple(range(6)), DRAW), Row(1, 1, 9, (0, 1, 7), DRAW))
     chunks = (Chunk(2, tuple(range(11)), 3, (8, 9, 10, 11)), Chunk(3, (5,), 0, (12,)))
     for batch, tokens in (
-        (Batch(chunks=chunks, rows=rows, kv_spans=plan_stretches(rows, BLOCK)), 14),
+        (Batch(chunks=chunks, rows=rows, kv_spans=plan_kv_spans(rows, BLOCK)), 14),
         (Batch(chunks=chunks), 12),
     ):
         mine, theirs = Case(spec, 13, tokens, torch.float32), Case(spec, 13, tokens, torch.float32)
@@ -261,7 +261,7 @@ def test_a_row_is_the_same_with_any_number_of_threads() -> None:
         for count in (1, 2, 3):
             torch.set_num_threads(count)
             case = Case(spec_of(6, 2, 64), blocks, len(rows), torch.float32)
-            told.append(case.run(Batch(rows=rows, kv_spans=plan_stretches(rows, BLOCK))))
+            told.append(case.run(Batch(rows=rows, kv_spans=plan_kv_spans(rows, BLOCK))))
     finally:
         torch.set_num_threads(threads)
     assert torch.equal(told[0], told[1])

@@ -17,7 +17,7 @@ CALLS = 1150
 @pytest.fixture(scope="module")
 def core(tmp_path_factory: pytest.TempPathFactory) -> Core:
     runner, core = decoding(tmp_path_factory.mktemp("model"), head_dim=16, hidden_size=96)
-    assert isinstance(runner._road, NativeBackend)
+    assert isinstance(runner._backend, NativeBackend)
     return core
 
 

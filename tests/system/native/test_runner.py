@@ -36,7 +36,7 @@ TRAFFIC: list[Add | Embed] = [
 
 def loaded(settings: EngineConfig) -> CpuRunner:
     runner = CpuRunner.load(settings)
-    assert isinstance(runner._road, NativeBackend)
+    assert isinstance(runner._backend, NativeBackend)
     return runner
 
 
@@ -83,7 +83,7 @@ def test_layers_at_once_are_layers_by_step(
         patch.setattr(Stack, "of", lambda *_: None)
         by_step = loaded(settings)
     knows = kernels(at_once._cache.dtype)
-    assert (at_once._road._stack is not None) == (knows.together > 0 if "quantization" in numbers else knows.wide)
+    assert (at_once._backend._stack is not None) == (knows.together > 0 if "quantization" in numbers else knows.wide)
     assert run(at_once, settings, TRAFFIC) == run(by_step, settings, TRAFFIC)
 
 
@@ -114,7 +114,7 @@ def test_int8_where_torchs_products_are_not_exact(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(quantized, "adds_up_exactly", lambda: False)
     settings = config(write(tmp_path, **WHOLE, vocab_size=320), quantization="int8")
     if knows and kernels(torch.float32).together:
-        assert loaded(settings)._road._stack is not None
+        assert loaded(settings)._backend._stack is not None
     else:
         monkeypatch.setattr(kernels(torch.float32), "together", 0)
         with pytest.raises(ConfigError, match="quantization is int8, which needs a CPU"):
@@ -130,8 +130,8 @@ def test_a_file_of_few_bits_stays_so(tmp_path: Path, kind: str) -> None:
     mine = loaded(settings)
     kinds = {"Q4_1": NIBBLES, "Q8_0": BYTES, "BF16": HALVES}
     if kernels(torch.float32).narrow:
-        assert mine._road._stack is not None
-        assert {block.gate_up.kind for block in mine._road._stack.blocks} == {kinds[kind]}
+        assert mine._backend._stack is not None
+        assert {block.gate_up.kind for block in mine._backend._stack.blocks} == {kinds[kind]}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(NativeProducts, "keep", False)
         plain = loaded(settings)
@@ -164,13 +164,13 @@ def test_adapters(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_what_takes_torchs_road(tmp_path: Path, sizes: dict[str, Any], settings: dict[str, Any]) -> None:
-    assert isinstance(CpuRunner.load(config(write(tmp_path, **sizes), **settings))._road, TorchBackend)
+def test_what_takes_torchs_backend(tmp_path: Path, sizes: dict[str, Any], settings: dict[str, Any]) -> None:
+    assert isinstance(CpuRunner.load(config(write(tmp_path, **sizes), **settings))._backend, TorchBackend)
 
 
-def test_a_model_of_transformers_takes_torchs_road(tmp_path: Path) -> None:
+def test_a_model_of_transformers_takes_torchs_backend(tmp_path: Path) -> None:
     write(tmp_path, "gpt_oss", sliding_window=8, num_local_experts=4, num_experts_per_tok=2)
-    assert isinstance(CpuRunner.load(config(tmp_path))._road, TorchBackend)
+    assert isinstance(CpuRunner.load(config(tmp_path))._backend, TorchBackend)
 
 
 def test_asked_for_by_name_it_must_be_there(tmp_path: Path) -> None:
