@@ -152,8 +152,8 @@ def predict(machine: Machine = H200, plan: Plan = FULL) -> dict[str, float]:
 
     def apart(kind: str, prompts: int) -> float:
         """Return the seconds of n requests for one choice, of which `prompts` compute their prompt."""
-        backend = private if kind == "private" else unaware
-        middle = backend(machine, small.attention, n, lengths.middle, lengths.new // 2)
+        against = private if kind == "private" else unaware
+        middle = against(machine, small.attention, n, lengths.middle, lengths.new // 2)
         decode = lengths.new * step(machine, small, n, middle).seconds
         return prompts * prefill(machine, small, lengths.middle).seconds + decode
 

@@ -185,7 +185,7 @@ class Reads:
 
 
 def count_reads(rows: Sequence[Row], kv_spans: Sequence[KvSpan]) -> Reads:
-    """Count what some kv_spans read, and what the same rows would have read without sharing."""
+    """Count what some KV spans read, and what the same rows would have read without sharing."""
     return Reads(
         items=sum([hi - lo for _, lo, hi in kv_spans]),
         shared=sum([hi - lo for members, lo, hi in kv_spans if len(members) > 1]),
@@ -198,13 +198,12 @@ def plan_kv_spans(rows: Sequence[Row], block_size: int, *, gate: int = 0) -> tup
 
     The rows' block tables form a tree (the fork tree, of any number of groups and any depth). It is walked from the
     root: a shared stretch becomes one span for all rows below it, and the rest of each row becomes a span of its own.
-    Every position of every row, the newest included, is covered exactly once; a row's kv_spans come in the order of
-    `lo`.
+    Every position of every row, the newest included, is covered exactly once; a row's spans come in the order of `lo`.
 
     gate: a stretch of t tokens under r rows is shared only if (r - 1) * t, the number of tokens that need not be read
     again, is at least `gate`; otherwise the spans further down begin earlier and cover it.
 
-    A row with a `cut` has no span across the cut, and shares nothing behind it. Before the cut it shares only kv_spans
+    A row with a `cut` has no span across the cut, and shares nothing behind it. Before the cut it shares only spans
     that end at the cut of all their rows or at a multiple of SPAN. So when the spans are cut into items whose size
     divides SPAN, both in whole blocks, the row's own items are the same whatever other rows there are.
 
@@ -274,7 +273,7 @@ def span_tokens(span: int, block_size: int) -> int:
 def cut_items(
     rows: Sequence[Row], kv_spans: Sequence[KvSpan], block_size: int, *, span: int = SPAN
 ) -> tuple[Item, ...]:
-    """Cut kv_spans into items at multiples of `span` (rounded down to whole blocks), wherever the spans begin.
+    """Cut KV spans into items at multiples of `span` (rounded down to whole blocks), wherever the spans begin.
 
     So the cuts do not depend on the other rows of the batch. A row's items come in the order of `lo`; slots are dense
     from 0.

@@ -51,9 +51,9 @@ def passes(batch: Batch, rows: int | None) -> list[Pass]:
 def _of_rows(batch: Batch, part: Sequence[int], size: int) -> Pass:
     place = {number: i for i, number in enumerate(part)}
     mine = tuple([batch.rows[number] for number in part])
-    stretches = [
+    kv_spans = [
         KvSpan(tuple([place[number] for number in members if number in place]), lo, hi)
         for members, lo, hi in batch.kv_spans
     ]
-    here = Batch(rows=mine, kv_spans=tuple([stretch for stretch in stretches if stretch.rows]))
+    here = Batch(rows=mine, kv_spans=tuple([span for span in kv_spans if span.rows]))
     return Pass(here, mine + mine[-1:] * (size - len(mine)))

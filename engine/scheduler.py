@@ -151,8 +151,8 @@ class Scheduler:
         else:
             ends = chunking.fixed(prompts, budget, self._chunk)
         chunks = tuple([step_values.chunk(sequence, end, size) for sequence, end in ends])
-        stretches = plan_kv_spans(rows, size, gate=self._gate)
-        batch = Batch(self.pool.drain_copies(), chunks, rows, stretches)
+        kv_spans = plan_kv_spans(rows, size, gate=self._gate)
+        batch = Batch(self.pool.drain_copies(), chunks, rows, kv_spans)
         if chunks or rows:
             self._give_out(batch)
         return batch

@@ -53,8 +53,7 @@ upstream: a named group of replicas that serve the same models under the same se
 
 Admission (gateway/admission/, ADR 0028)
 
-AdmissionClient: where a request asks for permits, waits for them and returns them; each process has one, also called
-its desk.
+AdmissionClient: where a request asks for permits, waits for them and returns them; each process has one.
 AdmissionServer: the ledger at work, with a clock; it runs in the parent if there are several workers.
 caller: the client as its API key identifies it, with the name and the limits of that key.
 grant: the permits of one admitted request, and the tokens that it has to account for.

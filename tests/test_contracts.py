@@ -1,4 +1,4 @@
-"""The arrows between rooms hold, and a wrong import is found."""
+"""The arrows between folders hold, and a wrong import is found."""
 
 from __future__ import annotations
 

@@ -71,11 +71,11 @@ def measured(groups: int, choices: int, prompt: int, steps: int) -> dict[str, An
     took: dict[str, list[float]] = {"walk": [], "tables": [], "list": [], "all": []}
     for _ in range(steps):
         begin = time.perf_counter()
-        stretches = plan_kv_spans(rows, BLOCK, gate=GATE)
+        kv_spans = plan_kv_spans(rows, BLOCK, gate=GATE)
         walked = time.perf_counter()
         arrays = tables.step(rows)
         known = time.perf_counter()
-        work = work_list(rows, stretches, arrays, BLOCK, TILING)
+        work = work_list(rows, kv_spans, arrays, BLOCK, TILING)
         end = time.perf_counter()
         for name, seconds in zip(took, (walked - begin, known - walked, end - known, end - begin), strict=True):
             took[name].append(seconds * 1e6)

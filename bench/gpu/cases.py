@@ -145,7 +145,7 @@ DRY = Plan(TINY, TINY_QWEN3, TINY_LLAMA, TINY_LAYER, 4)
 class Measure:
     """One line of the table.
 
-    goal: what GOALS asks for; None if GOALS only asks for the figure. sense: whether more or less is better.
+    goal: what the figure should reach; None if only the figure is asked for. sense: whether more or less is better.
     """
 
     key: str
@@ -191,6 +191,6 @@ BY_KEY = {measure.key: measure for measure in MEASURES}
 def peak_blocks(prompt: int, n: int, new: int, block: int) -> int:
     """Return the most blocks that a request may ever hold: the prompt's whole blocks once, the rest n times.
 
-    One more block exists while the prompt's last block is copied (ENGINE.md, Fork).
+    One more block exists while the prompt's last block is copied.
     """
     return prompt // block + n * -(-(prompt % block + new) // block) + 1

@@ -1,4 +1,4 @@
-"""Check on a machine with a GPU that all kernels are right, and measure everything against GOALS, in one command.
+"""Check on a machine with a GPU that all kernels are right, and measure everything against its goals, in one command.
 
     python bench/gpu/verify.py [--only kernels,1,4,9] [--budget 450] [--out FOLDER] [--dry]
 

@@ -1,4 +1,4 @@
-"""The work list of a device's decode attention: kv_spans of the fork tree cut into items, as arrays of int32.
+"""The work list of a device's decode attention: KV spans of the fork tree cut into items, as arrays of int32.
 
 The walk of the tree is in engine/batch.py. There are no loops over items or positions here, because a step of 256
 sequences has thousands of them. No torch.
@@ -46,7 +46,7 @@ class WorkList:
     result of its i-th row is number slot + i. The longest items come first.
     """
     rows: Ints
-    """Indices into Batch.rows; items over the same stretch share theirs."""
+    """Indices into Batch.rows; items over the same KV span share theirs."""
     blocks: Ints
     """Block numbers."""
     parts: Ints
@@ -73,7 +73,7 @@ class Tables:
 def work_list(
     rows: Sequence[Row], kv_spans: Sequence[KvSpan], tables: Sequence[Ints], block_size: int, tiling: Tiling
 ) -> WorkList:
-    """Cut kv_spans into items. Each row's kv_spans must come in the order of lo. tables: the rows' tables from Tables.
+    """Cut KV spans into items. Each row's spans must come in the order of lo. tables: the rows' tables from Tables.
 
     An item is wide if its rows times the group exceed the narrow tile; it holds as many rows as its tile has lanes for.
     For rows with a `cut` that would make the arithmetic depend on the other rows: their items are wide before the cut
@@ -94,9 +94,9 @@ def work_list(
     spans[free] <<= _doublings(int(((-(-ends // spans) - begins // spans) * sharers)[free].sum()), tiling.fill)
 
     firsts = begins // spans
-    counts = (-(-ends // spans) - firsts) * sharers  # items of each stretch
+    counts = (-(-ends // spans) - firsts) * sharers  # items of each KV span
     of = np.repeat(np.arange(len(kv_spans)), counts)
-    number = np.arange(len(of)) - np.repeat(_before(counts), counts)  # of an item in its stretch
+    number = np.arange(len(of)) - np.repeat(_before(counts), counts)  # of an item in its KV span
     piece, part = firsts[of] + number // sharers[of], number % sharers[of]
     item_rows = np.minimum(widths[of] - part * most[of], most[of])
     table_sizes = -(-ends // block_size) - begins // block_size

@@ -116,10 +116,10 @@ class DeviceAttention:
         size = self._cache.block_size
         arrays: Arrays = {}
         if batch.rows:
-            stretches = batch.kv_spans
+            kv_spans = batch.kv_spans
             if window is not None:
-                stretches = within_window(batch.rows, stretches, size, window)
-            work = work_list(batch.rows, stretches, tables, size, self._tilings[kind])
+                kv_spans = within_window(batch.rows, kv_spans, size, window)
+            work = work_list(batch.rows, kv_spans, tables, size, self._tilings[kind])
             arrays |= {"items": work.items, "rows": work.rows, "blocks": work.blocks}
             arrays |= {"parts": work.parts, "part_slots": work.part_slots}
             arrays["counts"] = np.array([len(work.items), len(batch.rows)], dtype=np.int32)
@@ -226,15 +226,15 @@ def _tiling(kind: AttentionSpec, cache: KvCache) -> Tiling:
     return Tiling(group, shape.wide, shape.narrow, fill, FIXED_SPAN)
 
 
-def within_window(rows: Sequence[Row], stretches: Sequence[KvSpan], block_size: int, window: int) -> tuple[KvSpan, ...]:
-    """Return the stretches without whole spans that none of their rows sees any more, and without rows that see none.
+def within_window(rows: Sequence[Row], kv_spans: Sequence[KvSpan], block_size: int, window: int) -> tuple[KvSpan, ...]:
+    """Return the KV spans without whole SPANs that none of their rows sees any more, and without rows that see none.
 
     A row at position p sees keys p - window + 1 .. p. What is left is cut into items at the same places as the whole
-    stretch: a row's results do not depend on how far the other rows see.
+    span: a row's results do not depend on how far the other rows see.
     """
     span = span_tokens(SPAN, block_size)
     kept: list[KvSpan] = []
-    for members, lo, hi in stretches:
+    for members, lo, hi in kv_spans:
         seeing = tuple([row for row in members if rows[row].position - window + 1 < hi])
         if seeing:
             first = min([rows[row].position for row in seeing]) - window + 1

@@ -68,24 +68,24 @@ class Engine:
         """Release the model and its memory. Calls that still wait, and later calls, get an EngineError."""
         self._core.close()
 
-    def generate(self, prompts: Texts, **wishes: Unpack[TextOptions]) -> list[Answer]:
+    def generate(self, prompts: Texts, **options: Unpack[TextOptions]) -> list[Answer]:
         """Continue texts, all at once; return one answer for each, in order.
 
         Raises RequestError for an invalid request.
         """
-        return self._answers({"prompt": prompts}, wishes)
+        return self._answers({"prompt": prompts}, options)
 
-    def chat(self, messages: Messages, **wishes: Unpack[ChatOptions]) -> Answer:
+    def chat(self, messages: Messages, **options: Unpack[ChatOptions]) -> Answer:
         """Answer a conversation, written by the model's own template. Raises RequestError for an invalid request."""
-        return self._answers({"messages": messages}, wishes)[0]
+        return self._answers({"messages": messages}, options)[0]
 
-    def stream(self, prompt: str | Messages, **wishes: Unpack[StreamingOptions]) -> Iterator[Delta]:
+    def stream(self, prompt: str | Messages, **options: Unpack[StreamingOptions]) -> Iterator[Delta]:
         """Continue a text, or answer a conversation, and yield every choice's deltas as they come.
 
         What still runs when the iterator is closed or dropped is ended. Raises RequestError for an invalid request.
         """
         asked = {"prompt" if isinstance(prompt, str) else "messages": prompt, "stream": True}
-        runs = self._start(asked, wishes)
+        runs = self._start(asked, options)
         if runs[0].order.prompt_logprobs is not None:
             raise RequestError(
                 "a prompt's log probabilities cannot be streamed: ask without 'echo' or 'logprobs'", "echo"
@@ -114,20 +114,20 @@ class Engine:
             core.leave(numbers)
         return [pooling.finish(vectors[number]) for number in numbers]
 
-    def _answers(self, asked: Mapping[str, Any], wishes: Mapping[str, Any]) -> list[Answer]:
-        runs = self._start(asked, wishes)
+    def _answers(self, asked: Mapping[str, Any], options: Mapping[str, Any]) -> list[Answer]:
+        runs = self._start(asked, options)
         for _ in self._pieces(runs):
             pass
         return [run.answer() for run in runs]
 
-    def _start(self, asked: Mapping[str, Any], wishes: Mapping[str, Any]) -> list[_Run]:
+    def _start(self, asked: Mapping[str, Any], options: Mapping[str, Any]) -> list[_Run]:
         """Validate a request like the server; return one run for each prompt.
 
-        asked: the fields that do not come from `wishes`.
+        asked: the fields that do not come from `options`.
         """
         chat = "messages" in asked
-        check_options(wishes, chat=chat)
-        fields = {"model": _MODEL, "return_token_ids": True, **asked, **wishes}
+        check_options(options, chat=chat)
+        fields = {"model": _MODEL, "return_token_ids": True, **asked, **options}
         with _asking():
             body = body_of(_chats_logprobs(fields) if chat else fields)
             request = parse_chat(body, self._limits) if chat else parse_completion(body, self._limits)

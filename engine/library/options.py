@@ -75,9 +75,9 @@ class StreamingOptions(TextOptions, ChatOptions, total=False):
     """The options of a stream: for a text those of texts, for a conversation those of chats."""
 
 
-def check_options(wishes: Mapping[str, Any], *, chat: bool) -> None:
+def check_options(options: Mapping[str, Any], *, chat: bool) -> None:
     """Raise RequestError with the names that are no options of a chat, or of a text."""
-    unknown = [name for name in wishes if name not in (ChatOptions if chat else TextOptions).__optional_keys__]
+    unknown = [name for name in options if name not in (ChatOptions if chat else TextOptions).__optional_keys__]
     if unknown:
         names = ", ".join([f"'{name}'" for name in unknown])
         raise RequestError(f"a {'chat' if chat else 'text'} takes no {names}", unknown[0])

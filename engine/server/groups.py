@@ -49,8 +49,8 @@ def manners(order: Order, prompts: Sequence[Prompt], table: TokenBytes) -> list[
     return [
         [
             Manner(
-                stops=wish.stops,
-                min_tokens=wish.sampling.min_tokens,
+                stops=options.stops,
+                min_tokens=options.sampling.min_tokens,
                 keep_stop=telling.keep_stop,
                 parser=prompt.parser,
                 shown=table.special if telling.special else prompt.shown,
@@ -58,9 +58,9 @@ def manners(order: Order, prompts: Sequence[Prompt], table: TokenBytes) -> list[
                 tells=telling.ids or order.drawn_logprobs is not None,
                 echo=prompt.echo,
                 prompt=prompt.tokens if order.echoes and telling.logprobs is not None else (),
-                silent=wish.max_tokens == 0,
+                silent=options.max_tokens == 0,
             )
-            for wish in order.wishes
+            for options in order.wishes
         ]
         for prompt in prompts
     ]
@@ -75,8 +75,8 @@ def choices(order: Order, prompt: Prompt, random: Random) -> tuple[Choice, ...]:
     first = random.getrandbits(31) if order.seed is None else order.seed
     return tuple(
         [
-            Choice(_seed(wish.seed, first + number, random), limit, sampling)
-            for number, (wish, limit, sampling) in enumerate(
+            Choice(_seed(options.seed, first + number, random), limit, sampling)
+            for number, (options, limit, sampling) in enumerate(
                 zip(order.wishes, prompt.limits, prompt.samplings, strict=True)
             )
         ]

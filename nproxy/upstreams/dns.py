@@ -93,11 +93,11 @@ class Names:
 
     async def run(self) -> None:
         """Look up all names at every interval, until cancelled. A slow lookup does not hold up the others."""
-        async with asyncio.TaskGroup() as looks:
+        async with asyncio.TaskGroup() as lookups:
             while True:
                 self._soon.clear()
                 for name in self._wanted() - self._looking:
-                    looks.create_task(self._look(name))
+                    lookups.create_task(self._look(name))
                 pause = INTERVAL_SECONDS * random.uniform(1 - JITTER, 1 + JITTER)
                 try:
                     async with asyncio.timeout(pause):

@@ -196,15 +196,15 @@ class Gate:
 
         A call that has brought something is left to its own time limits, unless it can be resumed elsewhere.
         """
-        lines: list[CancelHandle] = []
+        handles: list[CancelHandle] = []
         for replica in self.replicas:
             if replica.health.down:
-                asked_for = {line.model for line in replica.cancel_handles}
+                asked_for = {handle.model for handle in replica.cancel_handles}
                 had = {model for model in asked_for if self._any_beside({replica}, model)}
-                stuck = (line for line in replica.cancel_handles if self.policy.resumes or not line.spoken)
-                lines += (line for line in stuck if line.model in had)
-        for line in lines[:most]:
-            line.cut()
+                stuck = (handle for handle in replica.cancel_handles if self.policy.resumes or not handle.spoken)
+                handles += (handle for handle in stuck if handle.model in had)
+        for handle in handles[:most]:
+            handle.cut()
 
     def note_check(self, replica: Replica, status: int | None) -> bool:
         """Take the result of a check of a replica; True if the replica is down or up from now on.

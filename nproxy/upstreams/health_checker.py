@@ -54,14 +54,14 @@ async def watch(
     """
     under_way: set[Replica] = set()
 
-    async def look(upstream: Watched, replica: Replica) -> None:
+    async def check(upstream: Watched, replica: Replica) -> None:
         try:
-            if (seen := await upstream.check(replica)) is not None:
-                tell(seen)
+            if (result := await upstream.check(replica)) is not None:
+                tell(result)
         finally:
             under_way.discard(replica)
 
-    async with asyncio.TaskGroup() as looks:
+    async with asyncio.TaskGroup() as checks:
         while True:
             now = time.monotonic()
             for upstream in upstreams():
@@ -69,5 +69,5 @@ async def watch(
                     if replica not in under_way and replica.health.due() <= now:
                         under_way.add(replica)
                         replica.health.began(now, jitter())
-                        looks.create_task(look(upstream, replica))
+                        checks.create_task(check(upstream, replica))
             await asyncio.sleep(TICK_SECONDS)

@@ -227,8 +227,8 @@ class OverloadQueue:
     def _note_full(self, attempt: CallAttempt, replica: Replica, wait: float | None, now: float) -> None:
         """Take a refusal as one for lack of capacity: note it of the replica, and decide who calls next.
 
-        Probes always respect a Retry-After. Attempts behind a release respect it once several have failed in spite of
-        the longest delay.
+        Probes of the timer always respect a Retry-After. Attempts behind a release respect it once several have failed
+        in spite of the longest delay.
         """
         slot, guest = attempt.slot, self._is_guest(attempt)
         refused_at = self._refused_at if self._own_limit.believed(now) else self._shared.refused_at

@@ -169,10 +169,10 @@ class Upstream:
     def _forwarder(self, permit: Permit, handle: CancelHandle, take: Take) -> Take:
         """Return a callback that forwards a call's events and notes them at its replica."""
         leg, group, replica = permit.leg, permit.group, permit.replica
-        company = ConcurrentCalls(replica)
+        others = ConcurrentCalls(replica)
 
         def heard(batch: list[Event]) -> asyncio.Future[None] | None:
-            company.spoke()
+            others.spoke()
             last = batch[-1]
             if isinstance(last, _LAST):
                 handle.whole()
@@ -180,7 +180,7 @@ class Upstream:
                     batch[-1] = LegFailed(leg, self._failed(permit, last.failure))
                     return take(batch)
                 permit.end = "whole"
-                if company.may_have_interrupted:
+                if others.may_have_interrupted:
                     batch[-1] = LegEnded(leg, beside=True)
             handle.spoken = True
             self.gate.heard(replica, group)
@@ -310,9 +310,9 @@ class Upstream:
         """Whether any replica answers, even with an error; for the built-in engine, whether its model is loaded."""
         if self.name == ENGINE_UPSTREAM:
             return bool(await self.documents.first("/health", LIST_SECONDS))
-        looks = [replica.health.answered for replica in self.gate.replicas] if self.watched else []
-        if looks and None not in looks:
-            return any(looks)
+        answered = [replica.health.answered for replica in self.gate.replicas] if self.watched else []
+        if answered and None not in answered:
+            return any(answered)
         return await self.documents.any_answers()
 
 

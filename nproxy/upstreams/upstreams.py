@@ -76,7 +76,7 @@ class Upstreams:
     @asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
         """Resolve host names again and again, and check replicas, while the block runs."""
-        async with beside(self.names.run(), watch(lambda: self.all, tell=lambda look: self.tell_check(look))):
+        async with beside(self.names.run(), watch(lambda: self.all, tell=lambda check: self.tell_check(check))):
             yield
 
     def share_room(self, process: str, tell: Callable[[PeerNews], None]) -> None:
@@ -98,10 +98,10 @@ class Upstreams:
         for upstream in self.all:
             upstream.gate.remind()
 
-    def take_check(self, look: CheckResult) -> None:
+    def take_check(self, check: CheckResult) -> None:
         """Take the result of a health check of another process of this gateway."""
-        if (upstream := self.by_name.get(look.upstream)) is not None:
-            upstream.take_peer_check(look, random.random())
+        if (upstream := self.by_name.get(check.upstream)) is not None:
+            upstream.take_peer_check(check, random.random())
 
     def take_members(self, snapshot: Snapshot) -> None:
         """Take what is registered over the admin port for all upstreams. It replaces what was registered before."""

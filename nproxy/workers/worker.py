@@ -68,9 +68,9 @@ class NotForUs(Exception):
     """The parent uses another version of the protocol."""
 
 
-async def work(listener: socket.socket, line: socket.socket) -> None:
-    """Serve on `listener`, a listening socket, as the parent at the other end of `line` says. Raises NotForUs."""
-    channel = await connect(line)
+async def work(listener: socket.socket, to_parent: socket.socket) -> None:
+    """Serve on `listener`, a listening socket, as the parent at the other end of `to_parent` says. Raises NotForUs."""
+    channel = await connect(to_parent)
     messages = channel.messages()
     start = await anext(messages, None)
     if start is None:
@@ -115,7 +115,7 @@ class _Worker:
         app.admission.connect(self._ledger.connect)
         app.whole = _ParentLine(self._channel)
         app.tell_lesson = lambda upstream, model, lesson: self._channel.send(taught(upstream, model, lesson))
-        app.upstreams.tell_check = lambda look: self._channel.send(Checked(**asdict(look)))
+        app.upstreams.tell_check = lambda check: self._channel.send(Checked(**asdict(check)))
         app.upstreams.share_room(self._start.name, lambda news: self._channel.send(Crowding(**asdict(news))))
         for lesson in self._start.lessons:
             self._learn(lesson)

@@ -26,7 +26,7 @@ from tests.choices.conduct_player import (
 )
 from tests.choices.upstream_says import DONE, delta, status, text, usage, usage_chunk
 
-ChoiceText = tuple[str, list[float]]
+Said = tuple[str, list[float]]
 
 
 def scores(dialect: Dialect, values: list[float]) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def scores(dialect: Dialect, values: list[float]) -> dict[str, Any]:
     return {"tokens": ["t"] * len(values), "token_logprobs": values, "top_logprobs": None, "text_offset": []}
 
 
-def body(dialect: Dialect, *said: ChoiceText | str, prompt: int = 10, tokens: int | None = None) -> bytes:
+def body(dialect: Dialect, *said: Said | str, prompt: int = 10, tokens: int | None = None) -> bytes:
     """A whole answer: texts with the log probabilities of their tokens, or without any."""
     choices = []
     for index, one in enumerate(said):

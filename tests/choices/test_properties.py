@@ -23,7 +23,7 @@ from nproxy.openai.sse import BETWEEN, SSEDecoder
 from tests.choices.conduct_player import CREATED, ID, MODEL, Play, contents, dialect_request, finishes
 from tests.choices.upstream_says import DONE, chunk, delta, failure, status, text, usage
 
-ChoiceText = list[list[str]]  # per choice its tokens
+Said = list[list[str]]  # per choice its tokens
 
 tokens = st.text(max_size=5)
 texts = st.lists(st.lists(tokens, max_size=5), min_size=1, max_size=5)
@@ -37,7 +37,7 @@ def choice_chunks(dialect: Dialect, index: int, said: list[str]) -> list[bytes]:
     return [delta("", index=index, role="assistant"), *spoken, delta(index=index, finish="stop")]
 
 
-def whole_answer(dialect: Dialect, said: ChoiceText) -> bytes:
+def whole_answer(dialect: Dialect, said: Said) -> bytes:
     choices = []
     for index, parts in enumerate(said):
         spoken = "".join(parts)
@@ -76,7 +76,7 @@ def play_interleaved(data: st.DataObject, play: Play, bodies: list[bytes]) -> No
 
 @given(data=st.data(), said=texts, dialect=st.sampled_from(Dialect))
 def test_D16_any_interleaving_and_any_split_give_the_same_choices(
-    data: st.DataObject, said: ChoiceText, dialect: Dialect
+    data: st.DataObject, said: Said, dialect: Dialect
 ) -> None:
     play = Play(dialect_request(dialect, n=len(said), stream=True))
     play_interleaved(data, play, [sse(choice_chunks(dialect, 0, parts)) for parts in said])
@@ -87,7 +87,7 @@ def test_D16_any_interleaving_and_any_split_give_the_same_choices(
 
 
 @given(data=st.data(), said=texts, dialect=st.sampled_from(Dialect))
-def test_the_folded_stream_equals_the_whole_answer(data: st.DataObject, said: ChoiceText, dialect: Dialect) -> None:
+def test_the_folded_stream_equals_the_whole_answer(data: st.DataObject, said: Said, dialect: Dialect) -> None:
     """The same choices as a stream folded here, as a stream folded by the client, and as whole bodies: one answer."""
     n = len(said)
     bodies = [sse(choice_chunks(dialect, 0, parts)) for parts in said]
@@ -110,7 +110,7 @@ def test_the_folded_stream_equals_the_whole_answer(data: st.DataObject, said: Ch
 
 
 @given(data=st.data(), said=texts, dialect=st.sampled_from(Dialect))
-def test_one_wide_leg_equals_many_narrow_ones(data: st.DataObject, said: ChoiceText, dialect: Dialect) -> None:
+def test_one_wide_leg_equals_many_narrow_ones(data: st.DataObject, said: Said, dialect: Dialect) -> None:
     n = len(said)
     narrow = Play(dialect_request(dialect, n=n, stream=True))
     play_interleaved(data, narrow, [sse(choice_chunks(dialect, 0, parts)) for parts in said])

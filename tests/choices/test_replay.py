@@ -56,7 +56,7 @@ def test_legacy_texts_and_their_offsets_run_on(at: int) -> None:
 
 
 def test_the_rest_of_a_stream_is_rewritten_without_being_parsed() -> None:
-    """Both calls are long enough for the fast road, whose bytes are hashed as they stand, escapes and all."""
+    """Both calls are long enough for the fast path, whose bytes are hashed as they stand, escapes and all."""
     pieces = [f'{place}\n"é😀' for place in range(400)]
     play = replayed(capability=NATIVE, request=chat(n=2, stream=True))
     play.breaks_off(0, ROLE, *(delta(piece) for piece in pieces[:300]))

@@ -22,8 +22,8 @@ from nproxy.cli.probe.sampling import SPECIAL
 from nproxy.cli.target import Target
 from nproxy.config.replicas import parse_address
 from tests.compatibility.cases import CASES, Case
+from tests.compatibility.deployment import Deployment, NotApplicable, alias
 from tests.compatibility.record import SETTINGS, Outcome, Record, Setting
-from tests.compatibility.road import Backend, NotApplicable, alias
 from tests.real.counting_proxy import counting_proxy
 from tests.real.processes import nproxy
 
@@ -61,8 +61,8 @@ def examine(server: str, model: str, probed: Probed, log: Path, names: Collectio
         file.write_text(yaml.safe_dump(config(upstream, counts.url, model)))
         with nproxy("--config", str(file), log=log, ready="/health") as gateway:
             http = httpx.AsyncClient(timeout=ANSWER_SECONDS, trust_env=False)
-            road = Backend(http, gateway.url, server, model, "auto", report.sections, extra, counts)
-            outcomes = asyncio.run(_play(road, settings(upstream), names or CASES))
+            deployed = Deployment(http, gateway.url, server, model, "auto", report.sections, extra, counts)
+            outcomes = asyncio.run(_play(deployed, settings(upstream), names or CASES))
     return Record(findings=report.sections, entry=_anywhere(entry), outcomes=outcomes)
 
 
@@ -93,23 +93,25 @@ def _anywhere(entry: str) -> str:
     return re.sub(r"(127[.-]0[.-]0[.-]1[:-])\d+", r"\g<1>8000", entry)
 
 
-async def _play(road: Backend, there: Sequence[Setting], names: Collection[str]) -> dict[str, dict[Setting, Outcome]]:
+async def _play(
+    deployed: Deployment, there: Sequence[Setting], names: Collection[str]
+) -> dict[str, dict[Setting, Outcome]]:
     outcomes: dict[str, dict[Setting, Outcome]] = {}
-    async with road.http:
+    async with deployed.http:
         for case in (case for name, case in CASES.items() if name in names):
             went = outcomes[case.name] = {}
             for setting in (setting for setting in there if setting in case.settings):
-                went[setting] = outcome = await play(case, road.at(setting))
+                went[setting] = outcome = await play(case, deployed.at(setting))
                 print(f"  {case.name:<24} {setting:<8} {outcome.verdict} {outcome.reason}", file=sys.stderr, flush=True)
     return outcomes
 
 
-async def play(case: Case, road: Backend) -> Outcome:
+async def play(case: Case, deployed: Deployment) -> Outcome:
     """Play one case in one setting."""
-    if (reason := case.why_not(road)) is not None:
+    if (reason := case.why_not(deployed)) is not None:
         return Outcome("not applicable", reason)
     try:
-        await case.play(road)
+        await case.play(deployed)
     except NotApplicable as error:
         return Outcome("not applicable", str(error))
     except (AssertionError, httpx.HTTPError, json.JSONDecodeError, LookupError) as error:

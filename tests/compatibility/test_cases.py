@@ -13,9 +13,9 @@ import pytest
 
 from nproxy.cli.probe.findings import FACTS, Finding, no, yes
 from tests.compatibility.cases import CASES, shape
+from tests.compatibility.deployment import Deployment, alias
 from tests.compatibility.matrix import examine, play, probe
 from tests.compatibility.record import Outcome, Setting
-from tests.compatibility.road import Backend, alias
 from tests.conformance.table import data
 from tests.fakes import quirks
 from tests.fakes.behaviour import MODEL, Behaviour, words
@@ -104,20 +104,20 @@ async def test_each_fails_where_nothing_stands_between(name: str) -> None:
     ):
         control.choose = as_real
         found = findings(tools=yes("", "named"))
-        road = Backend(http, root(asked), root(control), MODEL, "native", found, {}, Counts(inflight=1))
-        outcome = await play(CASES[name], road)
+        deployed = Deployment(http, root(asked), root(control), MODEL, "native", found, {}, Counts(inflight=1))
+        outcome = await play(CASES[name], deployed)
     assert outcome.verdict == ("not applicable" if name == "stop" else "fail"), outcome
 
 
 def test_what_the_server_lacks_is_no_failure() -> None:
-    road = Backend(httpx.AsyncClient(), "", "", MODEL, "auto", findings(echo=no("ignored")), {}, Counts())
-    assert asyncio.run(play(CASES["echo"], road)) == Outcome("not applicable", "/completions: ignored")
+    deployed = Deployment(httpx.AsyncClient(), "", "", MODEL, "auto", findings(echo=no("ignored")), {}, Counts())
+    assert asyncio.run(play(CASES["echo"], deployed)) == Outcome("not applicable", "/completions: ignored")
 
 
 def test_what_helps_is_no_lack() -> None:
     found = findings(sampling=no("equal answers", "generation_config"))
-    road = Backend(httpx.AsyncClient(), "", "", MODEL, "auto", found, {}, Counts())
-    assert CASES["no seed"].why_not(road) is None
+    deployed = Deployment(httpx.AsyncClient(), "", "", MODEL, "auto", found, {}, Counts())
+    assert CASES["no seed"].why_not(deployed) is None
 
 
 def needs() -> Iterator[tuple[str, str]]:

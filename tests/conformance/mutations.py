@@ -483,7 +483,7 @@ _NATIVE = [
     ("R4", CHOICES + "compose.py", "leg.choices(request.prompts) > 1", "leg.width > 1"),
     ("R5", OPENAI + "tools.py", '{"index": call.index}', '{"index": sent["index"]}'),
     ("R8", CHOICES + "merge.py", "if is_null(data):", "if False:"),
-    ("R9", UPSTREAMS + "upstream.py", "if company.may_have_interrupted:", "if False:"),
+    ("R9", UPSTREAMS + "upstream.py", "if others.may_have_interrupted:", "if False:"),
     ("R9", CHOICES + "retry.py", "FailureKind.MALFORMED, FailureKind.INTERRUPTED}", "FailureKind.MALFORMED}"),
     ("R9", CHOICES + "merge.py", "return self._request.stream and self._outputs[number].generated", "return False"),
     ("R9", CHOICES + "interruptions.py", "return OneAtATime(verdict)", "return None"),
@@ -537,7 +537,7 @@ _FLEET = [
         "least_busy(free, draw) if prompt is None else home(free, prompt)",
         "least_busy(free, draw)",
     ),
-    ("S10", UPSTREAMS + "gate.py", "for line in lines[:most]:", "for line in ():"),
+    ("S10", UPSTREAMS + "gate.py", "for handle in handles[:most]:", "for handle in ():"),
 ]
 
 MUTATIONS = [

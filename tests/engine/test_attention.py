@@ -20,15 +20,15 @@ from tests.engine.forest import BLOCK, DRAW, forest_of
 
 def _any_cut(chance: random.Random, rows: list[Row]) -> tuple[KvSpan, ...]:
     """Stretches of one row each, cut at random block boundaries, in random order."""
-    stretches: list[KvSpan] = []
+    kv_spans: list[KvSpan] = []
     for number, row in enumerate(rows):
         lo = 0
         while lo <= row.position:
             hi = min(lo + BLOCK * chance.randrange(1, 6), row.position + 1)
-            stretches.append(KvSpan((number,), lo, hi))
+            kv_spans.append(KvSpan((number,), lo, hi))
             lo = hi
-    chance.shuffle(stretches)
-    return tuple(stretches)
+    chance.shuffle(kv_spans)
+    return tuple(kv_spans)
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -39,9 +39,9 @@ def test_random_fork_trees_equal_the_reference(seed: int) -> None:
     spec = spec_of(kv_heads * chance.randrange(1, 9), kv_heads)
     span = chance.choice([8, 16, 512])
     case = Case(spec, forest.blocks, len(forest.rows), span=span)
-    stretches = plan_kv_spans(forest.rows, BLOCK, gate=chance.choice([0, 20]))
-    out = case.run(Batch(rows=tuple(forest.rows), kv_spans=stretches))
-    items = cut_items(forest.rows, stretches, BLOCK, span=span)
+    kv_spans = plan_kv_spans(forest.rows, BLOCK, gate=chance.choice([0, 20]))
+    out = case.run(Batch(rows=tuple(forest.rows), kv_spans=kv_spans))
+    items = cut_items(forest.rows, kv_spans, BLOCK, span=span)
     keys, values = case.halves()
     parts = reference.attn_items(case.q.double(), keys, values, items, BLOCK, spec.scale)
     merged = reference.merge_parts(*parts, items, len(forest.rows))
@@ -68,9 +68,9 @@ def test_any_order_of_rows_and_siblings_gives_the_same(seed: int) -> None:
     chance.shuffle(order)
     case.q, case.kv = case.q[order], case.kv[order]
     rows = [forest.rows[i] for i in order]
-    stretches = list(plan_kv_spans(rows, BLOCK))
-    chance.shuffle(stretches)
-    second = case.run(Batch(rows=tuple(rows), kv_spans=tuple(stretches)))
+    kv_spans = list(plan_kv_spans(rows, BLOCK))
+    chance.shuffle(kv_spans)
+    second = case.run(Batch(rows=tuple(rows), kv_spans=tuple(kv_spans)))
     torch.testing.assert_close(second, first[order], rtol=1e-6, atol=1e-6)
 
 
@@ -98,8 +98,8 @@ def test_scores_far_apart_neither_overflow_nor_vanish() -> None:
     rows = [Row(0, 1, 30, tuple(range(8)), DRAW)]
     case = Case(spec_of(2, 1), 8, 1)
     case.cache.pools[0] *= 60
-    stretches = tuple(KvSpan((0,), lo, min(lo + 4, 31)) for lo in range(0, 31, 4))
-    out = case.run(Batch(rows=tuple(rows), kv_spans=stretches))
+    kv_spans = tuple(KvSpan((0,), lo, min(lo + 4, 31)) for lo in range(0, 31, 4))
+    out = case.run(Batch(rows=tuple(rows), kv_spans=kv_spans))
     assert out.isfinite().all()
     torch.testing.assert_close(out.double(), case.whole(rows), rtol=1e-4, atol=1e-3)
 
@@ -191,8 +191,8 @@ def test_windows_caps_and_sinks_of_rows(seed: int, settings: dict[str, Any]) -> 
     forest = forest_of(chance, groups=chance.randrange(1, 5), depth=chance.randrange(0, 3))
     spec, sinks = special(settings, 6, 2)
     case = Case(spec, forest.blocks, len(forest.rows), span=chance.choice([8, 16, 512]))
-    stretches = plan_kv_spans(forest.rows, BLOCK, gate=chance.choice([0, 20]))
-    out = case.run(Batch(rows=tuple(forest.rows), kv_spans=stretches), sinks=sinks)
+    kv_spans = plan_kv_spans(forest.rows, BLOCK, gate=chance.choice([0, 20]))
+    out = case.run(Batch(rows=tuple(forest.rows), kv_spans=kv_spans), sinks=sinks)
     case.assert_alone(forest.rows, out, sinks)
 
 

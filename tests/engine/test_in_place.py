@@ -73,8 +73,8 @@ def test_read_in_place_or_not_equals_the_reference(seed: int, settings: dict[str
     spec, sinks = special(settings, 6, 2)
     least = chance.choice([1, 8, 20])
     case = Case(spec, forest.blocks, len(forest.rows), span=chance.choice([8, 16, 512]), in_place=least)
-    stretches = plan_kv_spans(forest.rows, BLOCK, gate=chance.choice([0, 20]))
-    out = case.run(Batch(rows=tuple(forest.rows), kv_spans=stretches), sinks=sinks)
+    kv_spans = plan_kv_spans(forest.rows, BLOCK, gate=chance.choice([0, 20]))
+    out = case.run(Batch(rows=tuple(forest.rows), kv_spans=kv_spans), sinks=sinks)
     case.assert_alone(forest.rows, out, sinks)
 
 
@@ -84,10 +84,10 @@ def test_a_long_shared_prompt_in_every_dtype(dtype: torch.dtype) -> None:
     shared = tuple(range(3, 753))
     rows = [Row(i, 1, 3000 + i % 4, (*shared, 760 + 2 * i), DRAW) for i in range(5)]
     case = Case(spec_of(9, 3), 780, 5, dtype, in_place=256)
-    stretches = plan_kv_spans(rows, BLOCK)
-    plan = case.attention.plan(Batch(rows=tuple(rows), kv_spans=stretches))
+    kv_spans = plan_kv_spans(rows, BLOCK)
+    plan = case.attention.plan(Batch(rows=tuple(rows), kv_spans=kv_spans))
     assert [(one.width, one.slots) for one in plan.layers[0].in_place] == [(5, slice(12, 3012))]
-    out = case.run(Batch(rows=tuple(rows), kv_spans=stretches))
+    out = case.run(Batch(rows=tuple(rows), kv_spans=kv_spans))
     near = 1e-5 if dtype == torch.float32 else 0.05
     torch.testing.assert_close(out.double(), case.whole(rows), rtol=near, atol=near)
 

@@ -41,8 +41,8 @@ def renderer(dialect: Dialect, chunk: UpstreamChunk) -> Callable[[UpstreamChoice
     return render
 
 
-class Backend:
-    """Runs chunks over both roads and holds the fast one against the full one."""
+class Paths:
+    """Runs chunks over both paths, and compares the fast one with the slow one."""
 
     def __init__(self, dialect: Dialect = CHAT) -> None:
         self.dialect = dialect
@@ -57,7 +57,7 @@ class Backend:
         return renderer(self.dialect, chunk)(choice, data)
 
     def send(self, data: bytes) -> bool:
-        """Send one chunk; says whether it took the fast road."""
+        """Send one chunk; says whether it took the fast path."""
         hit = self.rewriter.swap(data)
         if hit is not None:
             assert hit == self.full(data)
@@ -68,7 +68,7 @@ class Backend:
         return False
 
     def send_all(self, *chunks: bytes) -> int:
-        """Send several at once; says how many of those in front took the fast road."""
+        """Send several at once; says how many of those in front took the fast path."""
         frames, rest = self.rewriter.swap_all(BETWEEN.join(chunks))
         left = len(rest.split(BETWEEN)) if rest else 0
         taken = len(chunks) - left
@@ -88,12 +88,12 @@ def vllm(text: str, index: int = 0, *, ascii_only: bool = False, key: str = "con
     return json.dumps(value, ensure_ascii=ascii_only, separators=(",", ":")).encode()
 
 
-def taught(**options: Any) -> Backend:
-    road = Backend()
-    assert not road.send(vllm("a", **options))
-    assert not road.send(vllm("b", **options))  # two alike make a template
-    assert road.send(vllm("c", **options))
-    return road
+def taught(**options: Any) -> Paths:
+    paths = Paths()
+    assert not paths.send(vllm("a", **options))
+    assert not paths.send(vllm("b", **options))  # two alike make a template
+    assert paths.send(vllm("c", **options))
+    return paths
 
 
 @pytest.mark.parametrize(
@@ -165,48 +165,48 @@ def test_K12_what_is_malformed_never_passes(data: bytes) -> None:
 
 
 def test_a_string_cannot_break_out_of_its_slot() -> None:
-    road = taught()
-    road.send(vllm("x").replace(b'"x"', b'"x","content":"y"'))
-    road.send(vllm("x").replace(b'"x"', b'"x"},"finish_reason":"stop","y":{"z":"w"'))
-    assert road.hits == 1
+    paths = taught()
+    paths.send(vllm("x").replace(b'"x"', b'"x","content":"y"'))
+    paths.send(vllm("x").replace(b'"x"', b'"x"},"finish_reason":"stop","y":{"z":"w"'))
+    assert paths.hits == 1
 
 
 def test_leg_of_several_choices_and_channels() -> None:
-    road = Backend()
+    paths = Paths()
     for text in ("a", "b", "c", "d"):
         for index in range(12):
             for key in ("reasoning", "content"):
-                assert road.send(vllm(text, index, key=key)) is (text in "cd")
-    assert road.hits == 48
+                assert paths.send(vllm(text, index, key=key)) is (text in "cd")
+    assert paths.hits == 48
 
 
 def test_ids_that_change_with_every_chunk_teach_nothing() -> None:
-    road = Backend()
+    paths = Paths()
     for i in range(50):
-        assert not road.send(vllm("x").replace(b"chatcmpl-u", b"chatcmpl-%d" % i))
+        assert not paths.send(vllm("x").replace(b"chatcmpl-u", b"chatcmpl-%d" % i))
 
 
 def test_a_time_that_changes_now_and_then_is_learned_anew() -> None:
-    road = Backend()
+    paths = Paths()
     for second in range(5):
         for _ in range(10):
-            road.send(vllm("x").replace(b'"created":1', b'"created":%d' % second))
-    assert road.hits == 40
+            paths.send(vllm("x").replace(b'"created":1', b'"created":%d' % second))
+    assert paths.hits == 40
 
 
 def test_D6_forget() -> None:
-    road = Backend()
+    paths = Paths()
     for text in "abc":
         for index in (0, 1):
-            road.send(vllm(text, index))
-    road.rewriter.forget(0)
-    assert road.rewriter.swap(vllm("x", 0)) is None
-    assert road.rewriter.swap(vllm("x", 1)) is not None
-    road.rewriter.forget()
-    assert road.rewriter.swap(vllm("x", 1)) is None
-    road.send(vllm("x", 1))
-    road.send(vllm("x", 1))
-    assert road.send(vllm("x", 1))
+            paths.send(vllm(text, index))
+    paths.rewriter.forget(0)
+    assert paths.rewriter.swap(vllm("x", 0)) is None
+    assert paths.rewriter.swap(vllm("x", 1)) is not None
+    paths.rewriter.forget()
+    assert paths.rewriter.swap(vllm("x", 1)) is None
+    paths.send(vllm("x", 1))
+    paths.send(vllm("x", 1))
+    assert paths.send(vllm("x", 1))
 
 
 def test_the_same_key_elsewhere_in_the_chunk() -> None:
@@ -215,13 +215,13 @@ def test_the_same_key_elsewhere_in_the_chunk() -> None:
     def decoyed(text: str, decoy: str) -> bytes:
         return vllm(text).replace(b'"id"', b'"x":{"content":"%s"},"id"' % decoy.encode(), 1)
 
-    road = Backend()
+    paths = Paths()
     for text, decoy in [("a", "a"), ("a", "a"), ("b", "a"), ("b", "b"), ("c", "b"), ("c", "c"), ("d", "d")]:
-        road.send(decoyed(text, decoy))
-    assert road.hits == 0
-    road = Backend()
+        paths.send(decoyed(text, decoy))
+    assert paths.hits == 0
+    paths = Paths()
     for text, decoy in [("a", "a"), ("a", "a"), ("a", "b"), ("a", "c")]:
-        assert not road.send(decoyed(text, decoy))
+        assert not paths.send(decoyed(text, decoy))
 
 
 def test_a_key_twice_in_the_delta() -> None:
@@ -230,25 +230,25 @@ def test_a_key_twice_in_the_delta() -> None:
     def twice(first: str, last: str) -> bytes:
         return vllm(last).replace(b'"delta":{', b'"delta":{"content":"%s",' % first.encode())
 
-    road = Backend()
+    paths = Paths()
     for first, last in [("a", "a"), ("a", "a"), ("b", "a"), ("b", "b"), ("c", "d")]:
-        assert not road.send(twice(first, last))
+        assert not paths.send(twice(first, last))
 
 
 def test_a_role_in_every_chunk_is_left_out_on_both_roads() -> None:
     def chunk(text: str) -> bytes:
         return vllm("x").replace(b'"content":"x"', b'"role":"assistant","content":"%s"' % text.encode())
 
-    road = Backend()
-    assert [road.send(chunk(text)) for text in "abcd"] == [False, False, True, True]
-    hit = road.rewriter.swap(chunk("e"))
+    paths = Paths()
+    assert [paths.send(chunk(text)) for text in "abcd"] == [False, False, True, True]
+    hit = paths.rewriter.swap(chunk("e"))
     assert hit is not None
     assert b"role" not in hit
 
 
 def test_R5_a_space_behind_the_chunk() -> None:
-    road = Backend()
-    assert [road.send(vllm(text) + b" ") for text in "abcd"] == [False, False, True, True]
+    paths = Paths()
+    assert [paths.send(vllm(text) + b" ") for text in "abcd"] == [False, False, True, True]
 
 
 @pytest.mark.parametrize(
@@ -264,15 +264,15 @@ def test_R5_a_space_behind_the_chunk() -> None:
     ],
 )
 def test_recorded_streams(server: str, name: str, dialect: Dialect, fast: int) -> None:
-    road = Backend(dialect)
+    paths = Paths(dialect)
     for event in SSEDecoder().feed(load(server, name).body):
         if not is_done(event.data):
             chunk = parse_chunk(event.data, dialect)
             if len(chunk.choices) == 1 and chunk.choices[0].finish_reason is None:
-                road.send(event.data)
+                paths.send(event.data)
             else:
-                assert road.rewriter.swap(event.data) is None
-    assert road.hits == fast
+                assert paths.rewriter.swap(event.data) is None
+    assert paths.hits == fast
 
 
 FINISH = vllm("", finish_reason="stop")
@@ -311,19 +311,19 @@ def test_half_a_character_is_not_completed_by_the_next_text() -> None:
 
 def test_nothing_at_once_that_is_not_known() -> None:
     chunks = [vllm("d"), vllm("e")]
-    assert Backend().send_all(*chunks) == 0
-    road = taught()
-    road.rewriter.forget(0)
-    assert road.send_all(*chunks) == 0
+    assert Paths().send_all(*chunks) == 0
+    paths = taught()
+    paths.rewriter.forget(0)
+    assert paths.send_all(*chunks) == 0
 
 
 def test_each_text_is_overheard() -> None:
     heard: list[bytes] = []
-    road = Backend()
-    road.rewriter = Overheard(CHAT, lambda index, key: heard.append)
+    paths = Paths()
+    paths.rewriter = Overheard(CHAT, lambda index, key: heard.append)
     for letter in "abc":
-        road.send(vllm(letter))
-    assert road.send_all(vllm("d"), vllm("e"), vllm("f", 1)) == 2
+        paths.send(vllm(letter))
+    assert paths.send_all(vllm("d"), vllm("e"), vllm("f", 1)) == 2
     assert heard == [b"c", b"d", b"e"]
 
 
@@ -370,10 +370,10 @@ def build(shape: dict[str, Any], piece: dict[str, Any]) -> bytes:
 @settings(derandomize=True, deadline=None, max_examples=400)
 @given(shapes, st.lists(pieces, min_size=3, max_size=12))
 def test_rewriting_equals_parsing(shape: dict[str, Any], stream: list[dict[str, Any]]) -> None:
-    road = Backend(shape["dialect"])
+    paths = Paths(shape["dialect"])
     for piece in stream:
         for _ in range(piece["repeat"]):
-            road.send(build(shape, piece))
+            paths.send(build(shape, piece))
 
 
 @settings(derandomize=True, deadline=None, max_examples=400)
@@ -381,36 +381,36 @@ def test_rewriting_equals_parsing(shape: dict[str, Any], stream: list[dict[str, 
 def test_rewriting_several_at_once_equals_parsing(
     shape: dict[str, Any], stream: list[dict[str, Any]], data: st.DataObject
 ) -> None:
-    road = Backend(shape["dialect"])
+    paths = Paths(shape["dialect"])
     chunks = [build({**shape, "indent": None}, piece) for piece in stream for _ in range(piece["repeat"])]
     while chunks:
         several = data.draw(st.integers(1, 6))
         together, chunks = chunks[:several], chunks[several:]
-        for chunk in together[road.send_all(*together) :]:
-            road.send(chunk)
+        for chunk in together[paths.send_all(*together) :]:
+            paths.send(chunk)
 
 
 @settings(derandomize=True, deadline=None, max_examples=400)
 @given(shapes, text.filter(bool), st.data())
 def test_whatever_passes_is_what_parsing_gives(shape: dict[str, Any], content: str, data: st.DataObject) -> None:
-    """Teach a rewriter, then damage a chunk: what still takes the fast road must be valid and come out the same."""
-    road = Backend(shape["dialect"])
+    """Teach a rewriter, then damage a chunk: what still takes the fast path must be valid and come out the same."""
+    paths = Paths(shape["dialect"])
     piece = {"text": content, "index": 0, "extra": {}, "finish": None, "usage": None}
     chunk = build(shape, piece)
     for _ in range(3):
-        road.send(chunk)
+        paths.send(chunk)
     start = data.draw(st.integers(0, len(chunk)))
     end = min(len(chunk), start + data.draw(st.integers(0, 3)))
     damage = data.draw(
         st.binary(max_size=3) | st.sampled_from([b'"', b"\\", b'\\"', b"\xc3", b"\\u00", b"}", b'","', b"\n"])
     )
     damaged = chunk[:start] + damage + chunk[end:]
-    hit = road.rewriter.swap(damaged)
+    hit = paths.rewriter.swap(damaged)
     try:
         if hit is not None:
-            assert hit == road.full(damaged)
+            assert hit == paths.full(damaged)
         if b"\n" not in damaged:  # else it is no line
-            road.send_all(chunk, damaged, chunk)
-            road.send_all(chunk, chunk, damaged)
+            paths.send_all(chunk, damaged, chunk)
+            paths.send_all(chunk, chunk, damaged)
     except MalformedChunk:
         pytest.fail(f"a malformed chunk passed: {damaged!r}")

@@ -22,7 +22,7 @@ class Counts:
 
     url: the proxy's own address. calls: the JSON bodies, in order of arrival. inflight, most: calls at the server now,
     and at the most at once. left: calls that the caller closed before their answer was complete.
-    ResponseWriter by the proxy's thread, read by the test's.
+    Written by the proxy's thread, read by the test's.
     """
 
     url: str = ""

@@ -9,8 +9,8 @@ import pytest
 from nproxy.upstreams.cancel_handle import CancelHandle, GivenUpError
 
 
-class PermitQueue:
-    """A task that waits on a cancel_handle."""
+class Waiting:
+    """A task that waits under a cancel handle."""
 
     def __init__(self) -> None:
         self.all: set[CancelHandle] = set()
@@ -19,9 +19,9 @@ class PermitQueue:
         self.task = asyncio.create_task(self._wait())
 
     async def _wait(self) -> str:
-        self.line = line = CancelHandle(self.all)
+        self.handle = handle = CancelHandle(self.all)
         try:
-            with line:
+            with handle:
                 self.waits.set()
                 await asyncio.sleep(3600)
         except GivenUpError:
@@ -33,48 +33,48 @@ class PermitQueue:
 
 
 async def test_what_waits_is_given_up_at_once() -> None:
-    waiting = PermitQueue()
+    waiting = Waiting()
     await waiting.waits.wait()
-    waiting.line.cut()
-    waiting.line.cut()
+    waiting.handle.cut()
+    waiting.handle.cut()
     assert await waiting.task == "given up" and waiting.cleaned
 
 
 async def test_a_cancellation_by_others_stays_one() -> None:
     for cut in (False, True):
-        waiting = PermitQueue()
+        waiting = Waiting()
         await waiting.waits.wait()
         if cut:
-            waiting.line.cut()
+            waiting.handle.cut()
         waiting.task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting.task
 
 
 async def test_it_is_found_while_its_call_is_made() -> None:
-    waiting = PermitQueue()
+    waiting = Waiting()
     assert not waiting.all
     await waiting.waits.wait()
-    assert waiting.all == {waiting.line}
-    waiting.line.cut()
+    assert waiting.all == {waiting.handle}
+    waiting.handle.cut()
     await waiting.task
     assert not waiting.all
 
 
 async def test_what_is_whole_is_not_given_up() -> None:
-    line = CancelHandle(set())
-    with line:
-        line.whole()
-        line.cut()
+    handle = CancelHandle(set())
+    with handle:
+        handle.whole()
+        handle.cut()
         await asyncio.sleep(0)
-    line = CancelHandle(set())
-    with line:
+    handle = CancelHandle(set())
+    with handle:
         pass
-    line.cut()
+    handle.cut()
     await asyncio.sleep(0)
 
 
 async def test_other_errors_pass() -> None:
-    line = CancelHandle(set())
-    with pytest.raises(ValueError, match="x"), line:
+    handle = CancelHandle(set())
+    with pytest.raises(ValueError, match="x"), handle:
         raise ValueError("x")

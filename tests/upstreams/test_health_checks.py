@@ -8,7 +8,7 @@ from nproxy.config import Health
 from nproxy.upstreams.health_checks import AGAIN_SECONDS, SILENT_SECONDS, HealthChecks
 
 DEFAULT = Health()
-HALF = 0.5  # of the jitter: the next look is due in exactly one interval
+HALF = 0.5  # of the jitter: the next check is due in exactly one interval
 
 
 class Watch:
@@ -18,8 +18,8 @@ class Watch:
         self.health = HealthChecks(settings)
         self.now = 0.0
 
-    def look(self, *, well: bool, takes: float = 0.0, answered: bool = True) -> bool:
-        """The next look, at its time."""
+    def check(self, *, well: bool, takes: float = 0.0, answered: bool = True) -> bool:
+        """The next check, at its time."""
         self.now = max(self.now, self.health.due())
         self.health.began(self.now, HALF)
         self.now += takes
@@ -29,7 +29,7 @@ class Watch:
 def test_the_first_look_is_due_at_once_and_the_next_after_an_interval_or_so() -> None:
     watch = Watch()
     assert watch.health.answered is None and watch.health.due() == -inf
-    watch.look(well=True)
+    watch.check(well=True)
     assert watch.health.answered and watch.health.due() == 10.0
     for jitter, due in ((0.0, 9.0), (1.0, 11.0)):
         watch.health.began(0.0, jitter)
@@ -37,61 +37,61 @@ def test_the_first_look_is_due_at_once_and_the_next_after_an_interval_or_so() ->
 
 
 def test_without_an_interval_there_are_none() -> None:
-    looks = HealthChecks(Health(interval=None))
-    looks.called(0.0)
-    looks.suspect()
-    assert looks.due() == inf
+    checks = HealthChecks(Health(interval=None))
+    checks.called(0.0)
+    checks.suspect()
+    assert checks.due() == inf
 
 
 def test_three_in_a_row_and_it_is_down_two_and_it_is_up() -> None:
     watch = Watch()
-    assert [watch.look(well=well) for well in (False, False, True, False, False, False)] == [False] * 5 + [True]
+    assert [watch.check(well=well) for well in (False, False, True, False, False, False)] == [False] * 5 + [True]
     assert watch.health.down and watch.health.doubtful
-    assert [watch.look(well=well) for well in (True, False, True, True)] == [False, False, False, True]
+    assert [watch.check(well=well) for well in (True, False, True, True)] == [False, False, False, True]
     assert not watch.health.down and not watch.health.doubtful
 
 
 def test_a_look_that_contradicts_is_soon_followed_by_the_next() -> None:
     watch = Watch()
-    watch.look(well=True)
+    watch.check(well=True)
     for _ in range(3):
-        watch.look(well=False)
+        watch.check(well=False)
     assert watch.health.down and watch.now == 12.0, "at 10, 11 and 12 seconds"
-    watch.look(well=False)
+    watch.check(well=False)
     assert watch.health.due() == watch.now + 10
-    watch.look(well=True)
-    watch.look(well=True)
+    watch.check(well=True)
+    watch.check(well=True)
     assert watch.now == 24.0 and not watch.health.down
 
 
 def test_one_failed_look_makes_others_preferred() -> None:
     watch = Watch()
-    watch.look(well=False)
+    watch.check(well=False)
     assert watch.health.doubtful and not watch.health.down
-    watch.look(well=True)
+    watch.check(well=True)
     assert not watch.health.doubtful
 
 
 def test_a_server_that_stops_while_it_has_calls_is_found_down_within_eleven_seconds() -> None:
     watch = Watch()
-    watch.look(well=True)
+    watch.check(well=True)
     watch.health.called(1.0)
     watch.health.heard(1.0)  # and from now on nothing
     assert watch.health.due() == 3.0
-    assert not watch.look(well=False, takes=3.0, answered=False)
+    assert not watch.check(well=False, takes=3.0, answered=False)
     assert watch.health.doubtful and watch.now == 6.0, "no new calls from here on"
-    watch.look(well=False, takes=3.0, answered=False)
-    assert watch.look(well=False, takes=3.0, answered=False)
+    watch.check(well=False, takes=3.0, answered=False)
+    assert watch.check(well=False, takes=3.0, answered=False)
     assert watch.health.down and watch.now == 12.0
 
 
 def test_a_silent_one_that_answers_looks_is_looked_at_more_and_more_seldom() -> None:
     watch = Watch()
-    watch.look(well=True)
+    watch.check(well=True)
     watch.health.called(0.0)
     times = []
     for _ in range(5):
-        watch.look(well=True)
+        watch.check(well=True)
         times.append(watch.now)
     assert times == [2.0, 6.0, 14.0, 24.0, 34.0]
     watch.health.heard(watch.now)
@@ -109,60 +109,60 @@ def test_a_look_that_gets_no_answer_says_nothing_of_one_that_is_heard() -> None:
         watch.health.heard(watch.now + 1)
         assert not watch.health.ended(well=False, answered=False)
     assert not watch.health.doubtful
-    assert [watch.look(well=False) for _ in range(3)] == [False, False, True], "but a bad answer does"
+    assert [watch.check(well=False) for _ in range(3)] == [False, False, True], "but a bad answer does"
 
 
 def test_one_that_could_not_be_reached_is_looked_at_next() -> None:
     watch = Watch()
-    watch.look(well=True)
+    watch.check(well=True)
     watch.health.suspect()
     assert watch.health.due() == 1.0
 
 
-# ---- looks of other processes
+# ---- checks by other processes
 
 
 def test_another_processes_look_counts_like_an_own_one() -> None:
-    looks = HealthChecks(DEFAULT)
-    told = [looks.note_peer_check(float(second), HALF, well=False, answered=False) for second in (1, 2, 3)]
-    assert told == [False, False, True] and looks.down and looks.answered is False
-    assert not looks.note_peer_check(10.0, HALF, well=True, answered=True) and looks.note_peer_check(
+    checks = HealthChecks(DEFAULT)
+    told = [checks.note_peer_check(float(second), HALF, well=False, answered=False) for second in (1, 2, 3)]
+    assert told == [False, False, True] and checks.down and checks.answered is False
+    assert not checks.note_peer_check(10.0, HALF, well=True, answered=True) and checks.note_peer_check(
         11.0, HALF, well=True, answered=True
     )
-    assert not looks.down
+    assert not checks.down
 
 
 def test_who_looked_goes_on_and_the_others_wait_for_it() -> None:
-    looks = HealthChecks(DEFAULT)
-    looks.note_peer_check(100.0, HALF, well=True, answered=True)
-    assert looks.due() == 100 + DEFAULT.interval + DEFAULT.timeout
-    looks.note_peer_check(110.0, HALF, well=False, answered=False)
-    assert looks.due() == 110 + AGAIN_SECONDS + DEFAULT.timeout, "the next one is soon, by the same process"
-    assert looks.doubtful
+    checks = HealthChecks(DEFAULT)
+    checks.note_peer_check(100.0, HALF, well=True, answered=True)
+    assert checks.due() == 100 + DEFAULT.interval + DEFAULT.timeout
+    checks.note_peer_check(110.0, HALF, well=False, answered=False)
+    assert checks.due() == 110 + AGAIN_SECONDS + DEFAULT.timeout, "the next one is soon, by the same process"
+    assert checks.doubtful
 
 
 def test_looks_at_one_time_are_one() -> None:
     """All see one hiccup, and it is not three failures in a row."""
-    looks = HealthChecks(DEFAULT)
-    looks.began(5.0, HALF)
-    assert not looks.ended(well=False, answered=False)
-    due = looks.due()
-    assert not any(looks.note_peer_check(began, HALF, well=False, answered=False) for began in (4.0, 5.0, 5.5, 5.9))
-    assert not looks.down and looks.due() == due
-    assert not looks.note_peer_check(6.0, HALF, well=False, answered=False) and looks.note_peer_check(
+    checks = HealthChecks(DEFAULT)
+    checks.began(5.0, HALF)
+    assert not checks.ended(well=False, answered=False)
+    due = checks.due()
+    assert not any(checks.note_peer_check(began, HALF, well=False, answered=False) for began in (4.0, 5.0, 5.5, 5.9))
+    assert not checks.down and checks.due() == due
+    assert not checks.note_peer_check(6.0, HALF, well=False, answered=False) and checks.note_peer_check(
         7.0, HALF, well=False, answered=False
     )
 
 
 def test_a_replica_that_talks_here_is_not_down_for_what_another_process_did_not_hear() -> None:
-    looks = HealthChecks(Health(down_after=1))
-    looks.called(0.0)
-    looks.heard(9.0)
-    assert not looks.note_peer_check(8.0, HALF, well=False, answered=False)
-    assert looks.note_peer_check(10.0, HALF, well=False, answered=False)
+    checks = HealthChecks(Health(down_after=1))
+    checks.called(0.0)
+    checks.heard(9.0)
+    assert not checks.note_peer_check(8.0, HALF, well=False, answered=False)
+    assert checks.note_peer_check(10.0, HALF, well=False, answered=False)
 
 
 def test_without_an_interval_nobody_waits_for_another() -> None:
-    looks = HealthChecks(Health(interval=None))
-    looks.note_peer_check(0.0, HALF, well=True, answered=True)
-    assert looks.due() == inf
+    checks = HealthChecks(Health(interval=None))
+    checks.note_peer_check(0.0, HALF, well=True, answered=True)
+    assert checks.due() == inf

@@ -38,10 +38,10 @@ def test_seconds(headers: dict[str, str], seconds: float | None) -> None:
     ("words", "seconds"),
     [
         (
-            "Rate limit reached for gpt-4o in organization o (TPM). Please try again in 1.2s. CallAttempt",
+            "Rate limit reached for gpt-4o in organization o (TPM). Please try again in 1.2s. Visit",
             1.2,
         ),
-        ("Please try again in 20ms. CallAttempt https://platform.openai.com/account/rate-limits to learn more.", 0.02),
+        ("Please try again in 20ms. Visit https://platform.openai.com/account/rate-limits to learn more.", 0.02),
         ("Please try again in 6m0.5s.", 360.5),
         ("Your account reached max organization concurrency: 1, please try again after 1 seconds", 1.0),
         ("Please retry after 6 seconds. Please contact Azure support", 6.0),

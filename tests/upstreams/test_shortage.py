@@ -37,7 +37,7 @@ def no_descriptors() -> Iterator[None]:
 
 @pytest.fixture
 async def upstream() -> AsyncIterator[Upstream]:
-    """Two replicas, a breaker that opens at the first failure, and one look that brings a replica down."""
+    """Two replicas, a breaker that opens at the first failure, and one check that brings a replica down."""
     connections = Connections(Pseudonym("nproxy-1"))
     replicas, health = [NOBODY, "http://127.0.0.1:11/v1"], {"down_after": 1}
     told = {"name": "u", "replicas": replicas, "breaker": {"in_a_row": 1}, "health": health}

@@ -44,15 +44,15 @@ def read_choice_options(request: ChatRequest | CompletionRequest) -> tuple[Choic
 
     The fields in an entry of `choice_params` replace the request's for that choice; all others are the request's.
     """
-    common = _wish(Members({**request.body.fields, "seed": None}), _least(request))
+    common = _read(Members({**request.body.fields, "seed": None}), _least(request))
     if request.choice_params is None:
         return (common,) * request.drawn
-    wishes = tuple(
+    options = tuple(
         [_overridden(request, own, f"{FIELD}.{number}.", common) for number, own in enumerate(request.choice_params)]
     )
-    if len({word for words in {wish.bad_words for wish in wishes} for word in words}) > MOST_WORDS:
+    if len({word for words in {one.bad_words for one in options} for word in words}) > MOST_WORDS:
         raise invalid_request(f"The choices have more than {MOST_WORDS} 'bad_words' in all.", param=FIELD)
-    return wishes
+    return options
 
 
 def _overridden(
@@ -65,22 +65,22 @@ def _overridden(
     if not own.keys().isdisjoint(_LIMITS):  # two names of one option
         replaced |= set(_LIMITS)
     base = {name: value for name, value in request.body.fields.items() if name not in replaced | set(_LONG)}
-    wish = _wish(Members({**base, **own}, where), _least(request))
+    read = _read(Members({**base, **own}, where), _least(request))
     inherited = replace(
-        wish.sampling,
-        logit_bias=(wish if "logit_bias" in own else common).sampling.logit_bias,
-        allowed_tokens=(wish if "allowed_token_ids" in own else common).sampling.allowed_tokens,
+        read.sampling,
+        logit_bias=(read if "logit_bias" in own else common).sampling.logit_bias,
+        allowed_tokens=(read if "allowed_token_ids" in own else common).sampling.allowed_tokens,
     )
     return replace(
-        wish,
+        read,
         sampling=inherited,
-        stops=(wish if "stop" in own else common).stops,
-        bad_words=(wish if "bad_words" in own else common).bad_words,
+        stops=(read if "stop" in own else common).stops,
+        bad_words=(read if "bad_words" in own else common).bad_words,
     )
 
 
 def samplings(
-    wishes: Sequence[ChoiceOptions], limits: Sequence[int], spell: Spell, vocabulary: int
+    options: Sequence[ChoiceOptions], limits: Sequence[int], spell: Spell, vocabulary: int
 ) -> tuple[Sampling, ...]:
     """Return how each choice is drawn, once its limit and the tokens of its bad words are known.
 
@@ -88,13 +88,13 @@ def samplings(
     for a min_tokens above the limit.
     """
     found: dict[ChoiceOptions, Sampling] = {}
-    for wish, limit in zip(wishes, limits, strict=True):
-        if wish.sampling.min_tokens > limit:
-            param = wish.where + "min_tokens"
+    for one, limit in zip(options, limits, strict=True):
+        if one.sampling.min_tokens > limit:
+            param = one.where + "min_tokens"
             raise invalid_request(f"'{param}' is above the {limit} tokens that may follow.", param=param)
-        if wish not in found:
-            found[wish] = settle(wish.sampling, spell(wish.bad_words), vocabulary, wish.where)
-    return tuple([found[wish] for wish in wishes])
+        if one not in found:
+            found[one] = settle(one.sampling, spell(one.bad_words), vocabulary, one.where)
+    return tuple([found[one] for one in options])
 
 
 def _least(request: ChatRequest | CompletionRequest) -> int:
@@ -102,7 +102,7 @@ def _least(request: ChatRequest | CompletionRequest) -> int:
     return 0 if isinstance(request, CompletionRequest) and request.echo else 1
 
 
-def _wish(members: Members, least: int) -> ChoiceOptions:
+def _read(members: Members, least: int) -> ChoiceOptions:
     return ChoiceOptions(
         sampling=read_sampling(members),
         seed=members.integer("seed", -(2**63), 2**63 - 1),

@@ -160,12 +160,12 @@ def _prompt(
     if not tokens:
         raise invalid_request("The prompt holds no token.", param=param)
     room = context_length(ready) - len(tokens)
-    most = max([wish.max_tokens or 0 for wish in order.wishes])
+    most = max([one.max_tokens or 0 for one in order.wishes])
     if room < max(most, 1):
         asked = f" and {most} new tokens were asked for" if most else ""
         raise too_long(f"The prompt has {len(tokens)} tokens{asked}.", context_length(ready), param)
     unasked = min(room, _COMPLETION_TOKENS) if isinstance(order.request, CompletionRequest) else room
-    limits = tuple([unasked if wish.max_tokens is None else max(wish.max_tokens, 1) for wish in order.wishes])
+    limits = tuple([unasked if one.max_tokens is None else max(one.max_tokens, 1) for one in order.wishes])
     drawn = samplings(order.wishes, limits, spell, ready.vocab_size)
     return Prompt(tokens, limits, drawn, echo, order.structure)
 

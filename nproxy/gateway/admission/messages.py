@@ -136,7 +136,7 @@ def message_of(data: Any) -> Message:
     """Validate data sent by an admission client. Raises ValueError for anything else."""
     message = _ADAPTER.validate_python(data)
     if not isinstance(message, Ask | Move | Leave):
-        raise ValueError(f"a desk never sends {message.kind!r}")  # noqa: TRY004 - what is wrong is the value
+        raise ValueError(f"a client never sends {message.kind!r}")  # noqa: TRY004 - what is wrong is the value
     return message
 
 

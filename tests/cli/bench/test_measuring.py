@@ -1,4 +1,4 @@
-"""The whole road over real sockets, in front of a scripted server: what was sent, and what is told of it.
+"""The whole way over real sockets, in front of a scripted server: what was sent, and what is told of it.
 
 Times are told by the server's own pauses: no answer can be quicker, however slow the machine is.
 """

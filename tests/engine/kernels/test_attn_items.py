@@ -49,9 +49,9 @@ class Case:
         tiles = launch.attn(self.dim, group, self.kv.element_size())
         return Tiling(group, tiles.wide, tiles.narrow, fill=1000, span=self.span)
 
-    def listed(self, rows: Sequence[Row], stretches: Sequence[KvSpan] | None = None) -> WorkList:
-        stretches = plan_kv_spans(rows, BLOCK) if stretches is None else stretches
-        return work_list(rows, stretches, Tables().step(rows), BLOCK, self.tiling())
+    def listed(self, rows: Sequence[Row], kv_spans: Sequence[KvSpan] | None = None) -> WorkList:
+        kv_spans = plan_kv_spans(rows, BLOCK) if kv_spans is None else kv_spans
+        return work_list(rows, kv_spans, Tables().step(rows), BLOCK, self.tiling())
 
     def run(self, work: WorkList, chosen: Sequence[int] | None = None) -> tuple[torch.Tensor, ...]:
         """Partials, their log-sum-exps and the rows' attention [R, Q, D]; all buffers `spare` longer than needed."""
@@ -165,14 +165,14 @@ def test_any_cut_and_any_order_of_siblings_gives_the_same() -> None:
     rows = forest_of(chance, 2, 1, longest=50, siblings=4).rows
     case = Case(rows)
     expected = case.run(case.listed(rows))[2]
-    stretches: list[KvSpan] = []
+    kv_spans: list[KvSpan] = []
     for number, row in enumerate(rows):
         lo = 0
         while lo <= row.position:
             hi = min(lo + BLOCK * chance.randrange(1, 9), row.position + 1)
-            stretches.append(KvSpan((number,), lo, hi))
+            kv_spans.append(KvSpan((number,), lo, hi))
             lo = hi
-    torch.testing.assert_close(case.run(case.listed(rows, stretches))[2], expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(case.run(case.listed(rows, kv_spans))[2], expected, rtol=1e-5, atol=1e-6)
     order = chance.sample(range(len(rows)), len(rows))
     shuffled = case.run(case.listed([rows[i] for i in order]), order)[2]
     torch.testing.assert_close(shuffled, expected[order], rtol=1e-5, atol=1e-6)

@@ -40,7 +40,7 @@ def _apply(row: torch.Tensor, draw: Draw, mask: bytes | None = None) -> torch.Te
 
 
 def _expected(row: torch.Tensor, draw: Draw, mask: bytes | None) -> torch.Tensor:
-    """The plain reference's, in float64, in the order that the room promises."""
+    """The plain reference's, in float64, in the order that engine/sampling/rules.py promises."""
     sampling, past = draw.sampling, draw.past or Past((), ())
     row = row.double()
     if mask is not None:

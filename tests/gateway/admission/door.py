@@ -12,7 +12,7 @@ from nproxy.gateway.admission.messages import Admitted, Answer, Ask, Leave, Refu
 BOUNDS = Bounds(inflight=8, queue=100, seconds=10.0)
 
 
-class AdmissionGuard:
+class Door:
     """A ledger, and tickets that say who they are: `door.ask("a", 2)` gives `a1`, `a2` ... and tells who got in."""
 
     def __init__(self, bounds: Bounds = BOUNDS) -> None:

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nproxy.gateway.admission.bounds import Bounds
-from tests.gateway.admission.door import BOUNDS, AdmissionGuard
+from tests.gateway.admission.door import BOUNDS, Door
 
 # ---- who goes first
 
 
 def test_N4_small_ones_do_not_pass_a_wide_one_that_waits() -> None:
-    door = AdmissionGuard()
+    door = Door()
     running = [door.ask("a") for _ in range(4)]
     wide = door.ask("b", 8)
     small = [door.ask("a") for _ in range(4)]
@@ -26,14 +26,14 @@ def test_N4_small_ones_do_not_pass_a_wide_one_that_waits() -> None:
 
 
 def test_N4_small_ones_of_its_own_key_do_not_pass_it_either() -> None:
-    door = AdmissionGuard()
+    door = Door()
     running = door.ask("a", 5)
     wide, small = door.ask("a", 7), door.ask("a")
     assert door.leave(running) == [wide, small]
 
 
 def test_N4_wide_ones_in_a_row_let_small_ones_of_others_through() -> None:
-    door = AdmissionGuard()
+    door = Door()
     running = door.ask("wide", 8)
     queued = [door.ask("wide", 8) for _ in range(3)]
     small = [door.ask("small") for _ in range(4)]
@@ -46,7 +46,7 @@ def test_N4_wide_ones_in_a_row_let_small_ones_of_others_through() -> None:
 
 
 def test_shares_follow_weights() -> None:
-    door = AdmissionGuard(replace(BOUNDS, inflight=1))
+    door = Door(replace(BOUNDS, inflight=1))
     last = door.ask("z")
     for _ in range(12):
         door.ask("heavy", weight=3.0)
@@ -62,7 +62,7 @@ class Backlog:
     """Keys that always have something waiting, and a server that ends what it has in any order."""
 
     def __init__(self, inflight: int, weights: list[float], widths: list[list[int]]) -> None:
-        self.door = AdmissionGuard(replace(BOUNDS, inflight=inflight, queue=10_000))
+        self.door = Door(replace(BOUNDS, inflight=inflight, queue=10_000))
         self.weights, self.widths = weights, widths
         self.running = [self.door.ask("first", inflight)]
         self.got: list[float] = [0.0] * len(weights)
@@ -110,7 +110,7 @@ def test_N4_a_wide_one_is_passed_by_no_more_than_the_others_fair_shares(
     widths: list[int], ends: list[int], keys: int
 ) -> None:
     """However many small ones keep coming: a key passes it by its own width over the weights, and one request more."""
-    door = AdmissionGuard()
+    door = Door()
     running = [door.ask("0", 1) for _ in range(8)]
     wide = door.ask("wide", 8)
     passed = 0
@@ -128,7 +128,7 @@ def test_N4_a_wide_one_is_passed_by_no_more_than_the_others_fair_shares(
 
 
 def test_who_comes_late_has_saved_nothing() -> None:
-    door = AdmissionGuard(replace(BOUNDS, inflight=1))
+    door = Door(replace(BOUNDS, inflight=1))
     last = door.ask("early")
     for _ in range(12):
         door.ask("early")
@@ -144,7 +144,7 @@ def test_who_comes_late_has_saved_nothing() -> None:
 
 
 def test_what_a_key_has_at_several_upstreams_adds_up() -> None:
-    door = AdmissionGuard(replace(BOUNDS, inflight=12))
+    door = Door(replace(BOUNDS, inflight=12))
     everything = door.ask("z", 12)
     door.ask("a", 4, "u")
     door.ask("a", 4, "v")
@@ -156,7 +156,7 @@ def test_what_a_key_has_at_several_upstreams_adds_up() -> None:
 
 
 def test_nobody_is_ahead_when_all_have_left() -> None:
-    door = AdmissionGuard()
+    door = Door()
     door.leave(door.ask("a", 4), door.ask("b", 1))
     running = door.ask("z", 8)
     first, _ = door.ask("a", 8), door.ask("c", 8)
@@ -164,7 +164,7 @@ def test_nobody_is_ahead_when_all_have_left() -> None:
 
 
 def test_who_was_held_up_elsewhere_turns_no_time_back() -> None:
-    door = AdmissionGuard(replace(BOUNDS, upstreams={"u": 4}))
+    door = Door(replace(BOUNDS, upstreams={"u": 4}))
     elsewhere, held_up = door.ask("z", 4, "u"), door.ask("a", 4, "u")
     for key in ("y", "y", "x"):
         door.leave(door.ask(key, 4, "v"))
@@ -175,7 +175,7 @@ def test_who_was_held_up_elsewhere_turns_no_time_back() -> None:
 
 
 def test_who_has_had_much_stays_behind_while_any_of_it_is_in_flight() -> None:
-    door = AdmissionGuard()
+    door = Door()
     door.ask("a", 4)
     door.leave(door.ask("b", 4))
     running = door.ask("c", 4)
@@ -185,7 +185,7 @@ def test_who_has_had_much_stays_behind_while_any_of_it_is_in_flight() -> None:
 
 
 def test_who_leaves_the_queue_leaves_no_trace() -> None:
-    door = AdmissionGuard()
+    door = Door()
     running = door.ask("z", 8)
     gone = [door.ask("a", 8) for _ in range(5)]
     door.ask("b", 8)
@@ -197,7 +197,7 @@ def test_who_leaves_the_queue_leaves_no_trace() -> None:
 
 
 def test_who_leaves_changes_nothing_for_who_stands_before_him() -> None:
-    door = AdmissionGuard(replace(BOUNDS, upstreams={"u": 4}))
+    door = Door(replace(BOUNDS, upstreams={"u": 4}))
     running = door.ask("z", 4, "u")
     first, behind = door.ask("a", 4, "u"), door.ask("a", 1, "u")
     door.ask("a", 2, "v")
@@ -210,7 +210,7 @@ def test_who_leaves_changes_nothing_for_who_stands_before_him() -> None:
 
 
 def test_one_that_waits_for_its_own_keys_limit_stops_only_its_key() -> None:
-    door = AdmissionGuard()
+    door = Door()
     own = door.ask("a", 2, most=2)
     second = door.ask("a", 2, most=2)
     third = door.ask("a", 1, "v", most=2)
@@ -224,7 +224,7 @@ def test_one_that_waits_for_its_own_keys_limit_stops_only_its_key() -> None:
 
 
 def test_one_that_waits_for_its_upstream_stops_only_that() -> None:
-    door = AdmissionGuard(replace(BOUNDS, upstreams={"u": 4}))
+    door = Door(replace(BOUNDS, upstreams={"u": 4}))
     running = door.ask("z", 3, "u")
     wide, small = door.ask("a", 2, "u"), door.ask("b", 1, "u")
     elsewhere = door.ask("a", 1, "v")
@@ -234,7 +234,7 @@ def test_one_that_waits_for_its_upstream_stops_only_that() -> None:
 
 
 def test_one_that_waits_for_its_upstream_has_its_keys_permits_spoken_for() -> None:
-    door = AdmissionGuard(replace(BOUNDS, upstreams={"u": 4}))
+    door = Door(replace(BOUNDS, upstreams={"u": 4}))
     running = door.ask("b", 4, "u")
     waits = door.ask("a", 3, "u", most=4)
     first, second = door.ask("a", 1, "v", most=4), door.ask("a", 1, "v", most=4)
@@ -245,7 +245,7 @@ def test_one_that_waits_for_its_upstream_has_its_keys_permits_spoken_for() -> No
 
 def test_narrow_ones_that_keep_coming_do_not_starve_one_between_two_limits() -> None:
     """Its key's small requests elsewhere, and other keys' small ones at the same place, never end."""
-    door = AdmissionGuard(Bounds(inflight=100, queue=1000, seconds=10, upstreams={"u": 4}))
+    door = Door(Bounds(inflight=100, queue=1000, seconds=10, upstreams={"u": 4}))
     theirs = deque(door.ask("b", 1, "u") for _ in range(4))
     own = deque(door.ask("a", 1, "v", most=4) for _ in range(4))
     wide = door.ask("a", 4, "u", most=4)

@@ -10,7 +10,7 @@ import pytest
 from nproxy.gateway.admission.bounds import Bounds
 from nproxy.gateway.admission.messages import Move, Refused, Room
 from nproxy.gateway.callers import Rates
-from tests.gateway.admission.door import BOUNDS, AdmissionGuard
+from tests.gateway.admission.door import BOUNDS, Door
 
 
 @pytest.mark.parametrize(
@@ -24,14 +24,14 @@ from tests.gateway.admission.door import BOUNDS, AdmissionGuard
     ids=["in all", "key", "upstream", "rate"],
 )
 def test_N3_wider_than_a_limit_never_waits(bounds: Bounds, fields: dict[str, Any], limit: int) -> None:
-    door = AdmissionGuard(bounds)
+    door = Door(bounds)
     refused = door.refusal(door.ask("a", 9, **fields))
     assert (refused.reason, refused.limit) == ("too_wide", limit)
     assert door.is_in(door.ask("a", limit, **fields))
 
 
 def test_N5_a_full_queue_refuses_at_once() -> None:
-    door = AdmissionGuard(replace(BOUNDS, queue=3))
+    door = Door(replace(BOUNDS, queue=3))
     door.ask("a", 8)
     door.ask("a", 2)
     refused = door.refusal(door.ask("a", 2))
@@ -41,7 +41,7 @@ def test_N5_a_full_queue_refuses_at_once() -> None:
 
 
 def test_N5_waiting_too_long() -> None:
-    door = AdmissionGuard()
+    door = Door()
     running = door.ask("a", 8)
     door.now = 3.0
     late = door.ask("a", 2)
@@ -56,7 +56,7 @@ def test_N5_waiting_too_long() -> None:
 
 
 def test_what_was_kept_for_one_who_has_waited_too_long_is_given_away() -> None:
-    door = AdmissionGuard()
+    door = Door()
     door.ask("a", 6)
     wide = door.ask("b", 8)
     door.now = 5.0
@@ -68,7 +68,7 @@ def test_what_was_kept_for_one_who_has_waited_too_long_is_given_away() -> None:
 
 
 def test_the_next_deadline_is_that_of_who_has_waited_longest_for_whatever() -> None:
-    door = AdmissionGuard(replace(BOUNDS, upstreams={"v": 2}))
+    door = Door(replace(BOUNDS, upstreams={"v": 2}))
     mover = door.ask("a", 2)
     door.ask("b", 2, "v")
     door.now = 3.0
@@ -83,13 +83,13 @@ def test_the_next_deadline_is_that_of_who_has_waited_longest_for_whatever() -> N
 
 
 def test_no_waiting_where_the_queue_has_no_seconds() -> None:
-    door = AdmissionGuard(replace(BOUNDS, seconds=0))
+    door = Door(replace(BOUNDS, seconds=0))
     door.ask("a", 8)
     assert door.refusal(door.ask("b")).full
 
 
 def test_a_key_that_fills_the_queue_makes_room_for_the_others() -> None:
-    door = AdmissionGuard(replace(BOUNDS, queue=4))
+    door = Door(replace(BOUNDS, queue=4))
     running = door.ask("a", 8)
     queued = [door.ask("a") for _ in range(4)]
     other = door.ask("b", 2)
@@ -100,7 +100,7 @@ def test_a_key_that_fills_the_queue_makes_room_for_the_others() -> None:
 
 
 def test_who_makes_room_is_found_by_weight() -> None:
-    door = AdmissionGuard(replace(BOUNDS, queue=7))
+    door = Door(replace(BOUNDS, queue=7))
     door.ask("z", 8)
     door.ask("heavy", 4, weight=4.0)
     longest = [door.ask("a") for _ in range(3)]
@@ -111,7 +111,7 @@ def test_who_makes_room_is_found_by_weight() -> None:
 
 
 def test_nobody_makes_room_for_a_key_with_as_much_for_its_weight() -> None:
-    door = AdmissionGuard(replace(BOUNDS, queue=4))
+    door = Door(replace(BOUNDS, queue=4))
     door.ask("z", 8)
     for _ in range(4):
         door.ask("heavy", weight=4.0)
@@ -119,7 +119,7 @@ def test_nobody_makes_room_for_a_key_with_as_much_for_its_weight() -> None:
 
 
 def test_nobody_makes_room_where_it_would_not_be_enough() -> None:
-    door = AdmissionGuard(replace(BOUNDS, queue=4))
+    door = Door(replace(BOUNDS, queue=4))
     door.ask("z", 8)
     queued = [door.ask("a") for _ in range(4)]
     assert door.refusal(door.ask("b", 3)).reason == "queue_full"
@@ -128,14 +128,14 @@ def test_nobody_makes_room_where_it_would_not_be_enough() -> None:
 
 @pytest.mark.parametrize(("weight", "full"), [(1.0, True), (2.0, False)])
 def test_full_is_said_where_a_narrower_one_would_make_no_room_either(weight: float, full: bool) -> None:
-    door = AdmissionGuard(replace(BOUNDS, queue=1))
+    door = Door(replace(BOUNDS, queue=1))
     door.ask("a", 8)
     door.ask("a", 1)
     assert door.refusal(door.ask("b", 2, weight=weight)).full == full
 
 
 def test_full_is_not_said_where_a_narrower_one_would_make_room() -> None:
-    door = AdmissionGuard(replace(BOUNDS, queue=4))
+    door = Door(replace(BOUNDS, queue=4))
     door.ask("a", 8)
     door.ask("a", 4)
     assert not door.refusal(door.ask("b", 4)).full
@@ -145,14 +145,14 @@ def test_full_is_not_said_where_a_narrower_one_would_make_room() -> None:
 
 
 def test_full_is_said_to_a_key_at_its_own_limit() -> None:
-    door = AdmissionGuard(replace(BOUNDS, queue=1))
+    door = Door(replace(BOUNDS, queue=1))
     door.ask("a", 2, most=2)
     door.ask("a", 1, most=2)
     assert door.refusal(door.ask("a", 1, most=2)).full
 
 
 def test_room_is_told_once_to_whom_full_was_said() -> None:
-    door = AdmissionGuard(replace(BOUNDS, queue=1))
+    door = Door(replace(BOUNDS, queue=1))
     door.leave(door.ask("a"))
     running = door.ask("a", 8)
     waits = door.ask("a")
@@ -166,7 +166,7 @@ def test_room_is_told_once_to_whom_full_was_said() -> None:
 
 
 def test_room_is_told_when_one_who_waited_has_given_up() -> None:
-    door = AdmissionGuard(replace(BOUNDS, queue=1))
+    door = Door(replace(BOUNDS, queue=1))
     door.ask("a", 8)
     door.ask("a")
     door.now = 1.0
@@ -176,7 +176,7 @@ def test_room_is_told_when_one_who_waited_has_given_up() -> None:
 
 
 def test_room_is_told_when_the_limits_change() -> None:
-    door = AdmissionGuard(replace(BOUNDS, queue=0))
+    door = Door(replace(BOUNDS, queue=0))
     door.ask("a", 8)
     assert door.refusal(door.ask("a")).full
     door.take(door.ledger.reconfigure(BOUNDS, 0.0))
@@ -184,7 +184,7 @@ def test_room_is_told_when_the_limits_change() -> None:
 
 
 def test_a_queue_full_for_one_upstream_is_not_full_for_all() -> None:
-    door = AdmissionGuard(Bounds(inflight=8, queue=1, seconds=10, upstreams={"u": 2}))
+    door = Door(Bounds(inflight=8, queue=1, seconds=10, upstreams={"u": 2}))
     door.ask("a", 2, "u")
     door.ask("a", 1, "u")
     assert not door.refusal(door.ask("a", 1, "u")).full
@@ -192,7 +192,7 @@ def test_a_queue_full_for_one_upstream_is_not_full_for_all() -> None:
 
 
 def test_who_may_not_wait_is_refused_and_others_are_served() -> None:
-    door = AdmissionGuard()
+    door = Door()
     running = door.ask("a", 8)
     before = door.ask("a", 1)
     assert door.refusal(door.ask("a", 1, waits=False)).reason == "draining"
@@ -201,7 +201,7 @@ def test_who_may_not_wait_is_refused_and_others_are_served() -> None:
 
 
 def test_one_who_may_not_wait_is_not_told_that_the_queue_is_full() -> None:
-    door = AdmissionGuard(replace(BOUNDS, queue=1))
+    door = Door(replace(BOUNDS, queue=1))
     door.ask("a", 8)
     door.ask("a")
     refused = door.refusal(door.ask("a", waits=False))
@@ -209,7 +209,7 @@ def test_one_who_may_not_wait_is_not_told_that_the_queue_is_full() -> None:
 
 
 def test_retry_after_is_what_the_queue_takes_at_the_pace_of_late() -> None:
-    door = AdmissionGuard(replace(BOUNDS, inflight=2, queue=20))
+    door = Door(replace(BOUNDS, inflight=2, queue=20))
     running = [door.ask("a"), door.ask("a")]
     for _ in range(20):
         door.ask("a")
@@ -227,7 +227,7 @@ def test_retry_after_is_what_the_queue_takes_at_the_pace_of_late() -> None:
 @pytest.mark.parametrize("bounds", [replace(BOUNDS, seconds=0), replace(BOUNDS, queue=0)], ids=["no time", "no places"])
 def test_who_asks_for_too_much_keeps_nobody_out(bounds: Bounds) -> None:
     """Where nobody can wait: the next one of its key gets what is free."""
-    door = AdmissionGuard(bounds)
+    door = Door(bounds)
     door.ask("a", 6)
     refused = door.refusal(door.ask("b", 4))
     assert (refused.reason, refused.full) == ("queue_full", False)
@@ -236,7 +236,7 @@ def test_who_asks_for_too_much_keeps_nobody_out(bounds: Bounds) -> None:
 
 
 def test_who_loses_his_place_is_in_nobodys_way_any_more() -> None:
-    door = AdmissionGuard(replace(BOUNDS, queue=4))
+    door = Door(replace(BOUNDS, queue=4))
     door.ask("a", 6)
     wide = door.ask("b", 4)
     narrow = door.ask("c", 1)
@@ -245,7 +245,7 @@ def test_who_loses_his_place_is_in_nobodys_way_any_more() -> None:
 
 
 def test_there_is_room_once_one_has_lost_his_place_and_others_are_let_in_by_it() -> None:
-    door = AdmissionGuard(replace(BOUNDS, queue=4))
+    door = Door(replace(BOUNDS, queue=4))
     door.ask("a", 6)
     wide = door.ask("b", 4)
     assert door.refusal(door.ask("b", 1)).full
@@ -256,7 +256,7 @@ def test_there_is_room_once_one_has_lost_his_place_and_others_are_let_in_by_it()
 
 
 def test_there_is_room_where_one_takes_less_of_it_than_he_who_has_lost_his_place() -> None:
-    door = AdmissionGuard(replace(BOUNDS, queue=4))
+    door = Door(replace(BOUNDS, queue=4))
     door.ask("a", 8)
     door.ask("b", 4)
     assert door.refusal(door.ask("b", 1)).full
@@ -265,7 +265,7 @@ def test_there_is_room_where_one_takes_less_of_it_than_he_who_has_lost_his_place
 
 
 def test_there_is_none_where_he_takes_as_much() -> None:
-    door = AdmissionGuard(replace(BOUNDS, queue=4))
+    door = Door(replace(BOUNDS, queue=4))
     door.ask("a", 8)
     door.ask("b", 2)
     lost = door.ask("b", 2)

@@ -10,14 +10,14 @@ from nproxy.gateway.admission import accounts
 from nproxy.gateway.admission.bounds import Bounds
 from nproxy.gateway.admission.messages import Move
 from nproxy.gateway.callers import Rates
-from tests.gateway.admission.door import BOUNDS, AdmissionGuard
+from tests.gateway.admission.door import BOUNDS, Door
 
 # ---- rates
 
 
 def test_what_is_turned_away_at_the_door_is_not_counted() -> None:
     rates = Rates(requests=10, choices=100, tokens=1000)
-    door = AdmissionGuard(replace(BOUNDS, queue=0))
+    door = Door(replace(BOUNDS, queue=0))
     door.ask("a", 8, rates=rates, tokens=100)
     refused = door.refusal(door.ask("a", 8, rates=rates, tokens=100))
     assert {level.what: level.behind for level in refused.levels} == pytest.approx(
@@ -27,7 +27,7 @@ def test_what_is_turned_away_at_the_door_is_not_counted() -> None:
 
 def test_one_that_leaves_the_queue_has_asked_and_nothing_else() -> None:
     rates = Rates(requests=10, choices=100, tokens=1000)
-    door = AdmissionGuard()
+    door = Door()
     door.ask("b", 8)
     door.leave(door.ask("a", 8, rates=rates, tokens=100))
     (account,) = [account for key, account in door.ledger._accounts.by_key.items() if key == "a"]
@@ -36,7 +36,7 @@ def test_one_that_leaves_the_queue_has_asked_and_nothing_else() -> None:
 
 def test_tokens_are_settled_by_what_was_spent() -> None:
     rates = Rates(tokens=1000)
-    door = AdmissionGuard()
+    door = Door()
     door.leave(door.ask("a", rates=rates, tokens=500), tokens=20)
     door.leave(door.ask("a", rates=rates, tokens=500))
     assert door.is_in(door.ask("a", rates=rates, tokens=480)), "20 and a guess that stands"
@@ -48,7 +48,7 @@ def test_tokens_are_settled_by_what_was_spent() -> None:
 
 @pytest.mark.parametrize(("rates", "reason"), [(Rates(requests=1), "requests"), (Rates(choices=1), "choices")])
 def test_a_rate_refuses_before_anything_waits(rates: Rates, reason: str) -> None:
-    door = AdmissionGuard()
+    door = Door()
     door.ask("a", rates=rates)
     refused = door.refusal(door.ask("a", rates=rates))
     assert refused.reason == reason
@@ -60,7 +60,7 @@ def test_a_rate_refuses_before_anything_waits(rates: Rates, reason: str) -> None
 
 
 def test_a_request_that_moves_takes_its_permits_along() -> None:
-    door = AdmissionGuard(replace(BOUNDS, upstreams={"u": 4, "v": 4}))
+    door = Door(replace(BOUNDS, upstreams={"u": 4, "v": 4}))
     mover, blocks = door.ask("a", 3, "u"), door.ask("b", 3, "v")
     next_at_u = door.ask("c", 2, "u")
     door.take(door.ledger.receive(Move(mover, "v"), 0.0))
@@ -73,7 +73,7 @@ def test_a_request_that_moves_takes_its_permits_along() -> None:
 
 
 def test_who_leaves_while_he_moves_is_nowhere() -> None:
-    door = AdmissionGuard(replace(BOUNDS, upstreams={"u": 2, "v": 2}))
+    door = Door(replace(BOUNDS, upstreams={"u": 2, "v": 2}))
     mover, blocks = door.ask("a", 2, "u"), door.ask("b", 2, "v")
     door.take(door.ledger.receive(Move(mover, "v"), 0.0))
     door.leave(mover)
@@ -84,7 +84,7 @@ def test_who_leaves_while_he_moves_is_nowhere() -> None:
 
 
 def test_who_moves_is_passed_by_nobody_for_the_same_upstream() -> None:
-    door = AdmissionGuard(replace(BOUNDS, upstreams={"v": 4}))
+    door = Door(replace(BOUNDS, upstreams={"v": 4}))
     first, second, blocks = door.ask("a", 3), door.ask("a", 1), door.ask("b", 3, "v")
     for mover in (first, second):
         door.take(door.ledger.receive(Move(mover, "v"), 0.0))
@@ -95,7 +95,7 @@ def test_who_moves_is_passed_by_nobody_for_the_same_upstream() -> None:
 
 
 def test_a_move_that_finds_no_room_in_time() -> None:
-    door = AdmissionGuard(replace(BOUNDS, upstreams={"u": 4, "v": 2}))
+    door = Door(replace(BOUNDS, upstreams={"u": 4, "v": 2}))
     mover = door.ask("a", 2, "u")
     door.ask("b", 2, "v")
     door.take(door.ledger.receive(Move(mover, "v"), 5.0))
@@ -111,7 +111,7 @@ def test_a_move_that_finds_no_room_in_time() -> None:
 
 
 def test_other_limits_hold_for_those_who_wait() -> None:
-    door = AdmissionGuard()
+    door = Door()
     door.ask("a", 8)
     wide, narrow = door.ask("b", 6), door.ask("b", 2)
     door.take(door.ledger.reconfigure(replace(BOUNDS, inflight=5), 1.0))
@@ -121,7 +121,7 @@ def test_other_limits_hold_for_those_who_wait() -> None:
 
 
 def test_a_lost_workers_requests_have_all_left() -> None:
-    door = AdmissionGuard()
+    door = Door()
     door.ask("w1", 5)
     door.ask("w1", 5)
     theirs = door.ask("w10", 8)
@@ -133,7 +133,7 @@ def test_a_lost_workers_requests_have_all_left() -> None:
 def test_keys_are_forgotten_when_nothing_is_known_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accounts, "LEAST_SWEEP", 20)
     monkeypatch.setattr(accounts, "MOST_KEYS", 80)
-    door = AdmissionGuard()
+    door = Door()
     for number in range(200):
         door.leave(door.ask(f"k{number}"))
     assert door.ledger.keys <= 20
@@ -151,7 +151,7 @@ def test_among_too_many_keys_some_have_nothing_to_remember_and_some_have(monkeyp
     """All were busy together, more than are remembered; then all leave."""
     monkeypatch.setattr(accounts, "LEAST_SWEEP", 4)
     monkeypatch.setattr(accounts, "MOST_KEYS", 16)
-    door = AdmissionGuard(Bounds(inflight=100, queue=100, seconds=10.0))
+    door = Door(Bounds(inflight=100, queue=100, seconds=10.0))
     plain = [door.ask(f"k{number}") for number in range(2)]
     spent = [door.ask(f"r{number}", rates=Rates(requests=1)) for number in range(18)]
     assert door.ledger.keys == 20
@@ -165,7 +165,7 @@ def test_among_too_many_keys_some_have_nothing_to_remember_and_some_have(monkeyp
 def test_keys_of_which_something_is_known_stay(monkeypatch: pytest.MonkeyPatch, most: int, known: set[str]) -> None:
     monkeypatch.setattr(accounts, "LEAST_SWEEP", 4)
     monkeypatch.setattr(accounts, "MOST_KEYS", most)
-    door = AdmissionGuard()
+    door = Door()
     door.ask("running", 4)
     door.leave(door.ask("ahead", 2))
     door.ask("others", 4)

@@ -48,12 +48,12 @@ def test_every_way_of_drawing_may_differ() -> None:
         {},
     ]
     order = chat(n=3, presence_penalty=0.3, bad_words=["y"], choice_params=own)
-    assert [wish.sampling for wish in order.wishes] == [
+    assert [options.sampling for options in order.wishes] == [
         Sampling(min_p=0.1, presence_penalty=1.0, frequency_penalty=0.5, repetition_penalty=1.2),
         Sampling(presence_penalty=0.3, logit_bias=((5, 1.0),), allowed_tokens=(5,), min_tokens=2),
         Sampling(presence_penalty=0.3),
     ]
-    assert [wish.bad_words for wish in order.wishes] == [("y",), ("x",), ("y",)]
+    assert [options.bad_words for options in order.wishes] == [("y",), ("x",), ("y",)]
 
 
 def test_what_asks_for_nothing_passes() -> None:
@@ -205,8 +205,8 @@ def test_lists_have_bounds(fields: dict[str, Any], param: str) -> None:
 
 def test_lists_within_their_bounds_pass() -> None:
     words = [f"{number:0256}" for number in range(1024)]
-    wish = chat(logit_bias={str(token): 1 for token in range(1024)}, bad_words=words, stop=["x"] * 16).wishes[0]
-    assert (len(wish.sampling.logit_bias), len(wish.bad_words), len(wish.stops)) == (1024, 1024, 16)
+    options = chat(logit_bias={str(token): 1 for token in range(1024)}, bad_words=words, stop=["x"] * 16).wishes[0]
+    assert (len(options.sampling.logit_bias), len(options.bad_words), len(options.stops)) == (1024, 1024, 16)
 
 
 def test_a_bad_word_that_the_tokenizer_drops_bans_nothing() -> None:

@@ -24,8 +24,8 @@ class NotApplicable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Backend:
-    """The way to a server."""
+class Deployment:
+    """nproxy in front of a server, in one setting."""
 
     http: httpx.AsyncClient
     """The client for both the gateway and the server."""
