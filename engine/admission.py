@@ -88,7 +88,7 @@ class Limits:
             return f"the request needs {blocks} blocks of {size} tokens of KV cache; there are {self.ready.blocks}"
         return None
 
-    def crowd(self, message: Add | Embed, living: int) -> str | None:
+    def why_full(self, message: Add | Embed, living: int) -> str | None:
         """Return why a group cannot be queued beside `living` living sequences, as a sentence for the client.
 
         None if it can be queued. If there are no living sequences, it always can.

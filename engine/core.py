@@ -131,7 +131,7 @@ class Core:
         self._taken += 1
         if reason := self.scheduler.limits.refusal(message):
             self._failed.append(GroupFailed(message.group, reason, "refused"))
-        elif reason := self.scheduler.limits.crowd(message, self.places_taken):
+        elif reason := self.scheduler.limits.why_full(message, self.places_taken):
             self._failed.append(GroupFailed(message.group, reason, "busy"))
         elif isinstance(message, Add) and message.grammar is not None:
             self.grammars.hold(message, message.grammar)

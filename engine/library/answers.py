@@ -83,6 +83,6 @@ def _told(told: Sequence[Told], order: Order) -> tuple[tuple[int, ...], tuple[Lo
     """Return the tokens of a choice, and their log probabilities if they were asked for."""
     own = [one for one in told if not one.echoed]
     tokens = tuple([one.token for one in own])
-    if order.telling.logprobs is None:
+    if order.output_options.logprobs is None:
         return tokens, None
     return tokens, tuple([one.logprobs for one in own if one.logprobs is not None])

@@ -45,22 +45,22 @@ def groups(
 
 def manners(order: Order, prompts: Sequence[Prompt], table: TokenBytes) -> list[list[Manner]]:
     """Return how the tokens of each prompt's choices are read."""
-    telling = order.telling
+    output_options = order.output_options
     return [
         [
             Manner(
                 stops=options.stops,
                 min_tokens=options.sampling.min_tokens,
-                keep_stop=telling.keep_stop,
+                keep_stop=output_options.keep_stop,
                 parser=prompt.parser,
-                shown=table.special if telling.special else prompt.shown,
+                shown=table.special if output_options.special else prompt.shown,
                 called=prompt.called,
-                tells=telling.ids or order.drawn_logprobs is not None,
+                tells=output_options.ids or order.drawn_logprobs is not None,
                 echo=prompt.echo,
-                prompt=prompt.tokens if order.echoes and telling.logprobs is not None else (),
+                prompt=prompt.tokens if order.echoes and output_options.logprobs is not None else (),
                 silent=options.max_tokens == 0,
             )
-            for options in order.wishes
+            for options in order.choice_options
         ]
         for prompt in prompts
     ]
@@ -77,7 +77,7 @@ def choices(order: Order, prompt: Prompt, random: Random) -> tuple[Choice, ...]:
         [
             Choice(_seed(options.seed, first + number, random), limit, sampling)
             for number, (options, limit, sampling) in enumerate(
-                zip(order.wishes, prompt.limits, prompt.samplings, strict=True)
+                zip(order.choice_options, prompt.limits, prompt.samplings, strict=True)
             )
         ]
     )

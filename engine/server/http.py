@@ -166,7 +166,7 @@ async def _generate(request: web.Request, dialect: Dialect) -> web.StreamRespons
             table, tokens = serving.tokenizer.table, [prompt.tokens for prompt in prompts]
             wire = _wire(serving, dialect, asked)
             answer = Answer(
-                Writer(wire, Spelling(table, order.telling), tokens, asked.n),
+                Writer(wire, Spelling(table, order.output_options), tokens, asked.n),
                 ticket,
                 Output(ticket.groups, table, manners(order, prompts, table)),
                 prompt_tokens=sum(map(len, tokens)),

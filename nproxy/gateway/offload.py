@@ -15,7 +15,7 @@ class Offload:
     """Parses LONG bodies in one thread. More threads would compete with the event loop for the GIL, and delay it."""
 
     def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="aside")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="offload")
 
     async def run(self, work: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         """Run work in the thread, and return its result. If the caller is cancelled before it begins, it is not run."""

@@ -65,7 +65,7 @@ class Gate:
         self.policy = policy
         self.clock = clock
         self._permits = Permits(policy.parallel, draw, clock)
-        self._waiting = PermitQueue(self._permits)
+        self._permit_queue = PermitQueue(self._permits)
         self.patience = PATIENCE_SECONDS
         self._draw = draw
         self._queues: dict[Account, OverloadQueue] = {}
@@ -83,7 +83,7 @@ class Gate:
                 replica.breaker = Breaker(policy.breaker)
             if policy.health != before.health:
                 replica.health = HealthChecks(policy.health)
-        self._waiting.serve()
+        self._permit_queue.serve()
 
     def replace(self, replicas: Sequence[Replica]) -> None:
         """Change which replicas there are, and serve the legs that wait.
@@ -108,7 +108,7 @@ class Gate:
         for queue in self._queues.values():
             queue.replicas_changed(self.replicas)
         self._shared.keep(self.replicas)
-        self._waiting.serve()
+        self._permit_queue.serve()
         self._may_have_room()
 
     @property
@@ -119,7 +119,7 @@ class Gate:
     @property
     def waiting(self) -> int:
         """Number of legs that wait for a permit or for capacity."""
-        return len(self._waiting) + sum(len(queue.waiting) for queue in self._queues.values())
+        return len(self._permit_queue) + sum(len(queue.waiting) for queue in self._queues.values())
 
     def usable(self, model: str | None = None) -> bool:
         """Whether a healthy replica for the model may be called now. It may be full at the moment."""
@@ -166,7 +166,7 @@ class Gate:
             group.blamed.add(replica)
             if replica.breaker.failed(group, now, silent=silent(failure)):
                 asyncio.get_running_loop().call_later(replica.breaker.wait(now) + ROUNDING, self._may_be_tried)
-                self._waiting.serve()
+                self._permit_queue.serve()
                 return replica
         return None
 
@@ -177,11 +177,11 @@ class Gate:
 
     def _may_be_tried(self) -> None:
         """The wait of a breaker is over. Let a leg that waits try the replica, or else a call stuck elsewhere."""
-        self._waiting.serve()
+        self._permit_queue.serve()
         self.rescue(most=1)
 
     def _returned(self) -> None:
-        self._waiting.serve()
+        self._permit_queue.serve()
         self._may_have_room()
         self.rescue()
 
@@ -243,7 +243,7 @@ class Gate:
         queue = None if group.account is None else self._queue(group.account)
         if queue is not None and not group.fallback_available and (queue.waiting or queue.peers_go_first()):
             waits = True
-        return Permit(self._waiting, PermitRequest(choices, group, leg, alone), queue, waits=waits)
+        return Permit(self._permit_queue, PermitRequest(choices, group, leg, alone), queue, waits=waits)
 
     def share_room(self, upstream: str, process: str, tell: Callable[[PeerNews], None]) -> None:
         """Share capacity with other processes of this gateway.
@@ -293,15 +293,15 @@ class Gate:
 class Permit(CallAttempt):
     """A permit. It is held while an `async with` block runs, which gets the replica."""
 
-    __slots__ = ("_queue", "_request", "_waiting", "_waits", "replica")
+    __slots__ = ("_permit_queue", "_queue", "_request", "_waits", "replica")
 
     replica: Replica
 
     def __init__(
-        self, waiting: PermitQueue, request: PermitRequest, queue: OverloadQueue | None, *, waits: bool
+        self, permit_queue: PermitQueue, request: PermitRequest, queue: OverloadQueue | None, *, waits: bool
     ) -> None:
         super().__init__(request.group, request.leg)
-        self._waiting = waiting
+        self._permit_queue = permit_queue
         self._request = request
         self._queue = queue
         self._waits = waits
@@ -309,21 +309,21 @@ class Permit(CallAttempt):
     async def __aenter__(self) -> Replica:
         request, queue = self._request, self._queue
         if queue is None:
-            self.replica = self._waiting.at_once(request) or await self._waiting.acquire(request)
+            self.replica = self._permit_queue.at_once(request) or await self._permit_queue.acquire(request)
             return self.replica
         if self._waits:
             await queue.wait_turn(self)
         else:
             queue.begin(self)
         try:
-            self.replica = self._waiting.at_once(request) or await self._waiting.acquire(request)
+            self.replica = self._permit_queue.at_once(request) or await self._permit_queue.acquire(request)
         except BaseException:
             queue.abandoned(self)
             raise
         return self.replica
 
     async def __aexit__(self, *_: object) -> None:
-        self._waiting.give_back(self.replica, self._request)
+        self._permit_queue.give_back(self.replica, self._request)
         if self._queue is not None:
             self._queue.ended(self, self.replica)
 

@@ -111,9 +111,9 @@ class _Worker:
     def prepare(self, app: App) -> None:
         """Connect the app to the parent, and give it the lessons and members of the start message."""
         self._app = app
-        self._ledger = _LedgerLine(self._channel, self._start.name)
+        self._ledger = _LedgerTransport(self._channel, self._start.name)
         app.admission.connect(self._ledger.connect)
-        app.whole = _ParentLine(self._channel)
+        app.whole = _WholeByParent(self._channel)
         app.tell_lesson = lambda upstream, model, lesson: self._channel.send(taught(upstream, model, lesson))
         app.upstreams.tell_check = lambda check: self._channel.send(Checked(**asdict(check)))
         app.upstreams.share_room(self._start.name, lambda news: self._channel.send(Crowding(**asdict(news))))
@@ -241,7 +241,7 @@ def _news(message: Crowding) -> PeerNews:
     return PeerNews(**told)
 
 
-class _LedgerLine:
+class _LedgerTransport:
     """The connection to the ledger in the parent, the only process that knows the limits."""
 
     def __init__(self, channel: Channel, prefix: str) -> None:
@@ -271,7 +271,7 @@ class _LedgerLine:
         pass
 
 
-class _ParentLine:
+class _WholeByParent:
     """Speaks for all workers, by asking the parent."""
 
     def __init__(self, channel: Channel) -> None:

@@ -318,10 +318,10 @@ async def test_nobody_waits_for_no_reason() -> None:
             case "rest":
                 replica = rng.choice(gate.replicas)
                 replica.rest(60, time.monotonic()) if rng.random() < 0.5 else setattr(replica, "resting_until", 0.0)
-                gate._waiting.serve()
+                gate._permit_queue.serve()
         for _ in range(3):
             await asyncio.sleep(0)
-        for _, request in gate._waiting._legs:
+        for _, request in gate._permit_queue._legs:
             waited += 1
             if request.alone:
                 break  # nobody passes it by

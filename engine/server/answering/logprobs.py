@@ -19,7 +19,7 @@ class Spelling:
     """How tokens are written. The core may have returned more of the likeliest than this answer is to show."""
 
     table: TokenBytes
-    telling: OutputOptions
+    output_options: OutputOptions
 
     def chat(self, told: Sequence[Told]) -> JSON:
         """Return `logprobs` of a chat's choice, or of one of its chunks."""
@@ -48,12 +48,12 @@ class Spelling:
         logprobs = told.logprobs
         if logprobs is None:
             raise ValueError(f"the core has told no log probability of token {told.token}")
-        top: list[JSON] = [self._scored(token, score) for token, score in logprobs.top[: self.telling.logprobs]]
+        top: list[JSON] = [self._scored(token, score) for token, score in logprobs.top[: self.output_options.logprobs]]
         return {**self._scored(told.token, logprobs.own), "top_logprobs": top}
 
     def _scored(self, token: int, logprob: float) -> dict[str, JSON]:
         piece = self.table.spelling(token)
-        text = f"token_id:{token}" if self.telling.as_ids else piece.decode(errors="backslashreplace")
+        text = f"token_id:{token}" if self.output_options.as_ids else piece.decode(errors="backslashreplace")
         return {"token": text, "logprob": _number(logprob), "bytes": list(piece)}
 
     def _likeliest(self, told: Told) -> dict[str, JSON]:
@@ -62,13 +62,13 @@ class Spelling:
         if logprobs is None:
             return {}
         found: dict[str, JSON] = {}
-        for token, score in (*logprobs.top[: self.telling.logprobs], (told.token, logprobs.own)):
+        for token, score in (*logprobs.top[: self.output_options.logprobs], (told.token, logprobs.own)):
             found.setdefault(self._text(token), _number(score))
         return found
 
     def _by_id(self, token: int, logprobs: Logprobs) -> dict[str, JSON]:
         ranked = [(token, logprobs.own, logprobs.rank)]
-        likeliest = enumerate(logprobs.top[: self.telling.prompt_logprobs], 1)
+        likeliest = enumerate(logprobs.top[: self.output_options.prompt_logprobs], 1)
         ranked += [(other, score, rank) for rank, (other, score) in likeliest if other != token]
         return {
             str(one): {"logprob": _number(score), "rank": rank, "decoded_token": self._text(one)}
@@ -77,7 +77,7 @@ class Spelling:
 
     def _text(self, token: int) -> str:
         """A token that is no text by itself is written as its bytes, as OpenAI's legacy completions write them."""
-        if self.telling.as_ids:
+        if self.output_options.as_ids:
             return f"token_id:{token}"
         piece = self.table.spelling(token)
         try:

@@ -27,7 +27,7 @@ class Writer:
     def __init__(self, wire: Wire, spelling: Spelling, prompts: Sequence[tuple[int, ...]], n: int) -> None:
         self._wire = wire
         self._chat = wire.dialect is Dialect.CHAT
-        self._telling = spelling.telling
+        self._output_options = spelling.output_options
         self._spelling = spelling
         self._prompts = prompts
         self._n = n
@@ -40,12 +40,12 @@ class Writer:
 
     def chunk(self, piece: Piece, usage: Usage | None = None) -> bytes:
         """Return one piece as one chunk; usage: the running total, if each chunk carries it."""
-        if self._chat and not self._telling.tokens and usage is None and len(piece.parts) == 1:
+        if self._chat and not self._output_options.tokens and usage is None and len(piece.parts) == 1:
             (part,) = piece.parts
             if isinstance(part, Content):  # nearly every chunk of nearly every stream
                 return self._wire.text(piece.index, part.text, finish_reason=piece.finish)
         about: dict[str, JSON] = {}
-        if self._telling.ids and piece.index not in self._begun:
+        if self._output_options.ids and piece.index not in self._begun:
             about = {"prompt_token_ids": list(self._prompts[piece.index // self._n])}
             self._begun.update(range(self._n) if self._chat else (piece.index,))
         return self._wire.chunk(
@@ -86,17 +86,17 @@ class Writer:
     def _about(self, tokens: tuple[int, ...], logprobs: Sequence[Logprobs | None] | None) -> dict[str, JSON]:
         """Return what the answer reports about a prompt."""
         told: dict[str, JSON] = {}
-        if self._telling.ids:
+        if self._output_options.ids:
             told["prompt_token_ids"] = list(tokens)
-        if self._telling.prompt_logprobs is not None and logprobs is not None:
+        if self._output_options.prompt_logprobs is not None and logprobs is not None:
             told["prompt_logprobs"] = self._spelling.prompt(tokens, logprobs)
         return told
 
     def _ids(self, told: Sequence[Told]) -> dict[str, JSON]:
-        return {"token_ids": [one.token for one in told if not one.echoed]} if self._telling.ids else {}
+        return {"token_ids": [one.token for one in told if not one.echoed]} if self._output_options.ids else {}
 
     def _logprobs(self, index: int, told: Sequence[Told]) -> JSON:
-        if self._telling.logprobs is None:
+        if self._output_options.logprobs is None:
             return None
         if self._chat:
             return self._spelling.chat(told)

@@ -19,7 +19,7 @@ class Order:
     """What a client asked for, apart from the prompt."""
 
     request: ChatRequest | CompletionRequest
-    wishes: tuple[ChoiceOptions, ...]
+    choice_options: tuple[ChoiceOptions, ...]
     """The options of each of a prompt's choices."""
     seed: int | None
     """Of choice 0 of each prompt, counted up from there; None asks for a random one."""
@@ -30,7 +30,7 @@ class Order:
     """None in a completion."""
     structure: Structure | None
     """What the answers must match; None for no restriction."""
-    telling: OutputOptions
+    output_options: OutputOptions
     """What is returned about tokens besides their text."""
 
     @property
@@ -42,12 +42,12 @@ class Order:
     def drawn_logprobs(self) -> int | None:
         """As in Add. best_of needs them to choose, whether or not the client gets them."""
         chosen = 0 if self.request.drawn > self.request.n else None
-        return chosen if self.telling.logprobs is None else self.telling.logprobs
+        return chosen if self.output_options.logprobs is None else self.output_options.logprobs
 
     @property
     def prompt_logprobs(self) -> int | None:
         """As in Add: what is returned about the prompt, by itself or with an echo."""
-        told = [self.telling.prompt_logprobs, self.telling.logprobs if self.echoes else None]
+        told = [self.output_options.prompt_logprobs, self.output_options.logprobs if self.echoes else None]
         return max([one for one in told if one is not None], default=None)
 
 
@@ -60,11 +60,11 @@ def read_order(request: ChatRequest | CompletionRequest, most_logprobs: int = MO
     check_fields(request.dialect, fields)
     return Order(
         request=request,
-        wishes=read_choice_options(request),
+        choice_options=read_choice_options(request),
         seed=None if request.seed == -1 else request.seed,  # -1 asks for a random seed, as with llama.cpp
         stop_tokens=frozenset(read_tokens(Members(fields), "stop_token_ids") or ()),
         ignore_eos=Members(fields).flag("ignore_eos"),
         chat=read_chat(fields) if isinstance(request, ChatRequest) else None,
         structure=read_structure(fields),
-        telling=read_output_options(request, most_logprobs),
+        output_options=read_output_options(request, most_logprobs),
     )

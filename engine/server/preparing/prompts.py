@@ -73,7 +73,7 @@ def prepare(order: Order, tokenizer: Tokenizer, ready: Ready) -> tuple[Prompt, .
         tokens = tokens_of(prompt, tokenizer, ready, "prompt")
         echo = ""
         if order.echoes:
-            echo = prompt if isinstance(prompt, str) else tokenizer.decode(prompt, special=order.telling.special)
+            echo = prompt if isinstance(prompt, str) else tokenizer.decode(prompt, special=order.output_options.special)
         prompts.append(_prompt(tokens, echo, order, ready, spell, tokenizer.begin))
     _refuse_much(order, sum([len(prompt.tokens) for prompt in prompts]) * request.n)  # each choice repeats it
     return tuple(prompts)
@@ -88,7 +88,7 @@ def _refuse_much(order: Order, tokens: int) -> None:
         raise invalid_request(
             f"The answer would hold more than {_MOST_TOLD} log probabilities of prompts"
             " (tokens, times choices, times the likeliest ones and one).",
-            param="logprobs" if order.telling.prompt_logprobs is None else "prompt_logprobs",
+            param="logprobs" if order.output_options.prompt_logprobs is None else "prompt_logprobs",
             code="request_too_large",
         )
 
@@ -160,13 +160,13 @@ def _prompt(
     if not tokens:
         raise invalid_request("The prompt holds no token.", param=param)
     room = context_length(ready) - len(tokens)
-    most = max([one.max_tokens or 0 for one in order.wishes])
+    most = max([one.max_tokens or 0 for one in order.choice_options])
     if room < max(most, 1):
         asked = f" and {most} new tokens were asked for" if most else ""
         raise too_long(f"The prompt has {len(tokens)} tokens{asked}.", context_length(ready), param)
     unasked = min(room, _COMPLETION_TOKENS) if isinstance(order.request, CompletionRequest) else room
-    limits = tuple([unasked if one.max_tokens is None else max(one.max_tokens, 1) for one in order.wishes])
-    drawn = samplings(order.wishes, limits, spell, ready.vocab_size)
+    limits = tuple([unasked if one.max_tokens is None else max(one.max_tokens, 1) for one in order.choice_options])
+    drawn = samplings(order.choice_options, limits, spell, ready.vocab_size)
     return Prompt(tokens, limits, drawn, echo, order.structure)
 
 

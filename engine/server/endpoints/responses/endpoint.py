@@ -64,7 +64,7 @@ async def _create(request: web.Request) -> web.StreamResponse:
 
         with router.submit(groups(order, [prompt], router.ready, serving.random, salt=salt, adapter=adapter)) as ticket:
             answer = Answer(
-                ResponseWriter(head | asked.repeated(), items, Spelling(table, order.telling), keep),
+                ResponseWriter(head | asked.repeated(), items, Spelling(table, order.output_options), keep),
                 ticket,
                 Output(ticket.groups, table, manners(order, [prompt], table)),
                 prompt_tokens=len(prompt.tokens),

@@ -73,7 +73,7 @@ class ResponseWriter:
         return self._items.add(piece.parts, self._logprobs(piece.told))
 
     def _logprobs(self, told: Sequence[Told]) -> list[JSON]:
-        if self._spelling.telling.logprobs is None:
+        if self._spelling.output_options.logprobs is None:
             return []
         return self._spelling.entries(told)
 

@@ -15,8 +15,8 @@ TABLE = TokenBytes([b" \xf0\x9f", b"\x98\x80", b"word", b""], {END: b"<end>"})
 TOP = ((WORD, -0.1), (HALF, -2.0), (END, -inf))
 
 
-def spelling(logprobs: int | None = 2, **telling: bool) -> Spelling:
-    return Spelling(TABLE, OutputOptions(logprobs=logprobs, prompt_logprobs=2, **telling))
+def spelling(logprobs: int | None = 2, **output_options: bool) -> Spelling:
+    return Spelling(TABLE, OutputOptions(logprobs=logprobs, prompt_logprobs=2, **output_options))
 
 
 def test_F1_F5_a_chats_entries() -> None:

@@ -24,8 +24,8 @@ TABLE = TokenBytes([b"a", b"b"])
 USAGE = Usage(1, 2)
 
 
-def writer(dialect: Dialect = Dialect.CHAT, prompts: tuple[tuple[int, ...], ...] = ((5, 6),), **telling: Any) -> Writer:
-    return Writer(Wire(dialect, "id", 1, "m"), Spelling(TABLE, OutputOptions(**telling)), prompts, 1)
+def writer(dialect: Dialect = Dialect.CHAT, prompts: tuple[tuple[int, ...], ...] = ((5, 6),), **options: Any) -> Writer:
+    return Writer(Wire(dialect, "id", 1, "m"), Spelling(TABLE, OutputOptions(**options)), prompts, 1)
 
 
 def chunk(written: bytes) -> dict[str, Any]:

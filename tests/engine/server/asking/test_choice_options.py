@@ -20,7 +20,7 @@ from tests.engine.server.letters import LETTERS, READY, chat, completion
 
 def test_without_them_all_choices_are_alike() -> None:
     for fields in ({}, {"choice_params": None}, {"choice_params": [{}, {}, {}]}):
-        assert chat(n=3, temperature=0.5, stop="x", max_tokens=4, **fields).wishes == (
+        assert chat(n=3, temperature=0.5, stop="x", max_tokens=4, **fields).choice_options == (
             (ChoiceOptions(Sampling(0.5), None, 4, ("x",)),) * 3
         )
 
@@ -33,7 +33,7 @@ def test_what_a_choice_names_is_its_own_and_the_rest_is_the_requests() -> None:
         {"max_completion_tokens": 2, "stop": []},
     ]
     order = chat(n=4, temperature=0.7, top_p=0.9, stop="x", max_completion_tokens=4, seed=1, choice_params=own)
-    assert order.wishes == (
+    assert order.choice_options == (
         ChoiceOptions(Sampling(0.0), None, 4, ("x",)),
         ChoiceOptions(Sampling(0.7, 3, 0.5), None, 4, ("a", "b")),
         ChoiceOptions(Sampling(0.7, 0, 0.9), 7, 9, ("x",)),
@@ -48,12 +48,12 @@ def test_every_way_of_drawing_may_differ() -> None:
         {},
     ]
     order = chat(n=3, presence_penalty=0.3, bad_words=["y"], choice_params=own)
-    assert [options.sampling for options in order.wishes] == [
+    assert [options.sampling for options in order.choice_options] == [
         Sampling(min_p=0.1, presence_penalty=1.0, frequency_penalty=0.5, repetition_penalty=1.2),
         Sampling(presence_penalty=0.3, logit_bias=((5, 1.0),), allowed_tokens=(5,), min_tokens=2),
         Sampling(presence_penalty=0.3),
     ]
-    assert [options.bad_words for options in order.wishes] == [("y",), ("x",), ("y",)]
+    assert [options.bad_words for options in order.choice_options] == [("y",), ("x",), ("y",)]
 
 
 def test_what_asks_for_nothing_passes() -> None:
@@ -64,7 +64,7 @@ def test_what_asks_for_nothing_passes() -> None:
         "logit_bias": {},
         "frequency_penalty": None,
     }
-    assert chat(n=2, choice_params=[nothing, {}]).wishes == chat(n=2).wishes
+    assert chat(n=2, choice_params=[nothing, {}]).choice_options == chat(n=2).choice_options
 
 
 @pytest.mark.parametrize(
@@ -159,9 +159,9 @@ def test_what_is_long_is_read_once_for_all_choices(monkeypatch: pytest.MonkeyPat
     }
     order = chat(n=32, choice_params=[{"temperature": 0.5 + i / 100} for i in range(32)], **long)
     assert len(read) == 200
-    for whole in (order.wishes, prepare(order, LETTERS, READY)[0].samplings):
+    for whole in (order.choice_options, prepare(order, LETTERS, READY)[0].samplings):
         assert len(set(whole)) == 32
-    first, *others = order.wishes
+    first, *others = order.choice_options
     for other in others:
         assert other.sampling.logit_bias is first.sampling.logit_bias
         assert other.sampling.allowed_tokens is first.sampling.allowed_tokens
@@ -205,7 +205,10 @@ def test_lists_have_bounds(fields: dict[str, Any], param: str) -> None:
 
 def test_lists_within_their_bounds_pass() -> None:
     words = [f"{number:0256}" for number in range(1024)]
-    options = chat(logit_bias={str(token): 1 for token in range(1024)}, bad_words=words, stop=["x"] * 16).wishes[0]
+    many = {str(token): 1 for token in range(1024)}
+    options = chat(logit_bias=many, bad_words=words, stop=["x"] * 16).choice_options[0]
+        logit_bias={str(token): 1 for token in range(1024)}, bad_words=words, stop=["x"] * 16
+    ).choice_options[0]
     assert (len(options.sampling.logit_bias), len(options.bad_words), len(options.stops)) == (1024, 1024, 16)
 
 

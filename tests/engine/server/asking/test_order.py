@@ -40,8 +40,8 @@ from tests.engine.server.letters import LETTERS, READY, chat, completion, only
     ],
 )
 def test_sampling(fields: dict[str, Any], sampling: Sampling) -> None:
-    assert chat(**fields).wishes[0].sampling == sampling
-    assert completion(**fields).wishes[0].sampling == sampling
+    assert chat(**fields).choice_options[0].sampling == sampling
+    assert completion(**fields).choice_options[0].sampling == sampling
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_refused_by_name_in_completions(fields: dict[str, Any], param: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("order", "telling"),
+    ("order", "output_options"),
     [
         (chat(), OutputOptions()),
         (chat(logprobs=False, top_logprobs=0), OutputOptions()),
@@ -187,8 +187,8 @@ def test_refused_by_name_in_completions(fields: dict[str, Any], param: str) -> N
         (chat(skip_special_tokens=True), OutputOptions()),
     ],
 )
-def test_what_is_told_of_tokens(order: Order, telling: OutputOptions) -> None:
-    assert order.telling == telling
+def test_what_is_told_of_tokens(order: Order, output_options: OutputOptions) -> None:
+    assert order.output_options == output_options
 
 
 @pytest.mark.parametrize(
@@ -216,12 +216,12 @@ def test_the_operators_limit_of_log_probabilities() -> None:
 
 
 def test_E10_best_of_draws_as_many() -> None:
-    assert len(completion(best_of=3, n=2).wishes) == 3
+    assert len(completion(best_of=3, n=2).choice_options) == 3
 
 
 def test_max_tokens_0_asks_for_the_echo_alone() -> None:
     order = completion(max_tokens=0, echo=True)
-    assert (order.wishes[0].max_tokens, only(order).limits) == (0, (1,))
+    assert (order.choice_options[0].max_tokens, only(order).limits) == (0, (1,))
     ((manner,),) = manners(order, [only(order)], LETTERS.table)
     assert manner.silent
 
@@ -265,7 +265,7 @@ def test_what_asks_for_nothing_passes() -> None:
     [({}, ()), ({"stop": None}, ()), ({"stop": []}, ()), ({"stop": "a"}, ("a",)), ({"stop": ["a", "bc"]}, ("a", "bc"))],
 )
 def test_stop(fields: dict[str, Any], stops: tuple[str, ...]) -> None:
-    assert chat(**fields).wishes[0].stops == stops
+    assert chat(**fields).choice_options[0].stops == stops
 
 
 def test_stop_tokens_and_ignore_eos() -> None:

@@ -24,11 +24,11 @@ USAGE = Usage(10, 5, {"cached_tokens": 4}, {"reasoning_tokens": 2})
 class Scene:
     """A writer, and what it has kept."""
 
-    def __init__(self, telling: OutputOptions | None = None) -> None:
+    def __init__(self, output_options: OutputOptions | None = None) -> None:
         numbers = itertools.count(1)
         self.kept: list[dict[str, Any]] = []
         items = Items(lambda prefix: f"{prefix}_{next(numbers)}")
-        spelling = Spelling(LETTERS.table, telling or OutputOptions())
+        spelling = Spelling(LETTERS.table, output_options or OutputOptions())
         self.writer = ResponseWriter({"id": "resp_1", "store": True}, items, spelling, self.kept.append)
 
     def events(self, *pieces: Piece) -> list[dict[str, Any]]:
