@@ -207,8 +207,6 @@ def test_lists_within_their_bounds_pass() -> None:
     words = [f"{number:0256}" for number in range(1024)]
     many = {str(token): 1 for token in range(1024)}
     options = chat(logit_bias=many, bad_words=words, stop=["x"] * 16).choice_options[0]
-        logit_bias={str(token): 1 for token in range(1024)}, bad_words=words, stop=["x"] * 16
-    ).choice_options[0]
     assert (len(options.sampling.logit_bias), len(options.bad_words), len(options.stops)) == (1024, 1024, 16)
 
 
