@@ -33,7 +33,7 @@ ENDLESS = 30_000
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["{folder}/none.gguf"], "there is no model at"),
+        (["{folder}/none.gguf"], "no such file or folder"),
         (["{folder}/note.txt"], "neither a folder nor a .gguf file"),
         (["{folder}/empty.gguf"], "no GGUF file"),
         (["{folder}/cut.gguf"], "no GGUF file"),
@@ -49,10 +49,10 @@ ENDLESS = 30_000
         (["{folder}", "--lora", "name"], "must be NAME=PATH, not name"),
         (["{folder}", "--max-logprobs", "-1"], "max_logprobs must not be negative"),
         (["{folder}", "--register", "http://a/"], "--register and --advertise go together"),
-        (["{folder}", "--register", "http://u:p@a/", "--advertise", "http://b/"], "holds no credentials"),
+        (["{folder}", "--register", "http://u:p@a/", "--advertise", "http://b/"], "contains no credentials"),
         (["{folder}", "--register", "a:9000", "--advertise", "http://b/"], "begins with http:// or https://"),
-        (["{folder}", "--register-token", "plain"], "must be ${NAME} of the environment"),
-        (["{folder}", "--register-token", "file:/nowhere"], "finds no token in file:/nowhere"),
+        (["{folder}", "--register-token", "plain"], "for an environment variable (in quotes), or file:PATH"),
+        (["{folder}", "--register-token", "file:/nowhere"], "there is no valid token in file:/nowhere"),
         ([], "required: MODEL"),
     ],
 )
@@ -72,7 +72,7 @@ def test_wrong_use_is_one_line_and_exit_2(
     assert said in capsys.readouterr().err.splitlines()[-1]
 
 
-@pytest.mark.parametrize(("words", "said"), [(["nowhere.gguf"], "there is no model at"), ([], "required: MODEL")])
+@pytest.mark.parametrize(("words", "said"), [(["nowhere.gguf"], "no such file or folder"), ([], "required: MODEL")])
 def test_wrong_use_of_the_command(words: list[str], said: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "engine", *words], capture_output=True, text=True, timeout=30, cwd=ROOT
