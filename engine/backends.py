@@ -95,7 +95,9 @@ def backend(config: EngineConfig, machine: Machine) -> Backend:
     if kernels == "triton" and device == "cpu" and config.dtype == "bfloat16":
         raise ConfigError("dtype is bfloat16, in which Triton's interpreter computes wrong numbers")
     if kernels == "triton" and config.quantization:
-        raise ConfigError(f"quantization is {config.quantization}, which is for a CPU: device must be cpu")
+        raise ConfigError(
+            f"quantization is {config.quantization}, which is supported on a CPU only: device must be cpu"
+        )
     return Backend(torch.device(device), kernels, dtype)
 
 

@@ -244,7 +244,7 @@ def _limits(words: argparse.ArgumentParser) -> None:
         "--max-logprobs",
         type=int,
         metavar="N",
-        help=f"maximum number of top log probabilities per token that a request may ask for ({_DEFAULT['max_logprobs']})",
+        help=f"maximum top log probabilities per token that a request may ask for ({_DEFAULT['max_logprobs']})",
     )
     add(
         "--max-responses",

@@ -206,7 +206,7 @@ def probe(
       nproxy probe https://api.example.com/v1 --api-key '${EXAMPLE_KEY}' --json
     """
     if as_json and as_yaml:
-        raise click.UsageError("--json and --yaml exclude each other")
+        raise click.UsageError("--json and --yaml cannot be used together")
     from nproxy.cli.probe import command
     from nproxy.cli.probe.interview import ProbeFailed
 

@@ -30,7 +30,7 @@ class Utf8(StringParamType):
         try:
             text.encode()
         except UnicodeEncodeError:
-            self.fail("it is not UTF-8.", param, ctx)
+            self.fail("it is not valid UTF-8.", param, ctx)
         return text
 
 

@@ -42,7 +42,7 @@ def _lists(form: Form) -> Asking[Finding]:
     """Ask for a list of prompts, non-streamed and, if that works, as a stream: Modular's MAX then answers 500."""
     whole = yield form.ask(prompt=PROMPTS)
     if not whole.ok and not (yield form.ask()).ok:
-        return no(f"it answers nothing since: {whole.said()}")
+        return no(f"it stopped answering after that: {whole.said()}")
     found = _choices(whole, len(PROMPTS))
     if found.verdict != "yes":
         return found

@@ -79,8 +79,10 @@ def listed() -> dict[str, int]:
 
 def test_nothing_is_here_at_first(place: Path) -> None:
     nothing, removed = models("list", f"remove --yes {DEFAULT.id}")
-    assert nothing == Done(0, "", f"{DEFAULT.id}, the default, is not here yet: nproxy models pull\n")
-    assert removed == Done(2, "", f"nproxy: no model here is named {DEFAULT.id}; see: nproxy models list\n")
+    assert nothing == Done(
+        0, "", f"{DEFAULT.id}, the default, is not on this machine yet; fetch it with: nproxy models pull\n"
+    )
+    assert removed == Done(2, "", f"nproxy: no model on this machine is named {DEFAULT.id}; see: nproxy models list\n")
 
 
 def test_a_model_of_the_hub_comes_and_goes(place: Path) -> None:
@@ -93,7 +95,9 @@ def test_a_model_of_the_hub_comes_and_goes(place: Path) -> None:
     assert sorted(hub.downloaded) == ["config.json", "model.safetensors", "tokenizer.json"]  # each of them once
     assert names(there) == {"org/name": 5000}
     assert lines.out == f"org/name\t5000\t{folder}\n"
-    assert asked == Done(2, "", "nproxy: nobody can be asked here: --yes removes without a question\n")
+    assert asked == Done(
+        2, "", "nproxy: there is no terminal to ask for confirmation; use --yes to remove without confirmation\n"
+    )
     assert gone == Done(0, "removed org/name, 5.0 kB\n", "")
     assert names(after) == {}
     assert not folder.parents[1].exists()
@@ -140,7 +144,7 @@ def test_a_name_that_can_mean_no_model_is_wrong_use(place: Path) -> None:
     wrong = {
         "gpt-9": "neither smollm2-135m-instruct, nor a file or folder here, nor a hub id such as org/name",
         "./none.gguf": "no such file or folder",
-        ".": "is a path, and here already",
+        ".": "is a path on this machine",
     }
     for why, done in zip(wrong.values(), models(*(f"pull {name}" for name in wrong)), strict=True):
         assert (done.code, done.out) == (2, "")
