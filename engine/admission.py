@@ -92,7 +92,7 @@ class Limits:
         """Why a group cannot queue behind so many living sequences; None if it can, as it always can behind none."""
         n = len(message.choices) if isinstance(message, Add) else 1
         if living + n > self.config.room:
-            return f"{living} sequences run or wait here already; there is no place for {n} more now"
+            return f"{living} sequences are already running or waiting; there is no room for {n} more now"
         return None
 
 

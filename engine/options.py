@@ -46,7 +46,7 @@ def read_words(argv: Sequence[str] | None) -> tuple[Options, argparse.Namespace]
     words = parser()
     given = words.parse_args(argv)
     if (given.register is None) != (given.advertise is None) or (given.register_token and not given.register):
-        words.error("--register and --advertise go together, and --register-token with them")
+        words.error("--register and --advertise must be used together, and --register-token only with them")
     return Options(**{field.name: getattr(given, field.name) for field in fields(Options)}), given
 
 

@@ -93,7 +93,9 @@ class Engine:
         """One vector for each text, in order; raises RequestError where the model says no pooling, nor the options."""
         pooling, core = self._pooling, self._core
         if pooling is None:
-            raise RequestError("this model says no pooling, and the option pooling='mean' or 'last' was not given")
+            raise RequestError(
+                "this model's files define no pooling, and the option pooling='mean' or 'last' was not given"
+            )
         with _asking():
             given, _ = read_prompts(body_of({"input": inputs}).fields, "input")
             prompts = prompts_of(given, self._tokenizer, core.ready, pooling)

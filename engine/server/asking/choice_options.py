@@ -52,7 +52,7 @@ def read_choice_options(request: ChatRequest | CompletionRequest) -> tuple[Choic
         [_overridden(request, own, f"{FIELD}.{number}.", common) for number, own in enumerate(request.choice_params)]
     )
     if len({word for words in {wish.bad_words for wish in wishes} for word in words}) > MOST_WORDS:
-        raise invalid_request(f"The choices have more than {MOST_WORDS} 'bad_words' in all.", param=FIELD)
+        raise invalid_request(f"The choices have more than {MOST_WORDS} 'bad_words' in total.", param=FIELD)
     return wishes
 
 
@@ -92,7 +92,9 @@ def samplings(
     for wish, limit in zip(wishes, limits, strict=True):
         if wish.sampling.min_tokens > limit:
             param = wish.where + "min_tokens"
-            raise invalid_request(f"'{param}' is above the {limit} tokens that may follow.", param=param)
+            raise invalid_request(
+                f"'{param}' is greater than the {limit} tokens that the answer may have.", param=param
+            )
         if wish not in found:
             found[wish] = settle(wish.sampling, spell(wish.bad_words), vocabulary, wish.where)
     return tuple([found[wish] for wish in wishes])
@@ -132,12 +134,12 @@ def _stops(members: Members) -> tuple[str, ...]:
     if not isinstance(value, list):
         raise wrong_type(name, "a string or an array of strings", value)
     if len(value) > _MOST_STOPS:
-        raise invalid_request(f"'stop' takes up to {_MOST_STOPS} strings.", param=name)
+        raise invalid_request(f"'stop' may have at most {_MOST_STOPS} strings.", param=name)
     texts = []
     for number, stop in enumerate(value):
         if not isinstance(stop, str):
             raise wrong_type(f"{name}.{number}", "a string", stop)
         if not 0 < len(stop) <= _LONGEST_STOP:
-            raise invalid_request(f"A stop string has 1 to {_LONGEST_STOP} characters.", param=name)
+            raise invalid_request(f"A stop string must have 1 to {_LONGEST_STOP} characters.", param=name)
         texts.append(stop)
     return tuple(texts)

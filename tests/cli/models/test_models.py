@@ -111,7 +111,11 @@ def test_files_of_a_repository_are_models_of_their_own(place: Path) -> None:
             *(LIST, f"remove --yes {large}", LIST),
             hub=hub,
         )
-    assert which == Done(1, "", f"nproxy: model org/ggufs: several models, each a file; name one: {small}, {large}\n")
+    assert which == Done(
+        1,
+        "",
+        f"nproxy: model org/ggufs: the repository holds several models, each in one file; name one: {small}, {large}\n",
+    )
     assert Path(first.out.strip()).read_bytes() == GGUFS["small.gguf"]
     assert second.out.endswith("/sub/large.gguf\n")
     assert none == Done(1, "", "nproxy: model org/ggufs/none.gguf: the repository holds no such file\n")

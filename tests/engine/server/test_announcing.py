@@ -117,7 +117,7 @@ async def said_of(endpoint: str, caplog: pytest.LogCaptureFixture) -> list[str]:
             {"text": "", "status": 302, "headers": {"Location": "http://127.0.0.1:1/"}},
             "The upstream answered 302 Found.",
         ),
-        ({"data": []}, "what answers is no gateway"),
+        ({"data": []}, "the answer is not that of a gateway"),
         ({"text": "<html>"}, "not JSON"),
     ],
 )
@@ -128,7 +128,7 @@ async def test_what_the_gateway_does_not_take_is_logged_once(
     caplog.set_level(logging.INFO)
     async with answering(**answer) as endpoint:
         (said,) = await said_of(endpoint, caplog)
-    assert said.startswith("the gateway does not know of this server: ") and (why in said or why == "not JSON")
+    assert said.startswith("registration with the gateway failed: ") and (why in said or why == "not JSON")
 
 
 async def test_a_gateway_that_is_away_is_tried_again_until_it_is_there(
