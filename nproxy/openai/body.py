@@ -96,7 +96,7 @@ class Body:
             except json.JSONDecodeError as error:
                 raise _refused(f"{error.msg} (character {error.pos})") from None
             except (ValueError, RecursionError):  # NaN, 1e999, an integer of thousands of digits
-                raise _refused("it contains a number that is too large, or NaN") from None
+                raise _refused("it contains a number that is too large, NaN or Infinity") from None
             spans = _byte_spans(text, members)
             if repeated:
                 raw, spans = _once(raw, spans)

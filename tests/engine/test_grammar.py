@@ -125,8 +125,8 @@ def test_what_cannot_be_compiled_has_a_reason(compiler: Compiler, grammar: str, 
 @pytest.mark.parametrize(
     ("tokens", "stop", "reason"),
     [
-        (tokenizer(), set(), "no token that could end an answer"),
-        (tokenizer().replace("ByteLevel", "Unheard"), {END}, "do not go with this model's tokenizer"),
+        (tokenizer(), set(), "no token that ends an answer"),
+        (tokenizer().replace("ByteLevel", "Unheard"), {END}, "are not supported with this model's tokenizer"),
     ],
 )
 def test_a_model_that_takes_no_grammar_says_why(tokens: str, stop: set[int], reason: str) -> None:

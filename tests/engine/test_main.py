@@ -48,7 +48,7 @@ ENDLESS = 30_000
         (["{folder}", "--port", "http"], "must be a port from 0 to 65535, not http"),
         (["{folder}", "--lora", "name"], "must be NAME=PATH, not name"),
         (["{folder}", "--max-logprobs", "-1"], "max_logprobs must not be negative"),
-        (["{folder}", "--register", "http://a/"], "--register and --advertise go together"),
+        (["{folder}", "--register", "http://a/"], "--register and --advertise must be used together"),
         (["{folder}", "--register", "http://u:p@a/", "--advertise", "http://b/"], "contains no credentials"),
         (["{folder}", "--register", "a:9000", "--advertise", "http://b/"], "begins with http:// or https://"),
         (["{folder}", "--register-token", "plain"], "for an environment variable (in quotes), or file:PATH"),

@@ -96,7 +96,7 @@ async def test_a_worker_that_does_not_end_in_time_is_killed(monkeypatch: pytest.
         os.kill(stopped, signal.SIGSTOP)
         scene.supervisor.drain(0.0)
         await until(lambda: not scene.supervisor.living, PATIENCE)
-        assert [worker.how for worker in scene.lost] == ["does not end"]
+        assert [worker.how for worker in scene.lost] == ["did not exit in time"]
         assert scene.restarts == 0
 
 
