@@ -162,7 +162,7 @@ def _name(config: EngineConfig) -> str:
     """What clients call the model; raises ConfigError where an adapter has that name."""
     name = config.served_model_name or _own_name(config.model)
     if name in dict(config.adapters):
-        raise ConfigError(f"every adapter needs a name of its own: '{name}' is the model's")
+        raise ConfigError(f"every adapter needs a unique name: '{name}' is the model's")
     return name
 
 

@@ -189,7 +189,7 @@ def _chats_logprobs(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     if logprobs is None or isinstance(logprobs, bool):
         return fields
     if fields.get("top_logprobs") is not None:
-        raise RequestError("'top_logprobs' goes with True as 'logprobs', not with a number", "top_logprobs")
+        raise RequestError("'top_logprobs' needs 'logprobs' to be True, not a number", "top_logprobs")
     return {**fields, "logprobs": True, "top_logprobs": logprobs}
 
 

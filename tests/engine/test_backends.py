@@ -55,7 +55,7 @@ def test_the_road(machine: Machine, settings: dict[str, Any], device: str, kerne
         (CPU, {"device": "cuda"}, "torch finds no CUDA device"),
         (GPU, {"device": "cuda", "kernels": "torch"}, "kernels must be triton"),
         (GPU, {"device": "cuda", "kernels": "native"}, "kernels must be triton"),
-        (ALONE, {"kernels": "native"}, "a C compiler makes, and there is none: install gcc"),
+        (ALONE, {"kernels": "native"}, "needs a C compiler, and there is none: install gcc"),
         (CPU, {"kernels": "native", "dtype": "float16"}, "which know float32 and bfloat16: dtype is float16"),
         (CPU, {"kernels": "native", "deterministic": True}, "deterministic: kernels must be torch there"),
         (BARE_GPU, {"device": "cuda"}, "Triton is not installed: pip install triton"),
@@ -66,7 +66,7 @@ def test_the_road(machine: Machine, settings: dict[str, Any], device: str, kerne
         (TEST, {"kernels": "triton", "quantization": "int8"}, "quantization is int8, which is supported on a CPU only"),
         (CPU, {"kernels": "triton"}, "device must be cuda"),
         (GPU, {"device": "cpu", "kernels": "triton"}, "device must be cuda"),
-        (TEST, {"kernels": "triton", "dtype": "bfloat16"}, "interpreter computes wrong numbers"),
+        (TEST, {"kernels": "triton", "dtype": "bfloat16"}, "interpreter computes incorrectly"),
     ],
 )
 def test_roads_that_are_not_there(machine: Machine, settings: dict[str, Any], said: str) -> None:

@@ -134,7 +134,7 @@ def test_files_are_opened_before_anything_is_built(tmp_path: Path) -> None:
     gone = sorted(tmp_path.glob("model-*.safetensors"))[1]
     content = gone.read_bytes()
     gone.write_bytes(content[:-1])
-    with pytest.raises(ModelError, match="damaged or cut short"):
+    with pytest.raises(ModelError, match="damaged or truncated"):
         _load(tmp_path)
     gone.unlink()
     with pytest.raises(ModelError, match=f"{gone.name} is missing"):
@@ -149,7 +149,7 @@ def test_files_are_opened_before_anything_is_built(tmp_path: Path) -> None:
 def test_the_longest_sequence(tmp_path: Path) -> None:
     save(tmp_path, "gpt2")
     assert _load(tmp_path, 40).context == 40
-    with pytest.raises(ConfigError, match="max_model_len is 257; the model was made for 256 tokens"):
+    with pytest.raises(ConfigError, match="max_model_len is 257; the model supports 256 tokens"):
         _load(tmp_path, 257)
     assert CpuRunner.load(EngineConfig(str(tmp_path), max_model_len=40, num_blocks=8)).ready.max_model_len == 40
 

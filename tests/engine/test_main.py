@@ -39,7 +39,7 @@ ENDLESS = 30_000
         (["{folder}/cut.gguf"], "no GGUF file"),
         (["{folder}"], "no tokenizer.json"),
         (["{folder}", "--block-size", "0"], "block_size must be at least 1"),
-        (["{folder}", "--kv-fraction", "2"], "kv_fraction must lie between 0 and 1"),
+        (["{folder}", "--kv-fraction", "2"], "kv_fraction must be between 0 and 1"),
         (["{folder}", "--kv-fraction", "0.5", "--num-blocks", "9"], "not allowed with"),
         (["{folder}", "--dtype", "int3"], "invalid choice"),
         (["{folder}", "--stall-seconds", "0"], "must be a number of seconds above 0, not 0"),
@@ -91,7 +91,7 @@ def test_weights_that_are_cut_short_are_one_line(default_model: Path, tmp_path: 
     argv = [sys.executable, "-m", "engine", str(cut), "--uds", str(tmp_path / "engine.sock")]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, cwd=ROOT)
     assert done.returncode != 0
-    assert done.stderr.count("cut short") == 1
+    assert done.stderr.count("truncated") == 1
     assert "Traceback" not in done.stderr
 
 

@@ -117,7 +117,7 @@ def test_a_compiler_without_threads_will_do(
     monkeypatch.setenv("CC", script)
     works(build.kernels(torch.float32))
     assert "kernels run on one thread each" in caplog.text
-    assert "does not take -fopenmp: no such option" in caplog.text
+    assert "does not support -fopenmp: no such option" in caplog.text
     assert not list(cache.iterdir())
     Path(script).write_text(whole)
     works(build.kernels(torch.float32))
@@ -178,7 +178,7 @@ def test_a_compiler_that_fails(
         compiled(EngineConfig("m", kernels="native"), torch.float32)
     assert compiled(EngineConfig("m"), torch.float32) is None
     assert said in caplog.text
-    assert "torch's are taken, which are slower" in caplog.text
+    assert "torch's kernels are used instead, which are slower" in caplog.text
 
 
 def test_a_compiler_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
