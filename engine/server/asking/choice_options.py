@@ -121,7 +121,7 @@ def _max_tokens(members: Members, least: int) -> int | None:
     found = {value for name in _LIMITS if (value := members.integer(name, least)) is not None}
     if len(found) > 1:
         names = " and ".join(f"'{members.called(name)}'" for name in _LIMITS)
-        raise invalid_request(f"{names} differ.", param=members.called("max_tokens"))
+        raise invalid_request(f"{names} are both set, but their values differ.", param=members.called("max_tokens"))
     return next(iter(found), None)
 
 

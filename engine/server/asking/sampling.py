@@ -98,7 +98,7 @@ def _allowed_tokens(members: Members) -> tuple[int, ...] | None:
     tokens = read_tokens(members, "allowed_token_ids")
     if tokens == ():
         name = members.called("allowed_token_ids")
-        raise invalid_request(f"'{name}' allows no token at all.", param=name, code="empty_array")
+        raise invalid_request(f"'{name}' must allow at least one token.", param=name, code="empty_array")
     return tokens
 
 

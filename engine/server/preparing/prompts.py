@@ -82,7 +82,7 @@ def _refuse_much(order: Order, tokens: int) -> None:
     if order.prompt_logprobs is not None and tokens * (order.prompt_logprobs + 1) > _MOST_TOLD:
         raise invalid_request(
             f"The answer would contain more than {_MOST_TOLD} log probabilities of prompts"
-            " (tokens, times choices, times the likeliest ones and one).",
+            " (tokens x choices x (top log probabilities + 1)).",
             param="logprobs" if order.telling.prompt_logprobs is None else "prompt_logprobs",
             code="request_too_large",
         )

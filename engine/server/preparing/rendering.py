@@ -85,7 +85,9 @@ def _with_object(call: Any, where: str) -> JSON:
         arguments = None
     if not isinstance(arguments, dict):
         param = f"{where}.function.arguments"
-        raise invalid_request(f"'{param}' must be the text of a JSON object.", param=param, code="invalid_value")
+        raise invalid_request(
+            f"'{param}' must be a string that contains a JSON object.", param=param, code="invalid_value"
+        )
     return {**call, "function": {**function, "arguments": arguments}}
 
 
