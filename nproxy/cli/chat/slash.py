@@ -124,21 +124,21 @@ def _n(settings: Settings, given: str) -> Settings:
 
 def _seed(settings: Settings, given: str) -> Settings:
     def read(given: str) -> int:
-        return _number(int, given, "a whole number, or off", -math.inf)
+        return _number(int, given, "a whole number (or off)", -math.inf)
 
     return replace(settings, seed=_off_or(read, given))
 
 
 def _temperature(settings: Settings, given: str) -> Settings:
     def read(given: str) -> float:
-        return _number(float, given, "a number from 0, or off", 0)
+        return _number(float, given, "a number of at least 0 (or off)", 0)
 
     return replace(settings, temperature=_off_or(read, given))
 
 
 def _max_tokens(settings: Settings, given: str) -> Settings:
     def read(given: str) -> int:
-        return _number(int, given, "a whole number from 1, or off", 1)
+        return _number(int, given, "a whole number of at least 1 (or off)", 1)
 
     return replace(settings, max_tokens=_off_or(read, given))
 

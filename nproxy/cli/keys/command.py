@@ -47,7 +47,7 @@ def new_key(name: str, file: Path | None) -> tuple[str, str]:
         raise WrongUse(f"{file}: {(error.strerror or str(error)).lower()}") from error
     done = f"its hash was added to {file}"
     if before:
-        done += f", beside {before} earlier of {name}: those keys stay valid until their hashes are removed"
+        done += f"; earlier keys of {name}: {before}, which stay valid until their hashes are removed"
     return key, done
 
 

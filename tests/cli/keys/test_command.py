@@ -46,8 +46,8 @@ def test_a_file_gets_the_hash_and_nobody_else_the_file(tmp_path: Path) -> None:
     ]
     assert not any(key in file.read_text() for key in printed)
     assert first.stderr == other.stderr == f"its hash was added to {file}\n"
-    beside = "beside 1 earlier of team-a: those keys stay valid until their hashes are removed"
-    assert second.stderr == f"its hash was added to {file}, {beside}\n"
+    beside = "earlier keys of team-a: 1, which stay valid until their hashes are removed"
+    assert second.stderr == f"its hash was added to {file}; {beside}\n"
     assert list(tmp_path.iterdir()) == [file]
 
 
