@@ -16,7 +16,7 @@ from nproxy.openai.errors import ApiError
 from tests.engine.server.asking.test_tools import function
 from tests.engine.server.letters import LETTERS, READY, chat, completion
 from tests.engine.server.model_templates import QWEN, SPECIAL
-from tests.engine.server.preparing.test_holding import with_marks
+from tests.engine.server.preparing.test_constraints import with_marks
 from tests.engine.text.parsers.folding import ChoiceText, read
 
 TOOLS = [function("f")]
