@@ -125,5 +125,5 @@ def _json(path: Path, kind: type[Any]) -> Any:
     except (OSError, ValueError) as error:
         raise ModelError(f"{path} cannot be read: {error}") from error
     if not isinstance(value, kind):
-        raise ModelError(f"{path} holds no {'object' if kind is dict else 'list'}")
+        raise ModelError(f"{path} does not contain {'an object' if kind is dict else 'a list'}")
     return value

@@ -137,7 +137,7 @@ def _open(form: Form) -> Asking[_Opened]:
     if read(reply) is not None:
         return _Opened(yes("a question was answered"), form, reply)
     if reply.ok:
-        return _Opened(no("the answer holds no choices"), None, reply)
+        return _Opened(no("the answer contains no choices"), None, reply)
     return _Opened(no(reply.said()) if reply.refused else unknown(reply.said()), None, reply)
 
 

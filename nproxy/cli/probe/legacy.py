@@ -70,5 +70,5 @@ def _echo(asked: Reply, reading: ParsedReply | None, prompt: str) -> Finding:
 def unanswered(asked: Reply) -> Finding:
     """Return the finding for an answer without choices: a refusal is a no."""
     if asked.ok:
-        return unknown("the answer holds no choices")
+        return unknown("the answer contains no choices")
     return no(asked.said()) if asked.refused else unknown(asked.said())
