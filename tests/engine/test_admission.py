@@ -175,7 +175,7 @@ def test_a_full_queue_turns_away_for_now() -> None:
     answers = Answers(engine)
     failed = answers.step().failed
     assert [(one.group, one.kind) for one in failed] == [(3, "busy"), (4, "busy")]
-    assert "12 sequences run or wait here already" in failed[0].message
+    assert "12 sequences are already running or waiting" in failed[0].message
     answers.finish_all()
     engine.add(add(5, 5, 8, 3))
     assert_right(answers.finish_all(), add(5, 5, 8, 3))
