@@ -59,7 +59,7 @@ def test_an_index_may_not_leave_the_folder(tmp_path: Path) -> None:
     content = json.loads(index.read_text())
     content["weight_map"]["model.norm.weight"] = "../other/model.safetensors"
     index.write_text(json.dumps(content))
-    with pytest.raises(ModelError, match="no safetensors file of this folder"):
+    with pytest.raises(ModelError, match="not a safetensors file in this folder"):
         _load(tmp_path)
 
 

@@ -182,7 +182,7 @@ async def test_control_c_ends_it_at_once_and_leaves_nothing_half(place: Path) ->
             await screen.until("10.5/26.2 MB")
             screen.type(CONTROL_C)
             assert await screen.ended() == 1
-            await screen.until("nproxy: model org/name: not fetched in full; the same command goes on")
+            await screen.until("nproxy: model org/name: not fetched completely; run the same command again")
             assert b"\x1b[?25h" in screen.raw  # the cursor is back
         assert list(place.rglob("*.incomplete")) == []
         hub.held, hub.downloaded[:] = "", []
