@@ -246,7 +246,7 @@ async def test_limits_servers_and_settings_are_those_of_all_workers(tmp_path: Pa
         assert await metric_of(operator, "nproxy_config_reloads_total", outcome="applied") == 1
         file.write_text("upstreams: 1")
         running.process.send_signal(signal.SIGHUP)
-        await until(lambda: any("settings are not reloaded" in line for line in running.lines()), PATIENCE)
+        await until(lambda: any("settings were not reloaded" in line for line in running.lines()), PATIENCE)
         assert await metric_of(operator, "nproxy_config_reload_success") == 0
         assert (await operator.post("/admin/restart")).status_code == 202
         await until(lambda: any("all workers were replaced" in line for line in running.lines()), PATIENCE)
