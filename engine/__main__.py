@@ -164,7 +164,7 @@ def _name(config: EngineConfig) -> str:
     """Return the model's name for clients; raise ConfigError if an adapter has that name."""
     name = config.served_model_name or _own_name(config.model)
     if name in dict(config.adapters):
-        raise ConfigError(f"every adapter needs a name of its own: '{name}' is the model's")
+        raise ConfigError(f"every adapter needs a unique name: '{name}' is the model's")
     return name
 
 

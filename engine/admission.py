@@ -81,7 +81,7 @@ class Limits:
         if n > self.config.max_sequences:
             return f"n={n} is more than the {self.config.max_sequences} sequences that this engine runs at once"
         if prompt + least > most:
-            return f"the prompt has {prompt} tokens; the model takes {most}{' with the answer' * least}"
+            return f"the prompt has {prompt} tokens; the maximum is {most}{' including the answer' * least}"
         # All n leave prefill together, each with a block to write to; later the oldest can go on alone if necessary.
         blocks = max(prompt // size + n, -(-min(prompt + max(new), most) // size))
         if blocks > self.ready.blocks:
@@ -95,7 +95,7 @@ class Limits:
         """
         n = len(message.choices) if isinstance(message, Add) else 1
         if living + n > self.config.room:
-            return f"{living} sequences run or wait here already; there is no place for {n} more now"
+            return f"{living} sequences are already running or waiting; there is no room for {n} more now"
         return None
 
 

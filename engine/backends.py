@@ -55,7 +55,7 @@ class Machine:
     def why_no_cuda(self) -> str | None:
         """Why the engine cannot use its CUDA device; None if it can."""
         if self.cuda is None:
-            return "torch finds no CUDA device here"
+            return "torch finds no CUDA device"
         if self.cuda < _OLDEST:
             return "the CUDA device has compute capability {}.{}, and Triton needs 8.0".format(*self.cuda)
         if not self.triton:
@@ -80,7 +80,7 @@ def backend(config: EngineConfig, machine: Machine) -> Backend:
         raise ConfigError(f"device is cuda, but {machine.why_no_cuda}")
     kernels = config.kernels
     if kernels in _CPU_KERNELS and device == "cuda":
-        raise ConfigError("device is cuda, where kernels must be triton: the others are for a CPU")
+        raise ConfigError("device is cuda, so kernels must be auto or triton: the others are for a CPU")
     dtype = _dtype(config, device, kernels, machine)
     if kernels == "auto":
         native = machine.compiler and dtype in _NATIVE and not config.deterministic
@@ -88,15 +88,17 @@ def backend(config: EngineConfig, machine: Machine) -> Backend:
     if kernels == "native":
         _check_native(config, machine, dtype)
     if kernels == "triton" and not machine.triton:
-        raise ConfigError("kernels are triton, which is not installed: pip install triton")
+        raise ConfigError("kernels is triton, which is not installed: pip install triton")
     if kernels == "triton" and device == "cpu" and not machine.interpreted:
         raise ConfigError(
-            "kernels are triton, which compiles none for a CPU: device must be cuda (or TRITON_INTERPRET=1, for tests)"
+            "kernels is triton, which has no compiler for a CPU: device must be cuda (or TRITON_INTERPRET=1, for tests)"
         )
     if kernels == "triton" and device == "cpu" and config.dtype == "bfloat16":
-        raise ConfigError("dtype is bfloat16, in which Triton's interpreter computes wrong numbers")
+        raise ConfigError("dtype is bfloat16, which Triton's interpreter computes incorrectly")
     if kernels == "triton" and config.quantization:
-        raise ConfigError(f"quantization is {config.quantization}, which is for a CPU: device must be cpu")
+        raise ConfigError(
+            f"quantization is {config.quantization}, which is supported on a CPU only: device must be cpu"
+        )
     return Backend(torch.device(device), kernels, dtype)
 
 
@@ -110,11 +112,11 @@ def cpu_backend(config: EngineConfig, machine: Machine) -> Backend:
 
 def _check_native(config: EngineConfig, machine: Machine, dtype: torch.dtype) -> None:
     if not machine.compiler:
-        raise ConfigError("kernels are native, which a C compiler makes, and there is none: install gcc")
+        raise ConfigError("kernels is native, which needs a C compiler, and there is none: install gcc")
     if dtype not in _NATIVE:
-        raise ConfigError(f"kernels are native, which know float32 and bfloat16: dtype is {str(dtype)[6:]}")
+        raise ConfigError(f"kernels is native, which supports only float32 and bfloat16, but dtype is {str(dtype)[6:]}")
     if config.deterministic:
-        raise ConfigError("deterministic: kernels must be torch there, which say what they depend on")
+        raise ConfigError("deterministic is set, so kernels must be auto or torch on a CPU")
 
 
 def round_once() -> None:

@@ -110,13 +110,13 @@ class EngineConfig:
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1, not {value}")
         if self.kv_fraction is not None and not 0 < self.kv_fraction < 1:
-            raise ConfigError(f"kv_fraction must lie between 0 and 1, not {self.kv_fraction}")
+            raise ConfigError(f"kv_fraction must be between 0 and 1, not {self.kv_fraction}")
         for name in ("share_gate", "max_queue", "max_logprobs", "max_responses", "max_response_bytes"):
             if (value := getattr(self, name)) is not None and value < 0:
                 raise ConfigError(f"{name} must not be negative, not {value}")
         names = [self.served_model_name, *(name for name, _ in self.adapters)]
         if len(set(names)) < len(names) or "" in names:
-            raise ConfigError("every adapter needs a name of its own")
+            raise ConfigError("every adapter needs a unique name")
         if self.max_batch_tokens is not None and self.max_batch_tokens < self.least_batch_tokens:
             raise ConfigError(
                 f"max_batch_tokens ({self.max_batch_tokens}) must be at least max_sequences ({self.max_sequences})"
@@ -162,6 +162,7 @@ class EngineConfig:
         blocks = room // (bytes_per_token * self.block_size)
         if blocks < 1:
             raise ConfigError(
-                f"{room} bytes for KV hold no block of {self.block_size} tokens of {bytes_per_token} bytes"
+                f"{room} bytes for the KV cache are too few for one block of {self.block_size} tokens"
+                f" of {bytes_per_token} bytes"
             )
         return blocks

@@ -23,10 +23,10 @@ _log = logging.getLogger(__name__)
 _FAILURES_IN_A_ROW = 3
 _STUCK: dict[Stuck, tuple[str, Literal["unsatisfiable", "failed"]]] = {
     "rules": (
-        "no token is left to draw: allowed tokens, bad words, min_tokens and grammar exclude them all",
+        "no token is left to sample: allowed tokens, bad words, min_tokens and grammar exclude all tokens",
         "unsatisfiable",
     ),
-    "scores": ("the model's scores are not numbers here", "failed"),
+    "scores": ("the model's logits are not finite numbers", "failed"),
 }
 
 

@@ -207,7 +207,9 @@ def _cpu_backend(
     if native is not None and turns is not None and takes(model):
         return NativeBackend(model, cache, native, turns)
     if config.kernels == "native":
-        raise ConfigError("kernels are native, which do not know this model: leave it to auto, which takes torch's")
+        raise ConfigError(
+            "kernels is native, which does not support this model: set it to auto, which uses torch's kernels"
+        )
     fixed = config.deterministic
     attention = Attention(
         model.attention,

@@ -91,7 +91,7 @@ class _Cursor:
         self._at = 4
         version = self._scalar(_U32)
         if version not in (2, 3):
-            raise ValueError(f"GGUF version {version} is not known (2 and 3 are; big-endian files are not)")
+            raise ValueError(f"GGUF version {version} is not supported (2 and 3 are; big-endian files are not)")
         tensors, pairs = int(self._scalar(_U64)), int(self._scalar(_U64))
         self._check(tensors, at_least=24)
         self._check(pairs, at_least=12)

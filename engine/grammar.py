@@ -32,11 +32,11 @@ MOST_BYTES = 256 << 10
 _LEXER_STATES = 50_000  # 1 to 2 kB each, at most, in every matcher
 _STACK = 64 << 20  # the library recurses along chains of rules; the server tries a grammar first, with less
 _KEPT = 64  # compiled grammars that are kept
-_NO_PACKAGE = "grammars need the llguidance package, which is not installed beside this engine"
+_NO_PACKAGE = "grammars need the llguidance package, which is not installed with this engine"
 
 _REGEX_ERROR = re.compile(r"^error: (.+)$", re.MULTILINE)  # below the pattern, over several lines
 _SCHEMA_PLACE = re.compile(r"^at [0-9()]+: (?=failed to compile JSON schema)")  # not the client's text
-_REASONS = {"": "it cannot be followed", "NoExtensionBias": "there is no text that it lets through"}
+_REASONS = {"": "it cannot be followed", "NoExtensionBias": "it accepts no text at all"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +66,11 @@ class Compiler:
         except ImportError as error:
             raise GrammarError(_NO_PACKAGE) from error
         if not stop_tokens:
-            raise GrammarError("this model has no token that could end an answer, so it takes no grammar")
+            raise GrammarError("this model has no token that ends an answer, so it does not support grammars")
         try:
             self._tokens = _tokens(tokenizer, vocab_size, sorted(stop_tokens))
         except ValueError as error:
-            raise GrammarError(f"grammars do not go with this model's tokenizer: {error}") from error
+            raise GrammarError(f"grammars are not supported with this model's tokenizer: {error}") from error
         self.stop_tokens = frozenset(stop_tokens)
         self._limits = LLParserLimits(max_lexer_states=_LEXER_STATES, verbose_errors=False)
         self._new = LLMatcher
@@ -258,7 +258,7 @@ class Grammars:
         """Compile a grammar; runs in the thread."""
         if self._compiler is None:
             if self._tokenizer is None:
-                raise GrammarError("this engine was started without its tokenizer, so it takes no grammar")
+                raise GrammarError("this engine was started without its tokenizer, so it does not support grammars")
             self._compiler = Compiler(self._tokenizer, self._ready.vocab_size, self._ready.eos_tokens)
         return self._compiler.compile(grammar)
 

@@ -61,7 +61,7 @@ class Waiting(QueueHandler):
             self._dropped += 1
 
     def _how_many(self) -> logging.LogRecord:
-        words = f"{self._dropped} log lines were dropped, as nobody read them"
+        words = f"{self._dropped} log lines were dropped, because the output was not read"
         record: logging.LogRecord = self.prepare(
             logging.LogRecord(__name__, logging.WARNING, __file__, 0, words, None, None)
         )

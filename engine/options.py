@@ -49,7 +49,7 @@ def read_words(argv: Sequence[str] | None) -> tuple[Options, argparse.Namespace]
     words = parser()
     given = words.parse_args(argv)
     if (given.register is None) != (given.advertise is None) or (given.register_token and not given.register):
-        words.error("--register and --advertise go together, and --register-token with them")
+        words.error("--register and --advertise must be used together, and --register-token only with them")
     return Options(**{field.name: getattr(given, field.name) for field in fields(Options)}), given
 
 
@@ -60,7 +60,7 @@ def engine_config(given: argparse.Namespace) -> EngineConfig:
     """
     model = Path(given.model)
     if not model.exists():
-        raise ModelError(f"there is no model at {model}")
+        raise ModelError(f"no such file or folder: {model}")
     if model.is_file() and model.suffix != ".gguf":
         raise ModelError(f"{model} is neither a folder nor a .gguf file")
     settings = {field.name: getattr(given, field.name) for field in fields(EngineConfig) if field.name in given}
@@ -72,7 +72,7 @@ def parser() -> argparse.ArgumentParser:
     words = argparse.ArgumentParser(
         prog="python -m engine",
         usage="%(prog)s MODEL [options]",
-        description="Serve one model on OpenAI's wire.",
+        description="Serve one model over the OpenAI API.",
         argument_default=argparse.SUPPRESS,
     )
     words.add_argument("model", metavar="MODEL", help="a Hugging Face folder or a .gguf file")
@@ -89,83 +89,102 @@ def parser() -> argparse.ArgumentParser:
 def _server(words: argparse.ArgumentParser) -> None:
     add = words.add_argument_group("server").add_argument
     add("--host", default="127.0.0.1", metavar="ADDRESS", help="listen on this address (%(default)s)")
-    add("--port", type=_port, default=8001, metavar="N", help="and this port; 0 takes a free one (%(default)s)")
+    add("--port", type=_port, default=8001, metavar="N", help="listen on this port; 0 picks a free port (%(default)s)")
     add("--uds", type=Path, default=None, metavar="PATH", help="listen on this Unix socket instead of host and port")
     add(
         "--stall-seconds",
         type=_seconds,
         default=STALL_SECONDS,
         metavar="S",
-        help="without a step for so long, though there is work, /health answers 503 (%(default)g)",
+        help="/health answers 503 if the engine has work and ran no step for S seconds (%(default)g)",
     )
-    add("--exit-with-stdin", action="store_true", default=False, help="end when standard input does")
+    add("--exit-with-stdin", action="store_true", default=False, help="exit when standard input is closed")
     add(
         "--log-level",
         choices=("debug", "info", "warning", "error"),
         default="info",
-        help="least that is logged (%(default)s)",
+        help="lowest level that is logged (%(default)s)",
     )
 
 
 def _fleet(words: argparse.ArgumentParser) -> None:
-    add = words.add_argument_group("a gateway's fleet").add_argument
+    add = words.add_argument_group("registration with a gateway").add_argument
     add(
         "--register",
         type=_url,
         default=None,
         metavar="URL",
-        help="announce it to a gateway: http://GATEWAY:9000/admin/upstreams/NAME/replicas",
+        help="register this server with a gateway: http://GATEWAY:9000/admin/upstreams/NAME/replicas",
     )
-    add("--advertise", type=_url, default=None, metavar="URL", help="where the gateway reaches it: http://HOST:8001/v1")
+    add(
+        "--advertise",
+        type=_url,
+        default=None,
+        metavar="URL",
+        help="URL at which the gateway reaches this server: http://HOST:8001/v1",
+    )
     add(
         "--register-token",
         type=_secret,
         default=None,
         metavar="WHERE",
-        help="the token of the gateway's admin port: ${NAME} of the environment, in quotes, or file:PATH",
+        help="token of the gateway's admin port: '${NAME}' for an environment variable (in quotes), or file:PATH",
     )
 
 
 def _model(words: argparse.ArgumentParser) -> None:
     add = words.add_argument_group("model").add_argument
-    add("--served-model-name", metavar="ID", help="its id on the wire (its file's or folder's name)")
+    add("--served-model-name", metavar="ID", help="model id in the API (the name of its file or folder)")
     add(
         "--lora",
         dest="adapters",
         type=_adapter,
         action="append",
         metavar="NAME=PATH",
-        help="serve a LoRA adapter under a name of its own; may be given several times",
+        help="serve this LoRA adapter as a model of its own; repeatable",
     )
-    add("--dtype", choices=("auto", "float32", "bfloat16", "float16"), help="what it computes in (auto)")
-    add("--quantization", choices=("int8",), help="weights and products of its layers, on a CPU (as --dtype says)")
-    add("--max-model-len", type=int, metavar="N", help="longest prompt plus answer, in tokens (the model's own)")
-    add("--seed", type=int, metavar="N", help="base of the seeds of requests without one (another at each start)")
+    add(
+        "--dtype",
+        choices=("auto", "float32", "bfloat16", "float16"),
+        help="data type in which the engine computes (auto)",
+    )
+    add(
+        "--quantization",
+        choices=("int8",),
+        help="quantize the weights and matrix products of the layers, on a CPU (as --dtype says)",
+    )
+    add(
+        "--max-model-len",
+        type=int,
+        metavar="N",
+        help="maximum length of prompt plus answer, in tokens (the model's context length)",
+    )
+    add("--seed", type=int, metavar="N", help="base seed for requests without a seed (random at each start)")
 
 
 def _device(words: argparse.ArgumentParser) -> None:
-    add = words.add_argument_group("where it runs").add_argument
-    add("--device", choices=("auto", "cpu", "cuda"), help="what computes (auto: a CUDA device where there is one)")
+    add = words.add_argument_group("device").add_argument
+    add("--device", choices=("auto", "cpu", "cuda"), help="device to run on (auto: a CUDA device if there is one)")
     add(
         "--kernels",
         choices=("auto", "torch", "native", "triton"),
-        help="by which kernels (auto: Triton's on a CUDA device, those in C on a CPU with a compiler)",
+        help="kernels to use (auto: Triton kernels on a CUDA device, kernels in C on a CPU with a compiler)",
     )
     add(
         "--no-cuda-graphs",
         dest="cuda_graphs",
         action="store_false",
-        help="on a CUDA device, launch every kernel of every step anew",
+        help="do not use CUDA graphs: launch every kernel of every step separately",
     )
     add(
         "--deterministic",
         action="store_true",
-        help="give the same answer bit for bit whatever else runs, at some cost",
+        help="give bit-identical answers whatever else is in the batch, at some cost in speed",
     )
 
 
 def _form(words: argparse.ArgumentParser) -> None:
-    add = words.add_argument_group("how its words are taken").add_argument
+    add = words.add_argument_group("output").add_argument
     add(
         "--tool-parser",
         choices=(AUTO, NONE, *TOOL_FAMILIES),
@@ -176,36 +195,43 @@ def _form(words: argparse.ArgumentParser) -> None:
         choices=(AUTO, NONE, *REASONING_FAMILIES),
         help="how the model writes reasoning (auto: what its chat template shows)",
     )
-    add("--pooling", choices=("mean", "last"), help="how hidden states become embeddings, if its folder does not say")
+    add(
+        "--pooling",
+        choices=("mean", "last"),
+        help="how hidden states become embeddings, if the model's folder does not say",
+    )
 
 
 def _memory(words: argparse.ArgumentParser) -> None:
-    group = words.add_argument_group("memory and work")
+    group = words.add_argument_group("memory and batching")
     add, pool = group.add_argument, group.add_mutually_exclusive_group()
     pool.add_argument(
-        "--num-blocks", type=int, metavar="N", help="KV blocks in the pool (as many as its part of the memory holds)"
+        "--num-blocks",
+        type=int,
+        metavar="N",
+        help="number of KV blocks in the pool (as many as --kv-fraction of the memory holds)",
     )
     pool.add_argument(
-        "--kv-fraction", type=float, metavar="F", help="part of the memory for KV, instead, between 0 and 1"
+        "--kv-fraction", type=float, metavar="F", help="fraction of the memory for KV blocks, between 0 and 1"
     )
-    add("--block-size", type=int, metavar="N", help=f"tokens in a KV block ({_DEFAULT['block_size']})")
+    add("--block-size", type=int, metavar="N", help=f"tokens per KV block ({_DEFAULT['block_size']})")
     add(
         "--no-prefix-cache",
         dest="prefix_cache",
         action="store_false",
-        help="keep nothing of prompts and answers that are over, for requests that begin alike",
+        help="do not reuse the KV blocks of finished requests for requests with the same prefix",
     )
     add(
         "--max-sequences",
         type=int,
         metavar="N",
-        help=f"sequences at once, and the widest n ({_DEFAULT['max_sequences']})",
+        help=f"sequences that run at once; also the largest n ({_DEFAULT['max_sequences']})",
     )
     add(
         "--max-batch-tokens",
         type=int,
         metavar="N",
-        help="tokens that one step may run (1024; on a CUDA device 8192, if its memory allows it)",
+        help="maximum tokens per step (1024; on a CUDA device 8192, if its memory allows it)",
     )
 
 
@@ -215,25 +241,25 @@ def _limits(words: argparse.ArgumentParser) -> None:
         "--max-queue",
         type=int,
         metavar="N",
-        help=f"sequences that may wait while --max-sequences run; then 429 ({_DEFAULT['max_queue']})",
+        help=f"sequences that may wait while --max-sequences run; further requests get 429 ({_DEFAULT['max_queue']})",
     )
     add(
         "--max-logprobs",
         type=int,
         metavar="N",
-        help=f"most of the likeliest tokens told with each ({_DEFAULT['max_logprobs']})",
+        help=f"maximum top log probabilities per token that a request may ask for ({_DEFAULT['max_logprobs']})",
     )
     add(
         "--max-responses",
         type=int,
         metavar="N",
-        help=f"responses kept for those that go on from them ({_DEFAULT['max_responses']})",
+        help=f"maximum number of responses stored for requests that continue them ({_DEFAULT['max_responses']})",
     )
     add(
         "--max-response-bytes",
         type=int,
         metavar="N",
-        help=f"of all that are kept together ({_DEFAULT['max_response_bytes']})",
+        help=f"maximum size of all stored responses together, in bytes ({_DEFAULT['max_response_bytes']})",
     )
 
 
@@ -260,7 +286,9 @@ def _url(text: str) -> str:
     except ValueError:
         good = False
     if not good:
-        raise argparse.ArgumentTypeError("must be a URL that begins with http:// or https:// and holds no credentials")
+        raise argparse.ArgumentTypeError(
+            "must be a URL that begins with http:// or https:// and contains no credentials"
+        )
     return text
 
 
@@ -276,9 +304,9 @@ def _secret(text: str) -> str:
         except (OSError, UnicodeError):
             found = ""
     else:
-        raise argparse.ArgumentTypeError("must be ${NAME} of the environment, in quotes, or file:PATH")
+        raise argparse.ArgumentTypeError("must be '${NAME}' for an environment variable (in quotes), or file:PATH")
     if not (found and found.isascii() and found.isprintable()):
-        raise argparse.ArgumentTypeError(f"finds no token in {text}")
+        raise argparse.ArgumentTypeError(f"there is no valid token in {text}")
     return found
 
 

@@ -14,10 +14,10 @@ from nproxy.cli.commands import main
 _INTRODUCTION = """\
 # Commands
 
-Made from the commands themselves (`make docs`); `nproxy COMMAND --help` (or `-h`) says the same.
+Generated from the commands (`make docs`); `nproxy COMMAND --help` (or `-h`) shows the same.
 
-Exit codes: 0 fine; 1 it failed; 2 wrong use, or settings that cannot be served. What is asked for goes to standard
-output, what is told besides (errors, logs, progress) to standard error.
+Exit codes: 0 success; 1 failure; 2 wrong usage, or invalid settings. Results are written to standard output; errors,
+logs and progress to standard error.
 """
 
 
@@ -51,7 +51,7 @@ def _option(option: click.Option, context: click.Context) -> tuple[str, str, str
         default, words = found[1], words[: found.start()]
     elif option.show_default:
         default = str(option.default)
-    return names + value, default and code(default), words + (" May be given again." if option.multiple else "")
+    return names + value, default and code(default), words + (" Repeatable." if option.multiple else "")
 
 
 def _told(help: str) -> str:

@@ -19,19 +19,19 @@ Schema = Mapping[str, Any]
 _INTRODUCTION = """\
 # Settings
 
-Every key of the settings file, made from the types that read it (`make docs`). `nproxy config-schema` prints the same
-as a JSON schema, and `nproxy check FILE` says what is wrong with a file, each problem at its line. An unknown key is an
-error. `check` sees the file and this machine's environment: what a gateway that runs cannot change, and what its
-upstreams answer, it cannot know.
+Every key of the settings file, generated from the types that read it (`make docs`). `nproxy config-schema` prints the
+same as a JSON schema, and `nproxy check FILE` prints each error of a file with its line. An unknown key is an error.
+`check` sees only the file and this machine's environment: it cannot know which changes a running gateway would refuse,
+nor what upstreams answer.
 
-What is said later wins: defaults, the file (`--config`), environment variables, options of the command line. A
-variable's name is the key's path in capitals, with two underscores between levels, and a place in a list, counted from
-0, for `N`. A value that begins with `[` or `{` is read as YAML, `null` is null. A secret is `${NAME}` (from the
-environment), `file:PATH`, or the secret itself; relative paths are looked for beside the file.
+Later sources override earlier ones: defaults, the file (`--config`), environment variables, command-line options. A
+variable's name is the key's path in capitals, with two underscores between levels; `N` stands for an index in a list,
+counted from 0. A value that begins with `[` or `{` is read as YAML, `null` is null. A secret is `${NAME}` (from the
+environment), `file:PATH`, or the secret itself; relative paths start at the file's folder.
 
-A changed file is [read again](../fleet.md#reload) while it is served. Keys marked with ⟲ are read at the start only.
+A changed file is [reloaded](../fleet.md#reload) by a running gateway. Keys marked with ⟲ are read only at the start.
 
-`NPROXY_CACHE` is no key: the folder where models are kept, `~/.cache/nproxy` if it is not set.
+The variable `NPROXY_CACHE` is not a key of the file: it names the folder of models; the default is `~/.cache/nproxy`.
 """
 
 
@@ -73,8 +73,8 @@ def _section(whole: Schema, section: Schema, path: str, title: str, *, variables
 
 def _planned() -> Iterator[str]:
     if PLANNED_KEYS:
-        yield "## Not there yet\n"
-        yield f"Known, and refused until they are built: {', '.join(map(code, sorted(PLANNED_KEYS)))}.\n"
+        yield "## Not available yet\n"
+        yield f"Reserved, and refused until they are implemented: {', '.join(map(code, sorted(PLANNED_KEYS)))}.\n"
 
 
 def _alternatives(whole: Schema, told: Schema) -> list[Schema]:

@@ -24,8 +24,8 @@ _BOTH_PORTS = "nproxy.gateway.answering"
 _INTRODUCTION = """\
 # Errors
 
-Every error of nproxy's and the built-in engine's own, made from the calls that give them (`make docs`). `{name}` in a
-message is filled in when it is given.
+Every error that nproxy and the built-in engine raise, generated from the code (`make docs`). `{name}` in a message
+stands for a value.
 
 ```json
 {
@@ -38,14 +38,13 @@ message is filled in when it is given.
 }
 ```
 
-- An upstream's own error comes with its status, and in this form whatever form it had; what it says beside the four
-  fields is kept. One within a 200 has the status that it tells where that is a 4xx (but 401 and 403), else 502.
-- In a stream that has begun there is no status to send any more: the error is an event `data: {"error": {...}}`, and
-  no `[DONE]` follows. With `on_leg_failure: partial` it stands in the choice that failed, beside
-  `finish_reason: "error"`.
-- `retry-after` (and `retry-after-ms`) say when to ask again. `x-should-retry: false` tells OpenAI's clients not to:
-  nproxy has tried again already (never with a 429, which wants a longer pause than nproxy makes).
-- `x-request-id` of the answer is `request_id` in the [log](../fleet.md#operations).
+- An upstream's own error keeps its status and is converted to this form; fields besides the four are kept. An error
+  within a 200 gets the status that it names if that is a 4xx (except 401 and 403), otherwise 502.
+- In a stream that has begun, the status can no longer change: the error is an event `data: {"error": {...}}`, and no
+  `[DONE]` follows. With `on_leg_failure: partial` it is in the choice that failed, next to `finish_reason: "error"`.
+- `retry-after` (and `retry-after-ms`) say when to try again. `x-should-retry: false` tells OpenAI's clients not to:
+  nproxy has already retried (never sent with a 429, which needs a longer pause than nproxy makes).
+- The answer's `x-request-id` is `request_id` in the [log](../fleet.md#operations).
 """
 
 
@@ -71,16 +70,16 @@ def page() -> str:
 _CALLS = """\
 ## How calls to upstreams fail
 
-The word is the `outcome` of `nproxy_legs_total` and of the [log](logs.md). Of several failures the client is told the
-most telling one, if retries, other replicas, [fallback](../fleet.md#fallback) and [resume](../fleet.md#resume) have not
-made them good.
+The word is the `outcome` of `nproxy_legs_total` and of the [log](logs.md). Of several failures the client gets the most
+informative one, unless retries, other replicas, [fallback](../fleet.md#fallback) or [resume](../fleet.md#resume) made
+up for them.
 """
 
 
 def _calls() -> str:
     """Return a table of the kinds of failure and their effects, from the functions that decide these."""
     said = dict(re.findall(r'(?m)^ +[A-Z_]+ = "(\w+)"  # (.+)$', inspect.getsource(FailureKind)))
-    head = ["outcome", "what happened", "the client's error", "tried again", "resumed"]
+    head = ["outcome", "what happened", "the client's error", "retried", "resumed"]
     return table(head, ([code(kind), said[kind], _told(kind), *_mended(kind)] for kind in FailureKind))
 
 

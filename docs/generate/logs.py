@@ -8,37 +8,37 @@ from nproxy.gateway.access import FIELDS
 _INTRODUCTION = """\
 # Log lines
 
-Made from the code (`make docs`). Every record is one line on standard error: a JSON object, or with
-`telemetry.log_format: text` the time of day, the level, the message, and `key=value` for the rest. JSON has besides:
+Generated from the code (`make docs`). Every record is one line on standard error: a JSON object, or with
+`telemetry.log_format: text` the time of day, the level, the message, and `key=value` for the other fields. JSON always
+has:
 
-| field | what it says |
+| field | meaning |
 | --- | --- |
 | `time` | UTC, to the millisecond, as in `2026-11-20T19:32:00.123Z` |
 | `level` | `debug`, `info`, `warning` or `error` |
-| `logger` | which part of nproxy speaks |
-| `message` | what happened; of the access log, the endpoint |
-| `error` | the traceback of a fault |
+| `logger` | the part of nproxy that logs |
+| `message` | what happened; in the access log, the endpoint |
+| `error` | the traceback of an unexpected error |
 
 ## The access log
 
-One line for each request, by the logger `nproxy.access`, when the request is over: at `info`, and at `debug` for
-health, metrics and status, for pages, and for the admin port, where only `request_id`, `method` and `status` are told.
-`message` is the endpoint as metrics name it: `chat/completions`, `completions`, `models`, `passthrough`, `preflight`,
-or `other`.
-What is unknown of a request, or is not so, is left out; times are in seconds.
+One line for each request, by the logger `nproxy.access`, when the request has ended: at `info`, and at `debug` for
+health, metrics and status, for pages, and for the admin port, where only `request_id`, `method` and `status` are
+logged. `message` is the endpoint as metrics name it: `chat/completions`, `completions`, `models`, `passthrough`,
+`preflight`, or `other`. A field that is unknown or does not apply is left out; times are in seconds.
 """
 
 _END = """
-## What became no request
+## Data that is not a request
 
-Bytes that are no HTTP, or a head that is too long, are answered with 400 or 431 and are in no access log. Of each
-`why` a process writes one line a minute at `info`, by the logger `nproxy.gateway`: `what came is no request`, or, on a
-port with TLS, `what came is no TLS that is spoken here`. It has `client` (who connected, be it a proxy), `port`, and
-`untold`: how many of its kind had no line since the last. Nothing of the bytes is told. Connections that end without a
-word have no line.
+Data that is not HTTP, or a head that is too long, is answered with 400 or 431 and is not in the access log. For each
+`why` a process writes one line a minute at `info`, by the logger `nproxy.gateway`: `received data is not a request`,
+or, on a port with TLS, `TLS handshake failed`. It has `client` (the peer's address, which may be a proxy's), `port`,
+and `untold`: how many of the same kind were not logged since the last line. The data itself is not logged. Connections
+that are closed without sending anything are not logged.
 """
 
 
 def page() -> str:
     """Return the text of docs/reference/logs.md."""
-    return f"{_INTRODUCTION}\n{table(('field', 'what it says'), ((code(one.name), one.text) for one in FIELDS))}{_END}"
+    return f"{_INTRODUCTION}\n{table(('field', 'meaning'), ((code(one.name), one.text) for one in FIELDS))}{_END}"

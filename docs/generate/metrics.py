@@ -22,20 +22,20 @@ _READY = Ready(1, 1, 1, 1, 1, frozenset(), "cpu", "float32")
 _INTRODUCTION = """\
 # Metrics
 
-Everything that `/metrics` tells, made from the metrics themselves (`make docs`). Series of a histogram end in
-`_bucket`, `_count` and `_sum`; its name here is without.
+All metrics of `/metrics`, generated from the code (`make docs`). Series of a histogram end in `_bucket`, `_count` and
+`_sum`; the name here is without that ending.
 
-- **Where**: `/metrics` of the gateway, or of its [admin port](../fleet.md#admin-port) where there is one. With several
-  workers it is one page for all of them; *workers* says what a metric is then. `telemetry.metrics: false` switches it
-  off.
-- **Forms**: Prometheus' text format, or OpenMetrics 1.0 where `Accept` names it, as Prometheus' own does. OpenMetrics
-  has exemplars: buckets of the times of requests, first tokens and upstream calls show the newest `trace_id` that fell
-  into them, of requests whose trace is recorded. Prometheus keeps them with `--enable-feature=exemplar-storage`.
-- **Labels** have the values of the [table below](#labels): those of the configuration, of upstreams' own lists up to a
-  bound, or of fixed lists. What clients send never becomes one.
-- **How many**: {all:,} series where chat completions of 20 models were answered at each of 10 upstreams, {one:,} for
-  each upstream and model that was asked for; {plain:,} with `telemetry.gen_ai_metrics: false`. Each further status of
-  such a pair adds {status}, and each further outcome of its calls {outcome}. What nobody asks for has none.
+- **Where**: `/metrics` of the gateway, or of its [admin port](../fleet.md#admin-port) if there is one. With several
+  workers it is one page for all of them; *workers* says how a metric is combined. `telemetry.metrics: false` switches
+  it off.
+- **Forms**: Prometheus' text format, or OpenMetrics 1.0 if `Accept` names it, as Prometheus does. OpenMetrics has
+  exemplars: the buckets of request, first-token and upstream-call times show the newest `trace_id` that fell into them,
+  if the request's trace is recorded. Prometheus keeps them with `--enable-feature=exemplar-storage`.
+- **Labels** have the values of the [table below](#labels): from the configuration, from upstreams' own lists up to a
+  limit, or from fixed lists. What clients send never becomes a label value.
+- **How many**: {all:,} series if chat completions of 20 models were answered at each of 10 upstreams, {one:,} for each
+  upstream and model that was requested; {plain:,} with `telemetry.gen_ai_metrics: false`. Each further status of such a
+  pair adds {status}, and each further outcome of its calls {outcome}. Models that are never requested have none.
 - **Since** is the issue that brought a metric. Names and labels stay.
 """
 
@@ -63,8 +63,8 @@ class Told:
 _ACROSS = {
     "sum": "the sum",
     "present": "the sum",
-    "max": "the greatest",
-    "min": "the least",
+    "max": "the largest",
+    "min": "the smallest",
     "parent": "the parent's own",
     "engine": "the engine's own",
 }

@@ -129,7 +129,7 @@ class DeviceRunner:
         except torch.OutOfMemoryError as error:
             tokens = config.batch_tokens(backend.device.type)
             raise ConfigError(
-                f"the device's memory does not hold the model, the KV cache and a step of {tokens} tokens:"
+                f"the device's memory is too small for the model, the KV cache and a step of {tokens} tokens:"
                 " lower max_batch_tokens, max_sequences, num_blocks or kv_fraction"
             ) from error
 

@@ -99,7 +99,9 @@ class Engine:
         """
         pooling, core = self._pooling, self._core
         if pooling is None:
-            raise RequestError("this model says no pooling, and the option pooling='mean' or 'last' was not given")
+            raise RequestError(
+                "this model's files define no pooling, and the option pooling='mean' or 'last' was not given"
+            )
         with _asking():
             given, _ = read_prompts(body_of({"input": inputs}).fields, "input")
             prompts = prompts_of(given, self._tokenizer, core.ready, pooling)
@@ -196,7 +198,7 @@ def _chats_logprobs(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     if logprobs is None or isinstance(logprobs, bool):
         return fields
     if fields.get("top_logprobs") is not None:
-        raise RequestError("'top_logprobs' goes with True as 'logprobs', not with a number", "top_logprobs")
+        raise RequestError("'top_logprobs' needs 'logprobs' to be True, not a number", "top_logprobs")
     return {**fields, "logprobs": True, "top_logprobs": logprobs}
 
 

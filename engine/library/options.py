@@ -92,4 +92,4 @@ def _member(name: str, value: object) -> str:
     try:
         return f'"{name}":{json.dumps(value, allow_nan=False)}'
     except (TypeError, ValueError, RecursionError) as error:
-        raise RequestError(f"'{name}' cannot be asked so: {error}", name) from None
+        raise RequestError(f"'{name}' is invalid: {error}", name) from None

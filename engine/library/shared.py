@@ -93,7 +93,7 @@ class SharedCore:
             done = self._loaded.step()
         except CoreFailed:
             self._core = None  # its state of the sequences is no longer valid
-            self._why_none = "this engine has failed, as its log says"
+            self._why_none = "this engine has failed; see its log"
             raise
         told: list[News | GroupFailed] = [*done.started, *done.tokens, *done.embedded, *done.failed]
         for one in told:

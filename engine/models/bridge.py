@@ -179,10 +179,10 @@ def _config(folder: Path) -> PretrainedConfig:
     if config.is_encoder_decoder:
         raise ModelError(f"config.json: {name} has an encoder; only decoder-only models are supported")
     if type(config) not in AutoModelForCausalLM._model_mapping:
-        raise ModelError(f"config.json: transformers has no causal language model of the kind {name}")
+        raise ModelError(f"config.json: transformers has no causal language model of type {name}")
     kind = AutoModelForCausalLM._model_mapping[type(config)]
     if kind._is_stateful:
-        raise ModelError(f"config.json: {name} keeps a state besides keys and values, which cannot be forked by blocks")
+        raise ModelError(f"config.json: {name} keeps state besides keys and values, which cannot be forked by blocks")
     if not kind._supports_attention_backend:
         raise ModelError(f"config.json: the attention of {name} is not behind transformers' attention interface")
     return config

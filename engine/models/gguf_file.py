@@ -79,7 +79,7 @@ class _File:
                 # float32 needs no dequantizing and comes back as a read-only view of the file.
                 piece = piece if piece.flags.writeable else piece.copy()
             except NotImplementedError as error:
-                raise ModelError(f"tensor {name} is quantized as {stored.kind.name}, which cannot be read") from error
+                raise ModelError(f"tensor {name} is quantized as {stored.kind.name}, which is not supported") from error
             numbers[at : at + len(piece)].copy_(torch.from_numpy(piece))
             at += len(piece)
         if (order := self._order(name)) is not None:
@@ -96,7 +96,7 @@ class _File:
         if stored is None:
             raise ModelError(f"the checkpoint has no tensor {name}")
         if stored.shape != shape:
-            raise ModelError(f"tensor {name} has shape {stored.shape}, the metadata ask for {shape}")
+            raise ModelError(f"tensor {name} has shape {stored.shape}, but the metadata require {shape}")
         return stored
 
     def _bytes(self, stored: _Stored) -> npt.NDArray[np.uint8]:
@@ -147,19 +147,21 @@ def _place(info: TensorInfo, data_start: int, file_size: int) -> _Stored:
     try:
         kind = GGMLQuantizationType(info.kind)
     except ValueError as error:
-        raise ModelError(f"GGUF tensor {info.name} is of the unknown type {info.kind}") from error
+        raise ModelError(f"GGUF tensor {info.name} has the unknown type {info.kind}") from error
     if not info.shape or min(info.shape) < 1:
         raise ModelError(f"GGUF tensor {info.name} has the impossible shape {info.shape}")
     per_block, block_bytes = GGML_QUANT_SIZES[kind]
     if info.shape[0] % per_block:
-        raise ModelError(f"GGUF tensor {info.name}: rows of {info.shape[0]} are no whole {kind.name} blocks")
+        raise ModelError(f"GGUF tensor {info.name}: rows of {info.shape[0]} are not whole {kind.name} blocks")
     size = block_bytes
     for extent in (info.shape[0] // per_block, *info.shape[1:]):
         size *= extent
     start = data_start + info.offset
     if start + size > file_size:
         end = start + size
-        raise ModelError(f"the GGUF is cut short or its directory lies: {info.name} ends at byte {end} of {file_size}")
+        raise ModelError(
+            f"the GGUF file is truncated or its directory is wrong: {info.name} ends at byte {end} of {file_size}"
+        )
     return _Stored(tuple(reversed(info.shape)), kind, start, size)
 
 

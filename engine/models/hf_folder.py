@@ -43,7 +43,7 @@ class _Folder:
         except SafetensorError as error:
             raise ModelError(f"tensor {name} cannot be read: {error}") from error
         if tensor.shape != shape:
-            raise ModelError(f"tensor {name} has shape {tuple(tensor.shape)}, the config asks for {shape}")
+            raise ModelError(f"tensor {name} has shape {tuple(tensor.shape)}, but the config requires {shape}")
         if tensor.dtype not in _FLOATS:
             raise ModelError(f"tensor {name} is of type {tensor.dtype}; only unquantized floats are supported")
         return tensor
@@ -89,14 +89,14 @@ def _open_shards(folder: Path, stack: ExitStack) -> dict[str, Any]:
         try:
             shard = stack.enter_context(safe_open(file, framework="pt"))
         except (SafetensorError, OSError) as error:
-            raise ModelError(f"{file} is damaged or cut short: {error}") from error
+            raise ModelError(f"{file} is damaged or truncated: {error}") from error
         for name in shard.keys():  # noqa: SIM118  (a safetensors file is no mapping)
             if name in where:
                 raise ModelError(f"tensor {name} is in {holder[name]} and in {file.name}")
             where[name], holder[name] = shard, file.name
     for name, file in files.items():
         if name and holder.get(name) != file.name:
-            raise ModelError(f"tensor {name} is not in {file.name}, where the index has it")
+            raise ModelError(f"tensor {name} is not in {file.name}, where the index expects it")
     return where
 
 
@@ -111,7 +111,7 @@ def _shard_files(folder: Path) -> dict[str, Path]:
         for file in dict.fromkeys(files.values()):
             # A name in the index must stay inside the folder.
             if file.parent != folder or file.suffix != ".safetensors":
-                raise ModelError(f"{index} names {file.name!r}, which is no safetensors file of this folder")
+                raise ModelError(f"{index} names {file.name!r}, which is not a safetensors file in this folder")
             if not file.exists():
                 raise ModelError(f"{file} is missing: {index.name} names it")
         return files
@@ -120,10 +120,10 @@ def _shard_files(folder: Path) -> dict[str, Path]:
     pickles = sorted(file.name for suffix in ("*.bin", "*.pt", "*.pth") for file in folder.glob(suffix))
     if pickles:
         raise ModelError(
-            f"{folder} holds pickles only ({pickles[0]}), which can run any code when opened;"
+            f"{folder} contains only pickles ({pickles[0]}), which can run any code when opened;"
             " convert them to safetensors"
         )
-    raise ModelError(f"{folder} holds no model.safetensors and no model.safetensors.index.json")
+    raise ModelError(f"{folder} contains neither model.safetensors nor model.safetensors.index.json")
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def read_json(file: Path) -> dict[str, Any]:
     except OSError as error:
         raise ModelError(f"{file} cannot be read: {error.strerror}") from error
     except ValueError as error:  # not JSON, or not UTF-8
-        raise ModelError(f"{file} is not JSON: {error}") from error
+        raise ModelError(f"{file} is not valid JSON: {error}") from error
     if not isinstance(value, dict):
-        raise ModelError(f"{file} does not hold an object")
+        raise ModelError(f"{file} does not contain an object")
     return value

@@ -70,16 +70,16 @@ def read_adapter(folder: Path, dtype: torch.dtype) -> dict[str, Pair]:
     try:
         tensors = load_file(file)
     except (SafetensorError, OSError) as error:
-        raise ModelError(f"{file} is damaged or cut short: {error}") from error
+        raise ModelError(f"{file} is damaged or truncated: {error}") from error
     halves: dict[str, dict[str, torch.Tensor]] = {}
     for name, tensor in tensors.items():
         match = _TENSOR.fullmatch(name)
         if match is None or tensor.ndim != 2 or not tensor.is_floating_point():
-            raise ModelError(f"{file}: {name} of shape {tuple(tensor.shape)} is no half of a LoRA of a linear product")
+            raise ModelError(f"{file}: {name} of shape {tuple(tensor.shape)} is not half of a LoRA of a linear layer")
         halves.setdefault(match[1], {})[match[2]] = tensor
     pairs = {name: _pair(name, half, scale_of, dtype) for name, half in halves.items()}
     if not pairs:
-        raise ModelError(f"{file} holds no tensors")
+        raise ModelError(f"{file} contains no tensors")
     return pairs
 
 
@@ -87,7 +87,7 @@ def _pair(name: str, half: Mapping[str, torch.Tensor], scale: tuple[int, float],
     rank, factor = scale
     if half.keys() != {"A", "B"} or half["A"].shape[0] != rank or half["B"].shape[1] != rank:
         shapes = {key: tuple(tensor.shape) for key, tensor in half.items()}
-        raise ModelError(f"the adapter's halves for {name} are {shapes}, and its rank is {rank}")
+        raise ModelError(f"the adapter's halves for {name} are {shapes}, but its rank is {rank}")
     # Contiguous, because the products read them so.
     a = half["A"].T.to(dtype, memory_format=torch.contiguous_format)
     b = (half["B"].float().T * factor).to(dtype, memory_format=torch.contiguous_format)
@@ -100,7 +100,7 @@ def _scale(config: Mapping[str, Any], folder: Path) -> tuple[int, float]:
     if (kind := f.get("peft_type")) != "LORA":
         raise f.refuse(f"peft_type {kind!r} is not supported (LORA is)")
     if f.get("bias") not in (None, "none"):
-        raise f.refuse("a bias that was trained is not supported")
+        raise f.refuse("a trained bias is not supported")
     begin = f.get("init_lora_weights")
     if isinstance(begin, str) and begin.lower().startswith(_BASE_CHANGING):
         raise f.refuse(f"init_lora_weights {begin!r} changes the base's weights; convert the adapter")

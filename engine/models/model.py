@@ -75,5 +75,5 @@ def sequence_limit(asked: int | None, made_for: int) -> int:
     Raises ConfigError if the settings ask for more than the latter.
     """
     if asked is not None and asked > made_for:
-        raise ConfigError(f"max_model_len is {asked}; the model was made for {made_for} tokens")
+        raise ConfigError(f"max_model_len is {asked}; the model supports {made_for} tokens")
     return asked or made_for

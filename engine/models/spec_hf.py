@@ -102,7 +102,7 @@ def _windows(
         return () if window is None else (window,) * layers
     if family == "llama" or not f.flag("use_sliding_window", default=False):
         if family == "llama" and (window is not None or _SLIDING in (kinds or ())):
-            raise Unsupported("config.json: sliding windows are not known of this architecture")
+            raise Unsupported("config.json: sliding windows are not supported for this architecture")
         return ()
     if kinds is not None:
         sliding = {layer for layer, kind in enumerate(kinds) if kind == _SLIDING}

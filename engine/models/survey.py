@@ -159,5 +159,5 @@ class _Recorder:
 
     def _refuse(self, what: str) -> NoReturn:
         raise ModelError(
-            f"layer {len(self.specs)} of {self._name} asks for {what}, which the engine's attention does not have"
+            f"layer {len(self.specs)} of {self._name} asks for {what}, which the engine's attention does not support"
         )

@@ -32,7 +32,7 @@ def compiled(config: EngineConfig, dtype: torch.dtype) -> Kernels | None:
     except ConfigError as error:
         if config.kernels == "native":
             raise
-        _log.warning("%s; torch's are taken, which are slower", error)
+        _log.warning("%s; torch's kernels are used instead, which are slower", error)
         return None
 
 

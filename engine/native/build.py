@@ -193,19 +193,19 @@ def kernels(dtype: torch.dtype) -> Kernels:
     Raises ConfigError, with the compiler's own message, if that fails or the dtype is neither float32 nor bfloat16.
     """
     if dtype not in _ELEMENTS:
-        raise ConfigError(f"kernels are native, which know float32 and bfloat16 and not {str(dtype)[6:]}")
+        raise ConfigError(f"kernels is native, which supports only float32 and bfloat16, not {str(dtype)[6:]}")
     try:
         return _made(dtype)
     except (OSError, ValueError, AttributeError, subprocess.SubprocessError) as error:
-        raise ConfigError(f"kernels are native, and cannot be made here: {error}") from error
+        raise ConfigError(f"kernels is native, and they cannot be built: {error}") from error
 
 
 def _made(dtype: torch.dtype) -> Kernels:
     cc = compiler()
     if cc is None:
-        raise ConfigError("kernels are native, and there is no C compiler: install gcc, or name one by CC")
+        raise ConfigError("kernels is native, and there is no C compiler: install gcc, or set CC")
     if shutil.which(cc[0]) is None:
-        raise ConfigError(f"kernels are native, and CC names a compiler that is not there: {cc[0]}")
+        raise ConfigError(f"kernels is native, and CC names a compiler that does not exist: {cc[0]}")
     command = [*cc, *_FLAGS, *_ELEMENTS[dtype]]
     name = f"{_SOURCE.stem}-{_key(cc, command)}.so"
     if (folder := _cache()) is not None:
@@ -219,8 +219,8 @@ def _made(dtype: torch.dtype) -> Kernels:
         path = Path(alone) / name
         if said := _refused([*command, _THREADS], path):
             if other := _refused(command, path):
-                raise ConfigError(f"kernels are native, and {cc[0]} cannot compile them: {other}")
-            _log.warning("kernels run on one thread each, because %s does not take %s: %s", cc[0], _THREADS, said)
+                raise ConfigError(f"kernels is native, and {cc[0]} cannot compile them: {other}")
+            _log.warning("kernels run on one thread each, because %s does not support %s: %s", cc[0], _THREADS, said)
         return Kernels(path, dtype)
 
 

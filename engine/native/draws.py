@@ -55,7 +55,7 @@ def from_whole(kernels: Kernels) -> FromWhole:
         )
         told: list[int] = out.tolist()
         if min(told) < min(_WHY):
-            raise MemoryError("there is no memory for the weights of a vocabulary")
+            raise MemoryError("there is not enough memory for the weights of a vocabulary")
         return [token if token >= 0 else _WHY[token] for token in told]
 
     return drawn

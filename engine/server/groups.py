@@ -22,7 +22,7 @@ def groups(
     """
     held = next((prompt.structure.field for prompt in prompts if prompt.structure is not None), None)
     if held is not None and order.ignore_eos:
-        message = f"'ignore_eos' cannot stand beside '{held}': an answer that is complete ends."
+        message = f"'ignore_eos' cannot be used together with '{held}', which ends the answer when it is complete."
         raise invalid_request(message, param="ignore_eos")
     stop_tokens = order.stop_tokens if order.ignore_eos else order.stop_tokens | ready.eos_tokens
     return tuple(

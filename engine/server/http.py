@@ -134,10 +134,15 @@ async def _errors_in_envelope(request: web.Request, handler: _Handler) -> web.St
     except web.HTTPMethodNotAllowed as error:
         allow = ", ".join(sorted(error.allowed_methods))
         return _error(
-            ApiError(405, "This method is not allowed here.", type="invalid_request_error", headers={hdrs.ALLOW: allow})
+            ApiError(
+                405,
+                "This method is not allowed for this path.",
+                type="invalid_request_error",
+                headers={hdrs.ALLOW: allow},
+            )
         )
     except web.HTTPException as error:
-        return _error(invalid_request("There is nothing at this address.", status=error.status))
+        return _error(invalid_request("Unknown request path.", status=error.status))
     except Exception:
         log.exception("request %s failed", request[_ID])
         return _error(_internal())
@@ -239,4 +244,4 @@ def _error(error: ApiError) -> web.Response:
 
 
 def _internal() -> ApiError:
-    return ApiError(500, "The engine failed on this request.", type="server_error", code="internal_error")
+    return ApiError(500, "The engine failed to handle this request.", type="server_error", code="internal_error")

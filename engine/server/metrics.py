@@ -16,23 +16,26 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5,
 _SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 _COUNTERS = {
-    "steps": ("nproxy_engine_steps", "Steps of the core."),
-    "forks": ("nproxy_engine_forks", "Sequences forked off a prompt that was computed once."),
-    "block_copies": ("nproxy_engine_block_copies", "Blocks copied because a sequence wrote into a shared one."),
-    "preemptions": ("nproxy_engine_preemptions", "Sequences put back because blocks ran out."),
-    "kv_bytes_read": ("nproxy_engine_kv_read_bytes", "Keys and values read by attention."),
+    "steps": ("nproxy_engine_steps", "Engine steps."),
+    "forks": ("nproxy_engine_forks", "Sequences forked from a prompt that was computed once."),
+    "block_copies": (
+        "nproxy_engine_block_copies",
+        "KV blocks copied because a sequence wrote into a shared one (copy-on-write).",
+    ),
+    "preemptions": ("nproxy_engine_preemptions", "Sequences preempted because no KV blocks were free."),
+    "kv_bytes_read": ("nproxy_engine_kv_read_bytes", "Bytes of keys and values read by attention."),
     "prefix_kv_bytes_read": (
         "nproxy_engine_prefix_kv_read_bytes",
-        "Keys and values of shared prefixes read by attention, each once for all sequences that share it.",
+        "Bytes of keys and values of shared prefixes, each read once by attention for all sequences that share it.",
     ),
     "kv_bytes_unshared": (
         "nproxy_engine_kv_unshared_bytes",
-        "Keys and values that attention would have read if every sequence had read its whole past for itself.",
+        "Bytes of keys and values that attention would have read without sharing prefixes between sequences.",
     ),
 }
 _GAUGES = {
-    "blocks_shared": ("nproxy_engine_blocks_shared", "Blocks that several sequences hold."),
-    "peak_blocks": ("nproxy_engine_blocks_peak", "Most blocks in use at once since the start."),
+    "blocks_shared": ("nproxy_engine_blocks_shared", "KV blocks held by more than one sequence."),
+    "peak_blocks": ("nproxy_engine_blocks_peak", "Largest number of KV blocks in use at once since the start."),
 }
 
 
@@ -50,7 +53,7 @@ class Metrics:
         self._stats = Stats(blocks_free=ready.blocks)
         self.runs_by = {name: getattr(ready, name) for name in _RUNS_BY}
         self._seconds = Histogram(
-            "nproxy_engine_step_seconds", "Duration of a step of the core.", buckets=_SECONDS, registry=self._registry
+            "nproxy_engine_step_seconds", "Duration of an engine step.", buckets=_SECONDS, registry=self._registry
         )
         self._sequences = Histogram(
             "nproxy_engine_batch_sequences", "Sequences in a step.", buckets=_SEQUENCES, registry=self._registry
@@ -82,22 +85,22 @@ class _Latest(Collector):
 
     def collect(self) -> Iterator[Metric]:
         stats, runs_by = self._metrics.stats, self._metrics.runs_by
-        info = GaugeMetricFamily("nproxy_engine_info", "What the model runs by.", labels=list(runs_by))
+        info = GaugeMetricFamily("nproxy_engine_info", "How the model runs.", labels=list(runs_by))
         info.add_metric(list(runs_by.values()), 1)
         yield info
         blocks = {"used": stats.blocks_used, "cached": stats.blocks_cached, "free": stats.blocks_free}
         yield _labelled(GaugeMetricFamily, "nproxy_engine_blocks", "KV blocks.", "state", blocks)
         sequences = {"running": stats.running, "waiting": stats.waiting}
-        yield _labelled(GaugeMetricFamily, "nproxy_engine_sequences", "Sequences in hand.", "state", sequences)
+        yield _labelled(GaugeMetricFamily, "nproxy_engine_sequences", "Sequences in the engine.", "state", sequences)
         tokens = {"prompt": stats.prompt_tokens_computed, "completion": stats.tokens_drawn}
         yield _labelled(
-            CounterMetricFamily, "nproxy_engine_tokens", "Prompt tokens computed, and tokens drawn.", "type", tokens
+            CounterMetricFamily, "nproxy_engine_tokens", "Prompt tokens computed, and tokens sampled.", "type", tokens
         )
         cache = {"hit": stats.prefix_cache_hits, "miss": stats.prefix_cache_misses}
         yield _labelled(
             CounterMetricFamily,
             "nproxy_engine_prefix_cache_tokens",
-            "Prompt tokens whose keys and values were there already, and those that had to be computed.",
+            "Prompt tokens whose keys and values were cached (hit), or had to be computed (miss).",
             "result",
             cache,
         )

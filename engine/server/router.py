@@ -44,7 +44,9 @@ class Inbox:
         self._events.extend(events)
         if len(self._events) > FULL:
             self._events.clear()
-            self.fail(ApiError(408, "The answer was not read in time.", type="server_error", code="slow_reader"))
+            self.fail(
+                ApiError(408, "The client did not read the answer in time.", type="server_error", code="slow_reader")
+            )
         self._filled.set()
 
     def fail(self, error: ApiError) -> None:
@@ -161,7 +163,9 @@ class Router:
             raise self._over
         # The core sees one group at a time; only here is the whole request known.
         if len(adds) > 1 and (count := sum([len(add.choices) for add in adds])) > (room := self._core.config.room):
-            message = f"{len(adds)} prompts ask for {count} choices in all; this engine takes at most {room} at once."
+            message = (
+                f"{len(adds)} prompts ask for {count} choices in total; this engine allows at most {room} at once."
+            )
             raise invalid_request(message, code="request_too_large")
         inbox = Inbox()
         ticket = Ticket(self._core, tuple(next(self._numbers) for _ in adds), inbox)

@@ -70,7 +70,7 @@ def tokenizer_from_metadata(metadata: Mapping[str, Value]) -> Tokenizer:
     tokens = _strings(metadata, "tokenizer.ggml.tokens")
     kinds = metadata.get("tokenizer.ggml.token_type", [1] * len(tokens))
     if not isinstance(kinds, list) or len(kinds) != len(tokens):
-        raise ModelError("token types and tokens differ in number")
+        raise ModelError("the numbers of token types and tokens differ")
     try:
         tokenizer = _without_added(metadata, tokens, [kind == _NORMAL for kind in kinds])
         tokenizer.add_special_tokens(
@@ -117,7 +117,8 @@ def _byte_level_bpe(metadata: Mapping[str, Value], tokens: list[str]) -> Tokeniz
     splitting = _SPLITTINGS.get(name) if isinstance(name, str) else None
     if splitting is None:
         raise ModelError(
-            f"the splitting rule {name!r} (tokenizer.ggml.pre) is not known; use the model's folder with tokenizer.json"
+            f"the splitting rule {name!r} (tokenizer.ggml.pre) is not supported;"
+            " use the model's folder with tokenizer.json"
         )
     merges = [_pair(merge) for merge in _strings(metadata, "tokenizer.ggml.merges")]
     vocabulary = {token: number for number, token in enumerate(tokens)}
@@ -138,7 +139,7 @@ def _sentencepiece_bpe(metadata: Mapping[str, Value], tokens: list[str], normal:
     """Return SentencePiece's BPE: the file has no merges, only scores, and bytes for what the vocabulary lacks."""
     scores = [float(s) for s in _list(metadata, "tokenizer.ggml.scores") if isinstance(s, int | float)]
     if len(scores) != len(tokens):
-        raise ModelError("scores and tokens differ in number")
+        raise ModelError("the numbers of scores and tokens differ")
     vocabulary = {token: number for number, token in enumerate(tokens)}
     unknown = metadata.get("tokenizer.ggml.unknown_token_id", 0)
     unk_token = tokens[unknown] if isinstance(unknown, int) and 0 <= unknown < len(tokens) else None

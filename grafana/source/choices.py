@@ -32,46 +32,49 @@ _NOW = Row(
         number(
             "Choices per answer",
             COUNT,
-            "The mean n of answers that came. 1 where n is expected: clients do not send it, or a proxy in between "
-            "drops it.",
+            "The mean n of successful answers. If it is 1 although n is expected, clients do not send n, or a proxy in "
+            "between drops it.",
             ratio(rate("nproxy_choices_total", UPSTREAM), _ASKED),
             none=IDLE,
         ),
         number(
             "Calls per answer",
             COUNT,
-            "Upstream calls for each answer, retries included. Near the choices per answer: fan-out; near 1: native n.",
+            "Upstream calls per answer, retries included. Close to the choices per answer: fan-out; close to 1: native "
+            "n.",
             ratio(_CALLED, _ASKED),
             none=IDLE,
         ),
         number(
             "Choices per call, mean",
             COUNT,
-            "How wide calls are. It falls to 1 where a server with n is found to ignore it: see the capabilities on "
-            "Upstreams.",
+            "Choices requested per upstream call. It falls to 1 if a server turns out to ignore n: see the "
+            "capabilities on Upstreams.",
             mean("nproxy_leg_width"),
             none=IDLE,
         ),
         number(
-            "Siblings apart, p95",
+            "Spread of choices, p95",
             SECONDS,
-            "From the first to the last choice of a request finished. Clients that need all n wait for the last one.",
+            "Time from the end of a request's first choice to the end of its last. Clients that need all n wait for "
+            "the last one.",
             quantile(0.95, _SKEW, MODEL),
             none=IDLE,
         ),
         number(
-            "Calls made again",
+            "Retried calls",
             SHARE,
-            "Retries per call. Above a tenth: upstreams fail more than their budget is meant for; see why below.",
+            "Retries per call. Above 10 %, upstreams fail more often than the retry budget is meant for; see the "
+            "reasons below.",
             ratio(or_zero(rate("nproxy_retries_total", UPSTREAM), _CALLED), _CALLED),
             none=IDLE,
             thresholds=rising(0.05, 0.1),
         ),
         number(
-            "Oddities per call",
+            "Anomalies per call",
             SHARE,
-            "Answers that had to be mended. Not harmful by itself; many mean that an entry for the upstream is "
-            "missing in the settings (`nproxy probe URL --yaml`).",
+            "Answers that nproxy had to correct. They are harmless; if there are many, settings for the upstream are "
+            "missing (`nproxy probe URL --yaml` prints them).",
             ratio(or_zero(rate("nproxy_anomalies_total", UPSTREAM), _CALLED), _CALLED),
             none=IDLE,
             thresholds=rising(0.05, 0.5),
@@ -83,25 +86,26 @@ _CHOICES = Row(
     "Choices",
     [
         lines(
-            "How choices end",
+            "Choices by finish reason",
             CHOICES,
-            "length: max_tokens is too small for what is asked. error: calls that failed for good under "
-            "on_leg_failure: partial. content_filter: the upstream's.",
+            "length: max_tokens was reached. error: choices that failed after all retries, with on_leg_failure: "
+            "partial. content_filter: filtered by the upstream.",
             rates("nproxy_choices_total", MODEL, by=("finish_reason",)),
             stacked=True,
         ),
         lines(
             "Answers by mode",
             REQUESTS,
-            "relay: one call, bytes pass; native: one call with n, mended; fanout: several calls, merged.",
+            "relay: one call, passed through; native: one call with n, corrected if necessary; fanout: several calls, "
+            "merged.",
             rates("nproxy_requests_total", UPSTREAM, _GENERATED, 'mode!=""', by=("mode",)),
             stacked=True,
         ),
         lines(
-            "Siblings apart",
+            "Spread of choices",
             SECONDS,
-            "From the first to the last choice finished, by upstream. Large in fan-out: `parallel` makes calls wait, "
-            "or replicas differ in speed.",
+            "Time from the end of a request's first choice to the end of its last, by upstream. If it is large in "
+            "fan-out, `parallel` makes calls wait, or replicas differ in speed.",
             *quantiles(_SKEW, MODEL, by=("upstream",), shares=(0.5, 0.95)),
         ),
     ],
@@ -113,42 +117,42 @@ _CALLS = Row(
         buckets(
             "Choices per call",
             COUNT,
-            "How many calls a second carry how many choices. Everything in the lowest row: all is fan-out.",
+            "Calls per second, by their number of choices. If all are in the lowest row, everything is fan-out.",
             rate("nproxy_leg_width_bucket", GATEWAY, by=("le",)),
         ),
         lines(
             "Calls in flight",
             COUNT,
-            "Standing above zero while no request is in flight is a leak (alert NproxyLeakedCalls).",
+            "If it stays above zero while no request is in flight, calls have leaked (alert NproxyLeakedCalls).",
             gauges("sum", "nproxy_inflight_legs", UPSTREAM, by=("upstream",)),
             stacked=True,
         ),
         lines(
             "Calls by outcome",
             CALLS,
-            "cancelled: the client left, or a sibling's failure decided. Everything but ok and cancelled is a "
-            "failure: its kind says whether the network, the server or the wire is at fault.",
+            "cancelled: the client disconnected, or another call of the request failed. All others except ok are "
+            "failures: the kind shows whether the network, the server or its answer is the cause.",
             rates("nproxy_legs_total", UPSTREAM, by=("outcome",)),
             stacked=True,
         ),
         lines(
             "Retries by reason",
             CALLS,
-            "Calls made again before the client read of them. connect, reset: the server is gone or restarts; status: "
-            "it answers with 429 or 5xx.",
+            "Calls that were retried before the client had got any of their output. connect, reset: the server is down "
+            "or restarts; status: it answers with 429 or 5xx.",
             rates("nproxy_retries_total", UPSTREAM, by=("upstream", "reason")),
         ),
         lines(
-            "Streams taken up again",
+            "Resumed streams",
             CALLS,
-            "Calls that broke off when the client had read of them, and what came of going on. differs: the server is "
-            "not reproducible; spent: raise retries; impossible: see docs/fleet.md on resume.",
+            "Calls that broke off after part of their output had been sent, and the outcome of resuming them. differs: "
+            "the server is not reproducible; spent: raise retries; impossible: see docs/fleet.md on resume.",
             rates("nproxy_resumes_total", UPSTREAM, by=("how", "outcome")),
         ),
         bars(
-            "Oddities by kind",
+            "Anomalies by kind",
             CALLS,
-            "What was mended, by upstream. n_refused, seed_omitted: told once and remembered for ten minutes; "
+            "What nproxy corrected, by upstream. n_refused, seed_omitted: learned once and remembered for ten minutes; "
             "short_answer: n was ignored, and the missing choices were fetched.",
             rates("nproxy_anomalies_total", UPSTREAM, by=("upstream", "kind")),
         ),
@@ -161,14 +165,14 @@ _LATENCY = Row(
         buckets(
             "Time to first token",
             SECONDS,
-            "All requests, as a heat map: two bands are two kinds of prompts, or a slow replica.",
+            "All requests, as a heat map. Two bands mean two kinds of prompts, or a slow replica.",
             rate("nproxy_time_to_first_token_seconds_bucket", MODEL, by=("le",)),
             width=12,
         ),
         buckets(
             "Between events",
             SECONDS,
-            "Gaps within calls. A band that moves up with the load: the batch is full.",
+            "Time between events of a call. If a band moves up with the load, the batch is full.",
             rate("nproxy_inter_token_seconds_bucket", MODEL, by=("le",)),
             width=12,
         ),
@@ -178,6 +182,6 @@ _LATENCY = Row(
 DASHBOARD = built(
     "nproxy-choices",
     "nproxy / Choices and fan-out",
-    "What n is asked for, and what it takes to serve it.",
+    "The n that clients request, and the upstream calls that serve it.",
     [_NOW, _CHOICES, _CALLS, _LATENCY],
 )

@@ -18,40 +18,41 @@ def _saved_share(count: str, spent: str) -> str:
 
 
 _NOW = Row(
-    "In the time shown",
+    "In the selected time range",
     [
         number(
             "Prompt tokens saved",
             COUNT,
-            "Those that a call for each choice would have cost besides. Zero where n is used: the upstream is in "
-            "fan-out; see its capability n on Upstreams.",
+            "Additional prompt tokens that one call per choice would have used. If it is zero although n is used, the "
+            "upstream is in fan-out: see its capability n on Upstreams.",
             or_zero(grown(_SAVED, MODEL), grown(_TOKENS, MODEL)),
         ),
         number(
-            "Of the prompt tokens otherwise needed",
+            "Share of prompt tokens saved",
             SHARE,
-            "Saved, divided by saved and computed. With native n everywhere it is 1 - 1/n.",
+            "Saved prompt tokens, divided by saved plus computed ones. With native n everywhere it is 1 - 1/n.",
             _saved_share(or_zero(grown(_SAVED, MODEL), grown(_TOKENS, MODEL)), grown(_TOKENS, MODEL, _PROMPT, _SPENT)),
             none=IDLE,
         ),
         number(
             "Money saved",
             MONEY,
-            "Saved prompt tokens at the price above (per million). Set it to what the upstream charges, or costs you.",
+            "Saved prompt tokens at the price above (per million). Set the price to what the upstream charges, or "
+            "costs you.",
             f"{or_zero(grown(_SAVED, MODEL), grown(_TOKENS, MODEL))} / 1e6 * $prompt_price",
         ),
         number(
             "Money spent",
             MONEY,
-            "What upstreams computed, prompts and completions, at the prices above.",
+            "Prompt and completion tokens that upstreams computed, at the prices above.",
             f"({grown(_TOKENS, MODEL, _PROMPT, _SPENT)} * $prompt_price"
             f" + {grown(_TOKENS, MODEL, _COMPLETION, _SPENT)} * $completion_price) / 1e6",
         ),
         number(
-            "Completion tokens that nobody read",
+            "Wasted completion tokens",
             SHARE,
-            "Computed by upstreams and told to no client: retries, resumes, best_of, choices in excess. Above a "
-            "tenth: see retries and oddities on Choices and fan-out.",
+            "Share computed by upstreams but not sent to any client: retries, resumes, best_of, surplus choices. Above "
+            "10 %, see retries and anomalies on Choices and fan-out.",
             f"clamp_min(1 - {ratio(_READ, _COMPUTED)}, 0)",
             none=IDLE,
             thresholds=rising(0.05, 0.1),
@@ -59,8 +60,8 @@ _NOW = Row(
         number(
             "From the engine's prefix cache",
             COUNT,
-            "Prompt tokens that the built-in engine had computed before, for this caller. They come on top of what n "
-            "saved.",
+            "Prompt tokens that the built-in engine had computed before, for the same caller. They are saved in "
+            "addition to what n saved.",
             grown("nproxy_engine_prefix_cache_tokens_total", GATEWAY, 'result="hit"'),
             none="no engine",
         ),
@@ -71,26 +72,27 @@ _PROMPTS = Row(
     "Prompt tokens",
     [
         lines(
-            "Told, computed, saved",
+            "Reported, computed, saved",
             TOKENS,
-            "told: counted once per request, as clients are billed; computed: by upstreams; saved: what a call for "
-            "each choice would add. Computed far above told: fan-out.",
-            Query(rate(_TOKENS, MODEL, _PROMPT, _TOLD), "told"),
+            "reported: counted once per request, as clients are billed; computed: by upstreams; saved: what one call "
+            "per choice would add. If computed is far above reported, there is fan-out.",
+            Query(rate(_TOKENS, MODEL, _PROMPT, _TOLD), "reported"),
             Query(rate(_TOKENS, MODEL, _PROMPT, _SPENT), "computed"),
             Query(rate(_SAVED, MODEL), "saved"),
         ),
         lines(
             "Saved, by upstream and model",
             TOKENS,
-            "Who saves. A model that is missing here is served by fan-out, or asked for one choice at a time.",
+            "Saved prompt tokens. A model that is missing here is served by fan-out, or only one choice at a time is "
+            "requested.",
             rates(_SAVED, MODEL, by=_BY),
             stacked=True,
         ),
         lines(
             "Share saved, by upstream",
             SHARE,
-            "Saved, divided by saved and computed. An upstream below 1 - 1/n serves n by several calls: see its "
-            "capability n.",
+            "Saved prompt tokens, divided by saved plus computed ones. An upstream below 1 - 1/n serves n by several "
+            "calls: see its capability n.",
             Query(
                 _saved_share(
                     rate(_SAVED, MODEL, by=("upstream",)), rate(_TOKENS, MODEL, _PROMPT, _SPENT, by=("upstream",))
@@ -106,24 +108,24 @@ _COMPLETIONS = Row(
     "Completion tokens",
     [
         lines(
-            "Told and computed",
+            "Reported and computed",
             TOKENS,
-            "The distance is what retries, resumes and best_of cost. Growing: see what is called again on Choices and "
+            "The difference is the cost of retries, resumes and best_of. If it grows, see the retries on Choices and "
             "fan-out.",
-            Query(rate(_TOKENS, MODEL, _COMPLETION, _TOLD), "told"),
+            Query(rate(_TOKENS, MODEL, _COMPLETION, _TOLD), "reported"),
             Query(rate(_TOKENS, MODEL, _COMPLETION, _SPENT), "computed"),
         ),
         lines(
             "Computed, by upstream and model",
             TOKENS,
-            "Where the work is done. An upstream that should be idle and is not: fallbacks on Upstreams.",
+            "Where tokens are computed. If an upstream is busy that should be idle, see the fallbacks on Upstreams.",
             rates(_TOKENS, MODEL, _COMPLETION, _SPENT, by=_BY),
             stacked=True,
         ),
         bars(
-            "Who is served",
+            "Tokens by key",
             COUNT,
-            "Tokens told in the time shown, by the names of the keys file; `other` where there is none.",
+            "Tokens reported in the selected time range, by the names in the keys file; `other` if there is none.",
             Query(grown("nproxy_key_tokens_total", GATEWAY, by=("key", "type")), "{{key}} {{type}}"),
         ),
     ],
@@ -133,17 +135,19 @@ _ENGINE = Row(
     "The built-in engine",
     [
         lines(
-            "Prompt tokens not computed again",
+            "Prompt tokens from the prefix cache",
             TOKENS,
-            "By its prefix cache. It keeps what is over until the room is needed: more blocks, more hits.",
+            "Share of prompt tokens that were in the prefix cache. It keeps the blocks of finished requests until they "
+            "are needed: more blocks, more hits.",
             Query(rate("nproxy_engine_prefix_cache_tokens_total", GATEWAY, 'result="hit"'), "from the cache"),
             Query(rate("nproxy_engine_tokens_total", GATEWAY, 'type="prompt"'), "computed"),
             width=12,
         ),
         lines(
-            "Times fewer bytes read for attention",
+            "Reduction of bytes read by attention",
             COUNT,
-            "What would be read without sharing, divided by what is. 1: nothing is shared; n is the most that can be.",
+            "Bytes that would be read without sharing, divided by the bytes read. 1: nothing is shared; n is the "
+            "maximum.",
             Query(
                 ratio(rate("nproxy_engine_kv_unshared_bytes_total"), rate("nproxy_engine_kv_read_bytes_total")),
                 "fewer",
@@ -156,7 +160,7 @@ _ENGINE = Row(
 DASHBOARD = built(
     "nproxy-cost",
     "nproxy / Cost: what n saved",
-    "Prompt tokens that were computed once and not n times, and what retries cost.",
+    "Prompt tokens that were computed once instead of n times, and the cost of retries.",
     [_NOW, _PROMPTS, _COMPLETIONS, _ENGINE],
     price("prompt_price", "Price of a million prompt tokens", "0.50"),
     price("completion_price", "Price of a million completion tokens", "1.50"),

@@ -37,45 +37,45 @@ _NOW = Row(
         number(
             "KV cache in use",
             SHARE,
-            "Blocks that running choices hold. Near 1 with preemptions: more memory (kv_fraction, num_blocks), "
-            "shorter answers, or fewer choices at once.",
+            "Share of the KV blocks that running choices hold. If it is close to 1 with preemptions: use more memory "
+            "(kv_fraction, num_blocks), shorter answers, or fewer choices at once.",
             _FULL,
             thresholds=rising(0.8, 0.95),
         ),
         number(
             "Running choices",
             COUNT,
-            "Sequences in the batch. At max_sequences others wait, however empty the cache is.",
+            "Sequences in the batch. At max_sequences, other sequences wait even if the cache has free blocks.",
             over("sum", series("nproxy_engine_sequences", GATEWAY, 'state="running"')),
         ),
         number(
             "Waiting choices",
             COUNT,
-            "Sequences that wait for blocks or a place in the batch. For long: the engine has too little of one of "
-            "them.",
+            "Sequences that wait for KV blocks or for a place in the batch. If they wait for long, the engine has too "
+            "few of one of them.",
             over("sum", series("nproxy_engine_sequences", GATEWAY, 'state="waiting"')),
             thresholds=rising(1, 64),
         ),
         number(
             "Prompt tokens from the cache",
             SHARE,
-            "Of prompt tokens that were asked for. Zero where prompts begin alike: prefix_cache is off, keys differ, "
-            "or the cache is too small to keep them.",
+            "Share of all prompt tokens. If it is zero although prompts have the same prefix, prefix_cache is off, "
+            "keys differ, or the cache is too small.",
             _HITS,
             none=IDLE,
         ),
         number(
             "Step, p95",
             SECONDS,
-            "How long a step takes, for 19 of 20: the time between two tokens of a choice.",
+            "Duration of a step, for 19 of 20 steps: the time between two tokens of a choice.",
             quantile(0.95, _STEP),
             none=IDLE,
         ),
         number(
-            "Reads spared",
+            "KV reads saved",
             SHARE,
-            "Keys and values that attention did not read because choices share their prompt. It grows with n and the "
-            "prompt's length.",
+            "Share of keys and values that attention did not have to read because choices share their prompt. It grows "
+            "with n and the length of the prompt.",
             f"1 - {ratio(_READ, _UNSHARED)}",
             none=IDLE,
         ),
@@ -88,41 +88,43 @@ _STEPS = Row(
         buckets(
             "Step time",
             SECONDS,
-            "Two bands are decoding steps and those that also compute prompts. Far-off ones: the machine is shared, "
-            "or swaps.",
+            "Two bands are decode steps, and steps that also compute prompts. Outliers: the machine is shared, or "
+            "swaps memory.",
             rate(f"{_STEP}_bucket", GATEWAY, by=("le",)),
         ),
         lines(
             "Sequences in a step",
             COUNT,
-            "How full batches are. Steps get dearer with it, tokens cheaper.",
+            "How full batches are. With more sequences, a step takes longer, but each token costs less.",
             Query(mean(_BATCH), "mean"),
             Query(quantile(0.95, _BATCH), "p95"),
         ),
         lines(
             "Tokens computed",
             TOKENS,
-            "prompt: prefilled; completion: drawn. Completion falling while prompt rises: long prompts crowd out "
-            "decoding.",
+            "prompt: prefilled; completion: sampled. If completion falls while prompt rises, long prompts slow "
+            "decoding down.",
             rates("nproxy_engine_tokens_total", by=("type",)),
         ),
         lines(
             "Step time, quantiles",
             SECONDS,
-            "p99 alone: prompts in between. All of them: bigger batches, or less of the machine than before.",
+            "If only p99 rises, prompts are computed in between. If all rise, batches are larger, or the machine has "
+            "less capacity than before.",
             *quantiles(_STEP),
         ),
         lines(
             "Steps",
             PER_SECOND,
-            "Steps a second. Zero while sequences run: the engine hangs, and is started again after stall_seconds.",
+            "Steps per second. If it is zero while sequences run, the engine hangs, and is restarted after "
+            "stall_seconds.",
             rates("nproxy_engine_steps_total", by=("instance",)),
         ),
         lines(
             "Sequences",
             COUNT,
-            "Running and waiting. Waiting above zero for minutes is an alert only with a full cache "
-            "(NproxyKvCacheFull).",
+            "Running and waiting sequences. If sequences wait for minutes, an alert fires only if the cache is full "
+            "too (NproxyKvCacheFull).",
             gauges("sum", "nproxy_engine_sequences", by=("state",)),
             stacked=True,
         ),
@@ -135,48 +137,48 @@ _CACHE = Row(
         lines(
             "Blocks",
             COUNT,
-            "used: held by sequences; cached: kept for prompts that begin alike, given up when needed; free. Cached "
-            "at zero all the time: the cache is too small to help.",
+            "used: held by sequences; cached: kept for prompts with the same prefix, and reused when needed; free: "
+            "neither. If cached is always zero, the cache is too small to help.",
             gauges("sum", _BLOCKS, by=("state",)),
             stacked=True,
         ),
         lines(
             "Blocks shared, and the peak",
             COUNT,
-            "shared: held by several sequences at once, which is what forking saves. peak: the most in use since the "
-            "start; near all of them, memory is short.",
+            "shared: held by several sequences at once, which forking saves. peak: the largest number in use since the "
+            "start; if it is close to all blocks, memory is short.",
             Query(over("sum", series("nproxy_engine_blocks_shared")), "shared"),
             Query(over("sum", series("nproxy_engine_blocks_peak")), "peak"),
         ),
         lines(
             "Preemptions",
             PER_SECOND,
-            "Sequences put back because blocks ran out; their prompts are computed again. Not zero for long: see KV "
-            "cache in use.",
+            "Sequences preempted because no KV blocks were free; their prompts are computed again. If it is not zero "
+            "for long, see KV cache in use.",
             rates("nproxy_engine_preemptions_total", by=("instance",)),
             thresholds=rising(0.01, 0.1),
         ),
         lines(
             "Forks and copies",
             PER_SECOND,
-            "forks: choices that took over a computed prompt; copies: blocks copied since two sequences wrote into "
-            "one. About a copy per fork is right, many more are not.",
+            "forks: choices that started from a prompt already computed; copies: KV blocks copied on write. About one "
+            "copy per fork is normal, many more are not.",
             Query(rate("nproxy_engine_forks_total"), "forks"),
             Query(rate("nproxy_engine_block_copies_total"), "copies"),
         ),
         lines(
-            "Prompt tokens by the cache",
+            "Prompt tokens, cached and computed",
             TOKENS,
-            "hit: their keys and values were there; miss: computed. Few hits where prompts begin alike: see "
-            "cache_salt, API keys and num_blocks.",
+            "hit: their keys and values were cached; miss: computed. If there are few hits although prompts have the "
+            "same prefix, see cache_salt, API keys and num_blocks.",
             rates(_CACHED, by=("result",)),
             stacked=True,
         ),
         lines(
             "Keys and values read",
             BYTES,
-            "A second: as they are read, of these the shared prompts, and what it would be if every choice read its "
-            "whole past by itself.",
+            "Bytes per second: all that attention reads, the part of shared prompts, and what it would read if every "
+            "choice read its whole context separately.",
             Query(_READ, "read"),
             Query(rate("nproxy_engine_prefix_kv_read_bytes_total"), "of shared prompts"),
             Query(_UNSHARED, "without sharing"),
@@ -184,8 +186,8 @@ _CACHE = Row(
         listing(
             "Engines",
             "none",
-            "What each runs by, where `auto` was asked for too. Kernels `torch` on a CPU: there was no C compiler, and "
-            "a step takes several times as long.",
+            "How each engine runs, also if `auto` was set. Kernels `torch` on a CPU mean that no C compiler was found, "
+            "and a step takes several times as long.",
             series("nproxy_engine_info"),
             "instance",
             "device",
@@ -202,16 +204,16 @@ _SEEN = Row(
         lines(
             "Time to first token of the engine",
             SECONDS,
-            "Of the upstream `engine`, by model. Above the step times: requests wait, in the gateway's queue or the "
-            "engine's.",
+            "Of the upstream `engine`, by model. If it is above the step times, requests wait in the gateway's queue "
+            "or the engine's.",
             *quantiles("nproxy_time_to_first_token_seconds", *_OURS, by=("model",), shares=(0.5, 0.95)),
             width=12,
         ),
         lines(
             "Between events of the engine",
             SECONDS,
-            "Of the upstream `engine`, by model. It should be the step time; much more is the gateway's or the "
-            "machine's load.",
+            "Of the upstream `engine`, by model. It should be close to the step time; if it is much longer, the "
+            "gateway or the machine is overloaded.",
             *quantiles("nproxy_inter_token_seconds", *_OURS, by=("model",), shares=(0.5, 0.95)),
             width=12,
         ),
@@ -221,6 +223,6 @@ _SEEN = Row(
 DASHBOARD = built(
     "nproxy-engine",
     "nproxy / Engine and KV cache",
-    "The built-in engine, as part of a gateway or by itself: its steps, its KV cache, and what choices share.",
+    "The built-in engine, as part of a gateway or separate: its steps, its KV cache, and what choices share.",
     [_NOW, _STEPS, _CACHE, _SEEN],
 )

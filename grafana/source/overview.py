@@ -29,28 +29,28 @@ _NOW = Row(
         number(
             "Requests",
             REQUESTS,
-            "Answers a second, whatever became of them. A sudden zero: is the load balancer still sending (/ready), "
-            "and is anybody asking?",
+            "Answers per second, successful or not. If it suddenly drops to zero: does the load balancer still send "
+            "requests (/ready), and do clients send any?",
             rate("nproxy_requests_total", MODEL, ANSWERS),
         ),
         number(
             "Choices",
             CHOICES,
-            "Choices finished a second. Divided by the requests it is the n that clients really get.",
+            "Choices that end per second. Divided by the requests, this is the n that clients really get.",
             rate("nproxy_choices_total", MODEL),
         ),
         number(
             "Completion tokens",
             TOKENS,
-            "Tokens a second that clients were told of. Falling while choices in flight rise: upstreams are slow, see "
-            "Upstreams, or Engine and KV cache.",
+            "Tokens per second, as reported to clients. If they fall while choices in flight rise, upstreams are slow: "
+            "see Upstreams, or Engine and KV cache.",
             rate("nproxy_tokens_total", MODEL, 'type="completion"', 'side="client"'),
         ),
         number(
             "Failed answers",
             SHARE,
-            "Share of answers that were a 5xx, or broke off behind a 200. The objective is 0.5 % at most. Above it: "
-            "which codes and outcomes grow below, then Upstreams; the access log names each.",
+            "Share of answers that were a 5xx, or a 200 that broke off. The objective is 0.5 % at most. Above it: see "
+            "which codes and outcomes grow below, then Upstreams; the access log lists each.",
             error_ratio(),
             thresholds=rising(0.005, 0.05),
             none=IDLE,
@@ -58,8 +58,8 @@ _NOW = Row(
         number(
             "First token, p95",
             SECONDS,
-            "Time to the first event, for 19 of 20 requests. High: compare the queue's wait below with the upstreams' "
-            "own latency.",
+            "Time to the first event, for 19 of 20 requests. If it is high, compare the time in the queue below with "
+            "the upstreams' own latency.",
             quantile(0.95, _FIRST, MODEL),
             thresholds=rising(5, 10),
             none=IDLE,
@@ -67,7 +67,8 @@ _NOW = Row(
         number(
             "Choices in flight",
             COUNT,
-            "All instances together. Standing at limits.inflight_choices: requests wait, see the queue below.",
+            "All instances together. If it stays at limits.inflight_choices, requests are waiting: see the queue "
+            "below.",
             over("sum", series("nproxy_inflight_choices")),
         ),
     ],
@@ -79,23 +80,24 @@ _TRAFFIC = Row(
         lines(
             "Answers by status",
             REQUESTS,
-            "499 is a client that left, 429 a limit (Limits below), 4xx a request at fault, 5xx ours or an "
-            "upstream's: the log says which.",
+            "499: the client disconnected; 429: a limit (see Limits below); other 4xx: an invalid request; 5xx: an "
+            "error in nproxy or an upstream, the log says which.",
             rates("nproxy_requests_total", MODEL, ANSWERS, by=("code",)),
             stacked=True,
         ),
         lines(
             "Answers by upstream and mode",
             REQUESTS,
-            "relay: bytes pass; native: one call with n; fanout: a call for each choice. Fan-out where native is "
-            "expected: the capabilities on Upstreams say what was learned.",
+            "relay: passed through; native: one call with n; fanout: one call per choice. If fanout appears where "
+            "native is expected, see the capabilities on Upstreams.",
             rates("nproxy_requests_total", MODEL, ANSWERS, by=("upstream", "mode")),
             stacked=True,
         ),
         lines(
             "Choices by model",
             CHOICES,
-            "Choices finished a second. One model at zero while others go on: look at the upstreams that have it.",
+            "Choices that end per second. If one model is at zero while others are not, look at the upstreams that "
+            "serve it.",
             rates("nproxy_choices_total", MODEL, by=("model",)),
             stacked=True,
         ),
@@ -108,21 +110,22 @@ _LATENCY = Row(
         lines(
             "Time to first token",
             SECONDS,
-            "From the request to its first event, waiting in the queue included. p50 fine and p99 bad: a replica or "
-            "long prompts; all bad: the queue, or every upstream.",
+            "From the start of a request to its first event, time in the queue included. If only p99 is high: one "
+            "replica, or long prompts. If all are high: the queue, or all upstreams.",
             *quantiles(_FIRST, MODEL),
         ),
         lines(
             "Between events",
             SECONDS,
-            "Gaps within a stream. Growing with the load: batches are full. Growing without: event loop lag below, or "
-            "a slow network.",
+            "Time between events of a stream. If it grows with the load, batches are full. If it grows without load, "
+            "see the event loop lag below, or the network is slow.",
             *quantiles(_GAP, MODEL),
         ),
         lines(
             "Whole answers",
             SECONDS,
-            "From the request to its end. It follows the length of answers; alone it is no sign of trouble.",
+            "From the start of a request to the end of its answer. It depends on the length of answers; high values "
+            "alone are no sign of a problem.",
             *quantiles(_WHOLE, MODEL, ANSWERS),
         ),
     ],
@@ -134,16 +137,16 @@ _ERRORS = Row(
         lines(
             "Failed answers by upstream",
             SHARE,
-            "The share that spends the error budget (0.5 %). One upstream alone: its breaker, replicas and failures "
-            "are on Upstreams. All of them: this gateway.",
+            "The share that uses up the error budget (0.5 %). If one upstream fails, see its breaker, replicas and "
+            "failures on Upstreams. If all fail, the cause is this gateway.",
             Query(error_ratio(("upstream",)), "{{upstream}}"),
             thresholds=rising(0.005, 0.05),
         ),
         lines(
-            "Error budget burnt",
+            "Error budget burn rate",
             COUNT,
-            "How many times faster than the budget allows, by the recording rules: 1 uses it up in 30 days, 14.4 in "
-            "two. Above 6 for an hour somebody is called.",
+            "How many times faster than allowed the error budget is used up, from the recording rules: 1 uses it up in "
+            "30 days, 14.4 in two days. Above 6 for an hour, an alert fires.",
             *(
                 Query(over("max", f'job:nproxy_answers_failed:ratio_rate{window}{{job=~"$job"}}') + " / 0.005", window)
                 for window in ("5m", "1h", "6h")
@@ -153,8 +156,8 @@ _ERRORS = Row(
         lines(
             "Answers that broke off",
             REQUESTS,
-            "A 200 was sent, then an error: a status tells nothing of these. `cut` and `timeout` are the upstream's; "
-            "resume (docs/fleet.md) makes them good.",
+            "Answers that failed after the status 200 had been sent, so statuses do not show them. `cut` and `timeout` "
+            "are failures of the upstream; resume (docs/fleet.md) repairs them.",
             rates("nproxy_broken_answers_total", MODEL, by=("upstream", "outcome")),
         ),
     ],
@@ -166,44 +169,46 @@ _LIMITS = Row(
         lines(
             "Choices in flight and waiting",
             COUNT,
-            "Waiting for long means that more is asked for than limits let in: raise them if upstreams have room, "
-            "else add servers.",
+            "If choices wait for long, clients request more than the limits admit: raise the limits if upstreams have "
+            "free capacity, otherwise add servers.",
             Query(over("sum", series("nproxy_inflight_choices")), "in flight"),
             Query(over("sum", series("nproxy_queue_choices")), "waiting"),
         ),
         lines(
-            "Wait to be let in, p95",
+            "Time in the queue, p95",
             SECONDS,
-            "By what came of it. Above limits.queue_seconds nobody waits: such requests are 429s.",
+            "Time that requests waited for admission, by outcome. After limits.queue_seconds a request is refused with "
+            "429.",
             *quantiles("nproxy_queue_wait_seconds", by=("outcome",), shares=(0.95,)),
             thresholds=rising(2, 5),
         ),
         lines(
             "Refused by a limit",
             REQUESTS,
-            "queue_full, timeout: too much is asked for. requests, choices, tokens: a key's own rate. memory, bodies: "
-            "the process is short of memory.",
+            "queue_full, timeout: too many choices are requested. requests, choices, tokens: a rate limit of a key. "
+            "memory, bodies: the process is short of memory.",
             rates("nproxy_requests_refused_total", by=("reason",)),
             stacked=True,
         ),
         bars(
-            "Choices' tokens by key",
+            "Tokens by key",
             TOKENS,
-            "Who uses it, by the names of the keys file; `other` where there is none. One key far ahead: its limits "
-            "are in the keys file.",
+            "Usage by the names in the keys file; `other` if there is none. If one key uses far more than the others, "
+            "limit it in the keys file.",
             rates("nproxy_key_tokens_total", GATEWAY, by=("key", "type")),
         ),
         lines(
-            "Requests that a key's rate refused",
+            "Requests refused by a key's rate limit",
             REQUESTS,
-            "They got a 429 with Retry-After. Expected while a client learns its limit, not for hours.",
+            "These requests got a 429 with Retry-After. This is normal while a client adapts to its limit, but not for "
+            "hours.",
             rates("nproxy_key_limited_total", by=("key", "what")),
         ),
         lines(
             "Refused to save memory",
             REQUESTS,
-            "The process holds more than limits.memory_mib, or bodies fill their share. Not zero: more memory, fewer "
-            "choices in flight, or smaller bodies.",
+            "The process uses more than limits.memory_mib, or request bodies use up their share. If it is not zero, "
+            "allow more memory, fewer choices in flight, or smaller bodies.",
             rates("nproxy_shed_total", by=("reason",)),
         ),
     ],
@@ -212,6 +217,6 @@ _LIMITS = Row(
 DASHBOARD = built(
     "nproxy-overview",
     "nproxy / Overview",
-    "Whether the gateway is well, and which of the other dashboards tells more.",
+    "Whether the gateway is healthy, and which of the other dashboards shows more.",
     [_NOW, _TRAFFIC, _LATENCY, _ERRORS, _LIMITS, PROCESSES],
 )

@@ -12,22 +12,23 @@ PROCESSES = Row(
         lines(
             "Event loop lag",
             SECONDS,
-            "How late timers ran, the worst worker of each instance. Above 0.1 s for minutes: one core is not enough, "
-            "set listen.workers.",
+            "How late timers ran, for the worst worker of each instance. If it is above 0.1 s for minutes, one core is "
+            "not enough: set listen.workers.",
             gauges("max", "nproxy_event_loop_lag_seconds", by=("instance",)),
             thresholds=rising(0.05, 0.1),
         ),
         lines(
             "Tasks of the event loop",
             COUNT,
-            "They follow the calls in flight. Growing without end while requests do not: a leak, please report it.",
+            "Tasks follow the calls in flight. If they keep growing while requests do not, this is a leak: please "
+            "report it.",
             gauges("sum", "nproxy_event_loop_tasks", by=("instance",)),
         ),
         lines(
             "Workers",
             COUNT,
-            "Gateway processes by state, where there are several. Fewer ready ones than listen.workers for more than "
-            "a minute: the log says why they end.",
+            "Gateway processes by state, if there are several. If fewer than listen.workers serve for more than a "
+            "minute, the log says why they ended.",
             gauges(
                 "sum",
                 "nproxy_workers",
@@ -40,61 +41,61 @@ PROCESSES = Row(
         number(
             "Workers restarted",
             COUNT,
-            "Within the time shown. Each took its streams with it: look for its last lines, and for the out-of-memory "
-            "killer.",
+            "In the selected time range. The streams of each were cut: look for its last log lines, and for the "
+            "out-of-memory killer.",
             grown("nproxy_worker_restarts_total"),
             thresholds=rising(1, 3),
         ),
         number(
             "Engine restarted",
             COUNT,
-            "Within the time shown. It hung or died: its last lines stand in the gateway's log.",
+            "In the selected time range. The engine hung or died: its last lines are in the gateway's log.",
             grown("nproxy_engine_restarts_total"),
             thresholds=rising(1, 3),
         ),
         number(
             "Engine answers",
             "bool_yes_no",
-            "No: it did not tell its metrics when it was asked; what Engine and KV cache shows is its last word, for "
-            "a minute at most. It loads, restarts or hangs: the log says which.",
+            "No: the engine did not deliver its metrics; Engine and KV cache shows its last ones, for a minute at "
+            "most. It is loading, restarting or hanging: the log says which.",
             over("min", series("nproxy_engine_up")),
             thresholds=at_least(1),
             none="no engine",
         ),
         number(
-            "Settings served",
+            "Current settings in use",
             "bool_yes_no",
-            "No: a changed file was refused, and older settings are served. `nproxy check FILE`, or `settings` in "
-            "/status, tells each problem's line.",
+            "No: a changed file was refused, and the older settings are used. `nproxy check FILE`, or `settings` in "
+            "/status, shows each error with its line.",
             over("min", series("nproxy_config_reload_success")),
             thresholds=at_least(1),
         ),
         number(
-            "Settings read",
+            "Settings loaded",
             "dateTimeFromNow",
-            "When the settings that are served were read last, at the instance that read them first.",
+            "When the settings in use were loaded, at the instance where this is longest ago.",
             f"1000 * {over('min', series('nproxy_config_last_reload_success_timestamp_seconds'))}",
         ),
         number(
-            "Certificate ends",
+            "Certificate expires",
             "dateTimeFromNow",
-            "The first that does, of all instances that speak TLS and all of their chains. Less than a week: whatever "
-            "renews it has not; `listen.tls` is read again when its files change.",
+            "The earliest expiry of all certificates of all instances with TLS. If it is less than a week away, the "
+            "renewal has failed; `listen.tls` is reloaded when its files change.",
             f"1000 * {over('min', series('nproxy_tls_certificate_expiry_timestamp_seconds'))}",
             none="no TLS",
         ),
         lines(
             "Spans of traces",
             PER_SECOND,
-            "By what became of them. failed: the collector does not take them; dropped: so many wait for it that there "
-            "is no room. Requests go on without.",
+            "Spans by outcome of their export. failed: the collector does not accept them; dropped: too many are "
+            "waiting for it. Requests are not affected.",
             rates("nproxy_spans_total", by=("outcome",)),
             stacked=True,
         ),
         listing(
             "Versions",
             "none",
-            "What runs where. Two versions for long: a rollout was left half done.",
+            "Which version runs where. If there are two versions for long, a rollout was not completed.",
             series("nproxy_build_info"),
             "job",
             "instance",
@@ -104,14 +105,14 @@ PROCESSES = Row(
         number(
             "Instances",
             COUNT,
-            "Gateways that Prometheus reaches. Fewer than there should be: the process, its port, or the key that "
-            "/metrics asks for.",
+            "Gateways that Prometheus can scrape. If there are fewer than expected, check the process, its port, or "
+            "the key that /metrics requires.",
             over("count", series("nproxy_build_info")),
         ),
         number(
             "Log lines dropped",
             COUNT,
-            "Within the time shown. Nobody reads the log, or its disk is full; requests are not held up by it.",
+            "In the selected time range. The log is not read, or its disk is full; requests are not delayed by this.",
             grown("nproxy_log_lines_dropped_total"),
             thresholds=until(1),
         ),

@@ -1,4 +1,4 @@
-"""Each upstream and its replicas: whether they are up, how they answer, and what is known about them."""
+"""Each upstream and its replicas: whether they are up, how they answer, and their known capabilities."""
 
 from __future__ import annotations
 
@@ -38,30 +38,31 @@ _NOW = Row(
         number(
             "Replicas",
             COUNT,
-            "Known at the moment, of all upstreams shown. Fewer than expected: registrations ran out, or a host name "
-            "gives fewer addresses.",
+            "Known replicas of all selected upstreams. If there are fewer than expected, registrations have expired, "
+            "or a host name has fewer addresses.",
             over("sum", over("max", series("nproxy_replicas", UPSTREAM), "upstream")),
             thresholds=at_least(1),
         ),
         number(
             "Replicas down",
             COUNT,
-            "Not reachable when they were looked at last. The log says why; calls go to the others.",
+            "Replicas that were not reachable at the last health check. The log says why; calls go to the others.",
             over("count", _UP) + " - " + over("sum", _UP),
             thresholds=rising(1, 2),
-            none="not looked at",
+            none="not checked",
         ),
         number(
             "Breakers open",
             COUNT,
-            "Replicas that get no calls because too many failed; one request at a time tries them again.",
+            "Replicas that get no calls because too many calls failed; one request at a time tries them again.",
             over("sum", _OPEN),
             thresholds=rising(1, 2),
         ),
         number(
-            "Calls that succeed",
+            "Successful calls",
             SHARE,
-            "Of calls that were not cancelled. Retries hide most failures from clients, and cost time and tokens.",
+            "Share of the calls that were not cancelled. Retries hide most failures from clients, but cost time and "
+            "tokens.",
             f"1 - {ratio(or_zero(over('sum', _FAILED), over('sum', _CALLED)), _JUDGED)}",
             none=IDLE,
             thresholds=falling(0.99, 0.95),
@@ -69,14 +70,14 @@ _NOW = Row(
         number(
             "Calls in flight",
             COUNT,
-            "All upstreams shown together. Compare with what the servers themselves say is running.",
+            "All selected upstreams together. Compare with what the servers themselves report as running.",
             over("sum", series("nproxy_inflight_legs", UPSTREAM)),
         ),
         number(
-            "Gone to another upstream",
+            "Fallbacks to another upstream",
             REQUESTS,
-            "Requests a second that fell back. Not zero: the first upstream cannot answer, and the substitute pays "
-            "for it.",
+            "Requests per second that fell back. If it is not zero, the first upstream cannot answer them, and the "
+            "other one has to.",
             rate("nproxy_fallbacks_total", UPSTREAM),
             none="no fallback",
         ),
@@ -88,16 +89,16 @@ _REPLICAS = Row(
     [
         states(
             "Reachable",
-            "By the looks at each replica, the worst gateway's view. Down everywhere at once: health.path is wrong, "
-            "or the network is.",
+            "Health checks of each replica, as the worst gateway sees them. If all are down at once, health.path is "
+            "wrong, or the network has a problem.",
             Query(_UP, "{{upstream}} {{replica}}"),
             zero=("down", "red"),
             one=("up", "green"),
         ),
         states(
             "Breakers",
-            "Open: no calls but one that tries. It closes by itself when that one succeeds; flapping means that the "
-            "server fails under load only.",
+            "Open: the replica gets only one call at a time, as a test. The breaker closes when one succeeds; if it "
+            "opens again and again, the server fails only under load.",
             Query(_OPEN, "{{upstream}} {{replica}}"),
             zero=("closed", "green"),
             one=("open", "red"),
@@ -105,7 +106,7 @@ _REPLICAS = Row(
         lines(
             "Calls by replica",
             CALLS,
-            "They follow the weights and the load. One at zero: it is down, drained, or its breaker is open.",
+            "Calls follow the weights and the load. A replica at zero is down or draining, or its breaker is open.",
             rates("nproxy_replica_calls_total", UPSTREAM, by=_REPLICA),
             stacked=True,
             width=12,
@@ -113,7 +114,8 @@ _REPLICAS = Row(
         lines(
             "Failed calls by replica",
             CALLS,
-            "One alone: that server. All alike: the model, the requests, or the network in between.",
+            "If one replica fails, the cause is that server. If all fail, it is the model, the requests, or the "
+            "network in between.",
             rates("nproxy_replica_calls_total", UPSTREAM, 'outcome!~"ok|cancelled"', by=(*_REPLICA, "outcome")),
             width=12,
         ),
@@ -124,33 +126,33 @@ _CALLS = Row(
     "Calls",
     [
         lines(
-            "Calls that fail",
+            "Share of failed calls",
             SHARE,
-            "Of all calls to the upstream. Above a tenth for ten minutes is an alert (NproxyUpstreamFailing).",
+            "Share of all calls to the upstream. Above 10 % for ten minutes, an alert fires (NproxyUpstreamFailing).",
             Query(ratio(or_zero(_FAILED, _CALLED), _CALLED), "{{upstream}}"),
             thresholds=rising(0.05, 0.1),
         ),
         lines(
             "Failures by kind",
             CALLS,
-            "connect, stale, reset: the connection; timeout, down: too slow or hanging; status: its own refusal; cut, "
-            "malformed, short: its answer.",
+            "connect, stale, reset: the connection failed; timeout, down: too slow or hanging; status: the server "
+            "refused; cut, malformed, short: its answer was invalid.",
             rates("nproxy_legs_total", UPSTREAM, 'outcome!~"ok|cancelled"', by=("upstream", "outcome")),
             stacked=True,
         ),
         lines(
             "Errors by status",
             CALLS,
-            "What servers say. 401, 402, 403: the key, nproxy's own where NproxyKeyRefused fires; 429, 503: no room; "
-            "400, 404, 422: the requests.",
+            "Errors that servers answered. 401, 402, 403: the key (nproxy's own if NproxyKeyRefused fires); 429, 503: "
+            "no capacity; 400, 404, 422: invalid requests.",
             rates("nproxy_replica_errors_total", UPSTREAM, by=("upstream", "code")),
             stacked=True,
         ),
         lines(
             "Failed answers",
             SHARE,
-            "What clients saw in spite of retries and fallbacks. Not zero while others answer: give it a fallback, or "
-            "resume.",
+            "Failures that clients saw despite retries and fallbacks. If it is not zero while other upstreams answer, "
+            "set fallback or resume.",
             Query(error_ratio(("upstream",)), "{{upstream}}"),
             thresholds=rising(0.005, 0.05),
             width=12,
@@ -158,24 +160,25 @@ _CALLS = Row(
         lines(
             "Calls in flight",
             COUNT,
-            "By upstream. Those that wait are among them: for a call that parallel allows, or because a server "
-            "turned some away.",
+            "Calls in flight by upstream, waiting ones included: those wait for a slot (parallel), or because a server "
+            "refused calls.",
             gauges("sum", "nproxy_inflight_legs", UPSTREAM, by=("upstream",)),
             Query(over("sum", series("nproxy_legs_waiting", UPSTREAM), "upstream"), "{{upstream}}: wait"),
             width=12,
         ),
         lines(
-            "Gone to another upstream",
+            "Fallbacks to another upstream",
             REQUESTS,
-            "Requests a second, from where to where. They cost what the substitute costs; the first one's replicas "
-            "say why.",
+            "Fallbacks per second, from which upstream to which. They cost what the other upstream costs; the replicas "
+            "of the first one show the cause.",
             Query(rate("nproxy_fallbacks_total", UPSTREAM, by=("upstream", "to")), "{{upstream}} to {{to}}"),
             width=12,
         ),
         lines(
-            "Calls made again",
+            "Retried calls",
             CALLS,
-            "Before the client read of them. More than retries.budget lets through is never tried.",
+            "Calls that were retried before the client had got any of their output. Never more than retries.budget "
+            "allows.",
             rates("nproxy_retries_total", UPSTREAM, by=("upstream",)),
             width=12,
         ),
@@ -188,35 +191,36 @@ _LATENCY = Row(
         lines(
             "Time to first token, p95",
             SECONDS,
-            "By upstream and model. One model alone: its prompts are long, or its servers too few.",
+            "By upstream and model. If one model is slow, its prompts are long, or it has too few servers.",
             *quantiles(_FIRST, MODEL, by=("upstream", "model"), shares=(0.95,)),
             thresholds=rising(5, 10),
         ),
         lines(
             "Between events, p95",
             SECONDS,
-            "By upstream and model: how smoothly text comes. Rising with the calls in flight: batches are full.",
+            "Time between events by upstream and model: how smoothly text arrives. If it rises with the calls in "
+            "flight, batches are full.",
             *quantiles(_GAP, MODEL, by=("upstream", "model"), shares=(0.95,)),
         ),
         lines(
             "Whole answers, p95",
             SECONDS,
-            "By upstream and model. Compare with answers' lengths (tokens on Cost) before blaming a server.",
+            "By upstream and model. Compare with the length of answers (tokens on Cost) before you suspect a server.",
             *quantiles(_WHOLE, MODEL, ANSWERS, by=("upstream", "model"), shares=(0.95,)),
         ),
         lines(
             "Single calls, p95",
             SECONDS,
-            "By upstream and model, from the moment that a call is to be made to its end, retries each by itself. Far "
-            "below the whole answers: these wait, or call several times.",
+            "By upstream and model, from the decision to make a call to its end; each retry counts separately. If it "
+            "is far below whole answers, those wait, or make several calls.",
             *quantiles(_CALL, GEN_AI, by=_REQUESTED, shares=(0.95,)),
             width=12,
         ),
         lines(
             "Time per output token, p95",
             SECONDS,
-            "By upstream and model, for each choice by itself, behind its first token. It is what a reader feels; "
-            "rising with the calls in flight: batches are full.",
+            "By upstream and model, for each choice after its first token. It is the speed that a reader sees; if it "
+            "rises with the calls in flight, batches are full.",
             *quantiles(_TOKEN, GEN_AI, by=_REQUESTED, shares=(0.95,)),
             width=12,
         ),
@@ -224,13 +228,13 @@ _LATENCY = Row(
 )
 
 _KNOWN = Row(
-    "What is known of them",
+    "Known capabilities",
     [
         listing(
             "Capabilities",
             COUNT,
-            "n: the widest call (Infinity: no limit showed); parallel: calls at once; all others are 1 or 0. A 0 that "
-            "surprises: it is asked again after ten minutes; `nproxy probe URL` asks now.",
+            "n: the most choices per call (Infinity: no limit found); parallel: concurrent calls; all others are 1 or "
+            "0. An unexpected 0 is tried again after ten minutes; `nproxy probe URL` tests it now.",
             over("min", series("nproxy_capability", MODEL), "upstream", "model", "name"),
             "upstream",
             "model",
@@ -244,6 +248,6 @@ _KNOWN = Row(
 DASHBOARD = built(
     "nproxy-upstreams",
     "nproxy / Upstreams",
-    "Each upstream and its replicas: whether they are there, how they answer, what is known of them.",
+    "Each upstream and its replicas: whether they are up, how they answer, and their known capabilities.",
     [_NOW, _REPLICAS, _CALLS, _LATENCY, _KNOWN],
 )

@@ -26,11 +26,11 @@ class FailureKind(StrEnum):
     TIMEOUT = "timeout"  # the first-event, idle, response or total time ran out
     STATUS = "status"  # the upstream answered with a status other than 2xx
     CUT = "cut"  # the body ended in an error, or cleanly but incomplete
-    MALFORMED = "malformed"  # what came violates the protocol
+    MALFORMED = "malformed"  # the answer violates the protocol
     IN_BAND = "in_band"  # an error object in a 200 answer or in a stream
     INTERRUPTED = "interrupted"  # `[DONE]` without a finish_reason, while the replica had other calls
-    SHORT = "short"  # none of the choices came, or it is unclear which; other missing choices are topped up
-    DIFFERS = "differs"  # called again after a cut, it said something else than before
+    SHORT = "short"  # no choice came, or it is unclear which are missing; other missing choices are topped up
+    DIFFERS = "differs"  # the repeated answer differs from the part that had been sent
     OVERSIZE = "oversize"  # an event or a body exceeds the limits
     UNSCORED = "unscored"  # `best_of` cannot choose: the upstream gives no log probabilities
 

@@ -9,8 +9,8 @@ from nproxy.choices.roster import LegProgress
 
 INTERRUPTED = Failure(
     FailureKind.INTERRUPTED,
-    "The upstream ended the answer before it was complete, while it had other calls. If it takes one call at a time, "
-    "`parallel: 1` belongs in its configuration; `nproxy probe` finds out.",
+    "The upstream ended the answer before it was complete, while it had other calls. If it supports only one call at a "
+    "time, set `parallel: 1` in its configuration; `nproxy probe` finds out.",
 )
 
 

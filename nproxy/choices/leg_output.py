@@ -19,7 +19,7 @@ from nproxy.openai.rewriter import Overheard, Rewriter
 from nproxy.openai.tools import ToolCalls
 from nproxy.openai.usage import LegUsage, Usage, merge, within_leg
 
-_WHOSE = "The upstream gave fewer choices than it was asked for, and of several prompts it is not clear whose."
+_WHOSE = "The upstream returned fewer choices than requested, and it is unclear which prompts they belong to."
 
 
 @dataclass(slots=True)
@@ -191,7 +191,7 @@ class LegOutput:
             elif not choice.finished:
                 broken = True
         if len(missing) == len(self.choices):
-            raise LegFault(Failure(FailureKind.SHORT, "The upstream's answer holds no choices."))
+            raise LegFault(Failure(FailureKind.SHORT, "The upstream's answer contains no choices."))
         if broken:
             raise LegFault(Failure(FailureKind.CUT, "The upstream's answer ended before it was complete."))
         if len(self.choices) > self.leg.width:

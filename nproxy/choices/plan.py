@@ -16,7 +16,7 @@ Mode = Literal["relay", "native", "fanout"]
 Greedy = Literal["accept", "reject", "dedupe"]
 """What happens to several choices at temperature 0, which are all equal: each is computed, the request is refused, or
 one is computed and copied."""
-NO_LOGPROBS = "best_of needs log probabilities to choose by, and this model's server gives none."
+NO_LOGPROBS = "'best_of' needs log probabilities, which this model's server does not return."
 
 
 class Plan(NamedTuple):
@@ -68,7 +68,7 @@ def _choices_to_bring(request: Request, greedy: Greedy) -> int:
     if request.drawn > 1 and request.all_equal:
         if greedy == "reject":
             raise invalid_request(
-                "At temperature 0 all choices are equal; this server gives one choice only there.",
+                "At temperature 0 all choices are equal; this server supports only one choice there.",
                 param="n" if request.n > 1 else "best_of",
                 code="unsupported_value",
             )
@@ -132,7 +132,7 @@ def _refuse_the_impossible(request: Request, capability: Capability, n: int, *, 
         raise invalid_request(NO_LOGPROBS, param="best_of")
     if several_legs and n > 1 and request.beam_search:
         raise invalid_request(
-            "use_beam_search with n > 1 needs a server with native n: separate searches do not give the n best beams.",
+            "'use_beam_search' with n > 1 needs a server with native n: separate calls do not return the n best beams.",
             param="use_beam_search",
         )
 

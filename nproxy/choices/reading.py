@@ -23,7 +23,7 @@ def read_chunk(data: bytes, dialect: Dialect) -> UpstreamChunk:
     try:
         chunk = parse_chunk(data, dialect)
     except MalformedChunk as error:
-        failure = Failure(FailureKind.MALFORMED, "The upstream sent an event that cannot be read.")
+        failure = Failure(FailureKind.MALFORMED, "The upstream sent an invalid event.")
         raise LegFault(failure) from error
     if chunk.error is not None:
         raise in_band(data)
@@ -35,12 +35,12 @@ def read_answer(body: bytes, dialect: Dialect) -> UpstreamChunk:
     try:
         answer = parse_answer(body, dialect)
     except MalformedChunk as error:
-        failure = Failure(FailureKind.MALFORMED, "The upstream's answer cannot be read.")
+        failure = Failure(FailureKind.MALFORMED, "The upstream's answer is invalid.")
         raise LegFault(failure) from error
     if answer.error is not None:
         raise in_band(body)
     if not answer.choices:
-        raise LegFault(Failure(FailureKind.MALFORMED, "The upstream's answer holds no choices."))
+        raise LegFault(Failure(FailureKind.MALFORMED, "The upstream's answer contains no choices."))
     if (lost := answer.choices[0].extra.get("error")) and all(one.extra.get("error") for one in answer.choices):
         raise in_band(dumps({"error": lost}))  # OpenRouter: the provider that was to answer has failed
     return answer
@@ -52,7 +52,7 @@ def read_events(body: bytes) -> list[SSEEvent]:
     try:
         return [*decoder.feed(body), *decoder.close()]
     except SSEError as error:
-        failure = Failure(FailureKind.OVERSIZE, "An event of the upstream is larger than is allowed.")
+        failure = Failure(FailureKind.OVERSIZE, "An event of the upstream is larger than the limit.")
         raise LegFault(failure) from error
 
 

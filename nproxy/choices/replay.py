@@ -26,7 +26,7 @@ Path = tuple[str | int, ...]
 _MOST_UNHASHED = 1024
 _DIFFERS = Failure(
     FailureKind.DIFFERS,
-    "The upstream's answer broke off, and what came when it was asked again is not what had been sent.",
+    "The upstream's answer broke off, and the repeated answer differs from the part that had been sent.",
 )
 
 

@@ -63,25 +63,31 @@ for _command in (bench, chat, completion, dashboards, models):
 @click.option(
     "--model",
     metavar="ID_OR_PATH",
-    help="Run the built-in engine with this model: a hub id, a file there (org/name/x.gguf), a folder or .gguf file.",
+    help="Run the built-in engine with this model: a Hugging Face id, a file there (org/name/x.gguf), or a local path.",
 )
 @click.option(
-    "--upstream", "upstreams", metavar="URL", multiple=True, help="A server to stand in front of; repeatable."
+    "--upstream",
+    "upstreams",
+    metavar="URL",
+    multiple=True,
+    help="Base URL of a server to use as an upstream; repeatable.",
 )
-@click.option("--config", "file", metavar="FILE", type=click.Path(path_type=Path), help="Settings as YAML.")
+@click.option("--config", "file", metavar="FILE", type=click.Path(path_type=Path), help="Settings file (YAML).")
 @click.option("--host", metavar="HOST", help="Address to listen on.  [default: 127.0.0.1]")
-@click.option("--port", metavar="PORT", help="Port to listen on; 0 takes a free one.  [default: 8000]")
+@click.option("--port", metavar="PORT", help="Port to listen on; 0 picks a free port.  [default: 8000]")
 @click.option("--workers", metavar="N", help="Gateway processes that share the port.  [default: 1]")
 @click.option(
     "--n",
     "n_mode",
     type=click.Choice(["auto", "native", "fanout"]),
-    help="Whether upstreams are sent n.  [default: auto]",
+    help="Send n to upstreams (native), or a call for each choice (fanout).  [default: auto]",
 )
-@click.option("--max-n", metavar="N", help="Widest n that a request may ask for.  [default: 128]")
-@click.option("--api-key", metavar="KEY", help="What clients must show: ${NAME}, file:PATH, or the key itself.")
+@click.option("--max-n", metavar="N", help="Largest n that a request may ask for.  [default: 128]")
+@click.option("--api-key", metavar="KEY", help="Key that clients must send: ${NAME}, file:PATH, or the key itself.")
 @click.option(
-    "--dtype", type=click.Choice(["auto", "float32", "bfloat16", "float16"]), help="What the engine computes in."
+    "--dtype",
+    type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
+    help="Data type in which the engine computes.",
 )
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
@@ -174,7 +180,7 @@ def config_schema() -> None:
 @model_option()
 @key_option()
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
-@click.option("--yaml", "as_yaml", is_flag=True, help="Print an entry for the settings file.")
+@click.option("--yaml", "as_yaml", is_flag=True, help="Print an upstream entry for the settings file.")
 @timeout_option("seconds", 60.0, "one answer may take")
 @click.pass_context
 def probe(
@@ -200,7 +206,7 @@ def probe(
       nproxy probe https://api.example.com/v1 --api-key '${EXAMPLE_KEY}' --json
     """
     if as_json and as_yaml:
-        raise click.UsageError("--json and --yaml exclude each other")
+        raise click.UsageError("--json and --yaml cannot be used together")
     from nproxy.cli.probe import command
     from nproxy.cli.probe.interview import ProbeFailed
 
@@ -225,7 +231,7 @@ def keys() -> None:
 
 @keys.command("new")
 @click.argument("name")
-@click.option("--file", metavar="FILE", type=click.Path(path_type=Path), help="Add the hash to this file of keys.")
+@click.option("--file", metavar="FILE", type=click.Path(path_type=Path), help="Add the key's hash to this keys file.")
 @click.pass_context
 def keys_new(context: click.Context, /, name: str, file: Path | None) -> None:
     """Create a key for NAME.

@@ -52,7 +52,7 @@ def demand_installed() -> None:
     if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
         raise EngineFailed(
             f"the built-in engine needs {missing[0]}: pip install '.[engine]' in nproxy's folder"
-            " (or give another server: nproxy serve --upstream URL)"
+            " (or use another server: nproxy serve --upstream URL)"
         )
 
 
@@ -140,7 +140,7 @@ async def _supervise(
         if not started_once:
             raise EngineFailed(f"the engine {how} before it was ready")
         pause = backoff.after(clock() - began)
-        log.error("engine %s; starting it again in %.1f s", how, pause)
+        log.error("engine %s; restarting it in %.1f s", how, pause)
         await asyncio.sleep(pause)
         restarted()
 
@@ -196,7 +196,7 @@ async def _hangs(child: asyncio.subprocess.Process, session: aiohttp.ClientSessi
         illness = await _illness(session)
         failures = 0 if illness is None else failures + 1
         if illness is not None and child.returncode is None:
-            log.warning("engine is not well (%d of %d): %s", failures, HEALTH_FAILURES, illness)
+            log.warning("engine failed a health check (%d of %d): %s", failures, HEALTH_FAILURES, illness)
     return True
 
 

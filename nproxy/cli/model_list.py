@@ -34,4 +34,4 @@ def models_in(body: bytes) -> list[Listed] | None:
 def no_list(content_type: str) -> str:
     """Return the message for a server whose /models is something else: usually the URL leads to a web page."""
     kind = printable(content_type.partition(";")[0], 40) or "nothing"
-    return f"gives no list of models at /models, but {kind}; is this the base URL of its API?"
+    return f"returned no list of models at /models, but {kind}; is this the base URL of its API?"

@@ -8,7 +8,7 @@ import ssl
 
 from nproxy.cli.printable import printable
 
-NOT_HTTP = "its answer is not HTTP that can be read"
+NOT_HTTP = "its answer is not valid HTTP"
 ENDED_EARLY = "the connection ended before the answer"
 
 
@@ -20,9 +20,9 @@ def reason(error: BaseException) -> str:
     while isinstance(inner := error.__cause__ or error.__context__, Exception):
         error = inner
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not trusted: {error.verify_message}"
+        return f"its TLS certificate is not trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
-        return f"no TLS: {(error.reason or 'it broke off').replace('_', ' ').lower()}"
+        return f"TLS handshake failed: {(error.reason or 'the connection was closed').replace('_', ' ').lower()}"
     if isinstance(error, OSError) and error.errno in errno.errorcode:
         return os.strerror(error.errno or 0).lower()
     return printable(str(getattr(error, "strerror", None) or error or type(error).__name__)).lower()

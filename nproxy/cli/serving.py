@@ -31,7 +31,7 @@ from nproxy.workers.notify import READY, Notifier
 from nproxy.workers.serving import serve as serve_by_workers
 from nproxy.workers.supervisor import WorkersFailed
 
-_ONE_PROCESS = "SIGUSR2 replaces workers one after the other, and there is one process only: see listen.workers"
+_ONE_PROCESS = "SIGUSR2 replaces workers one by one, but this gateway is a single process; see listen.workers"
 
 log = logging.getLogger("nproxy")
 

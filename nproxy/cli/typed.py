@@ -18,7 +18,7 @@ class Finite(click.FloatRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number = float(super().convert(value, param, ctx))
         if not math.isfinite(number):
-            self.fail(f"{value} is no finite number.", param, ctx)
+            self.fail(f"{value} is not a finite number.", param, ctx)
         return number
 
 
@@ -30,7 +30,7 @@ class Utf8(StringParamType):
         try:
             text.encode()
         except UnicodeEncodeError:
-            self.fail("it is not UTF-8.", param, ctx)
+            self.fail("it is not valid UTF-8.", param, ctx)
         return text
 
 

@@ -80,7 +80,7 @@ class Engine(Settings):
     @model_validator(mode="after")
     def _memory_agrees(self) -> Self:
         if self.num_blocks is not None and self.kv_fraction is not None:
-            raise conflict("must not stand beside num_blocks", "engine", "kv_fraction")
+            raise conflict("must not be set together with num_blocks", "engine", "kv_fraction")
         if self.max_batch_tokens is not None:
             sequences, block = self.max_sequences or DEFAULT_SEQUENCES, self.block_size or DEFAULT_BLOCK
             if self.max_batch_tokens < sequences + block:
@@ -91,16 +91,16 @@ class Engine(Settings):
     @model_validator(mode="after")
     def _road_agrees(self, info: ValidationInfo) -> Self:
         if self.device == "cuda" and self.kernels in ("torch", "native"):
-            raise conflict("must be triton on a CUDA device: the others are for a CPU", "engine", "kernels")
+            raise conflict("must be auto or triton on a CUDA device: the others are for a CPU", "engine", "kernels")
         interpreted = (info.context or {}).get("environ", os.environ).get("TRITON_INTERPRET") == "1"
         if (self.device, self.kernels) == ("cpu", "triton") and not interpreted:
-            raise conflict("must be torch on a CPU: Triton compiles none for it", "engine", "kernels")
+            raise conflict("must not be triton on a CPU: Triton has no compiler for it", "engine", "kernels")
         if self.quantization is not None and (self.device == "cuda" or self.kernels == "triton"):
-            raise conflict("is for a CPU", "engine", "quantization")
+            raise conflict("is supported on a CPU only", "engine", "quantization")
         return self
 
     @model_validator(mode="after")
     def _names_agree(self) -> Self:
         if self.model in self.adapters:
-            raise conflict("is the name of the model itself", "engine", "adapters", self.model)
+            raise conflict("is already the id of the model itself", "engine", "adapters", self.model)
         return self

@@ -41,7 +41,7 @@ def lay_environment(tree: Tree, environ: Mapping[str, str]) -> None:
         path = tuple(int(part) if part.isdigit() else part.lower() for part in name.removeprefix(PREFIX).split("__"))
         origin = Origin(name)
         if path[0] not in Config.model_fields and not is_planned_key(path[:1]):
-            problems.append(Problem(origin, (), f"names no setting{suggest_variable(name)}"))
+            problems.append(Problem(origin, (), f"unknown setting{suggest_variable(name)}"))
             continue
         try:
             tree.put(path, _read_variable(environ[name], origin), origin)

@@ -57,7 +57,7 @@ def why_unusable(tls: Tls) -> tuple[str, str] | None:
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             return "key", "belongs to another certificate"
-        return "certificate", "cannot be used with its key: one of the two is no PEM file, or the key is encrypted"
+        return "certificate", "cannot be used with its key: one of the two is not a PEM file, or the key is encrypted"
     return None
 
 

@@ -53,10 +53,10 @@ def suggest_variable(name: str) -> str:
         *(place for place, _ in _places() if place[-1] == words),
     ]
     if not meant:
-        return f"; levels are joined by two underscores, as in {PREFIX}LISTEN__PORT"
+        return f"; levels are separated by two underscores, as in {PREFIX}LISTEN__PORT"
     number = re.search(r"\d+", words)
     variable = PREFIX + "__".join(meant[0]).replace("[]", number[0] if number else "0").upper()
-    return f"; levels are joined by two underscores: did you mean {variable}?"
+    return f"; levels are separated by two underscores: did you mean {variable}?"
 
 
 def _places(section: type[BaseModel] = Config, above: Place = ()) -> Iterator[tuple[Place, type[BaseModel] | None]]:

@@ -32,7 +32,7 @@ def _parse_digest(value: object) -> object:
         return value
     found = _DIGEST.fullmatch(value) if isinstance(value, str) else None
     if found is None:
-        raise PydanticCustomError("hash", "must be sha256: and 64 hexadecimal digits, as nproxy keys prints them")
+        raise PydanticCustomError("hash", "must be sha256: and 64 hexadecimal digits, as nproxy keys prints it")
     return bytes.fromhex(found[1])
 
 
@@ -47,7 +47,7 @@ def _parse_moment(value: object) -> object:
     try:
         moment = datetime.fromisoformat(value)
     except ValueError as error:
-        raise PydanticCustomError("moment", "must be a day, as in 2027-01-31, or a day and a time") from error
+        raise PydanticCustomError("moment", "must be a date such as 2027-01-31, or a date and a time") from error
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
@@ -100,10 +100,10 @@ class KeysFile(Settings):
         digests: set[bytes] = set()
         for position, key in enumerate(self.keys):
             if key.name in names:
-                message = "is there twice; a second hash goes into the list of its first entry"
+                message = "occurs twice; put the second hash into the list of the first entry"
                 raise conflict(message, "keys", position, "name")
             if not digests.isdisjoint(key.hash) or len(set(key.hash)) < len(key.hash):
-                raise conflict("is there twice", "keys", position, "hash")
+                raise conflict("occurs twice", "keys", position, "hash")
             names.add(key.name)
             digests.update(key.hash)
         return self

@@ -67,7 +67,7 @@ def parse_replica(value: object) -> Replica | DnsName:
             return _parse_dns(address, mapping)
         case {"url": str(url), **mapping}:
             if unknown := mapping.keys() - {"weight"}:
-                raise PydanticCustomError("replica", "unknown key beside url: {key}", {"key": min(map(str, unknown))})
+                raise PydanticCustomError("replica", "unknown key next to url: {key}", {"key": min(map(str, unknown))})
             return Replica.model_validate({**parse_address(url).model_dump(), **mapping})
         case str() if value.startswith("dns:"):
             return _parse_dns(value.removeprefix("dns:").strip(), {})
@@ -85,7 +85,7 @@ def _parse_dns(address: object, rest: Mapping[Any, Any]) -> DnsName:
     if found is None:
         raise PydanticCustomError("replica", "dns needs a name and a port, as in {dns: vllm.default.svc:8000}")
     if unknown := rest.keys() - {"scheme", "path", "weight"}:
-        raise PydanticCustomError("replica", "unknown key beside dns: {key}", {"key": min(map(str, unknown))})
+        raise PydanticCustomError("replica", "unknown key next to dns: {key}", {"key": min(map(str, unknown))})
     return DnsName.model_validate({"name": found["name"], "port": int(found["port"]), **rest})
 
 
@@ -104,11 +104,11 @@ def parse_address(value: str) -> Replica:
         parts = urlsplit(value)
         port_ok = parts.port is None or parts.port > 0
     except ValueError as error:
-        raise PydanticCustomError("replica", "is not a URL that can be read") from error
+        raise PydanticCustomError("replica", "is not a valid URL") from error
     if parts.scheme not in ("http", "https"):
         raise PydanticCustomError("replica", "must begin with http://, https:// or unix:/")
     if "@" in parts.netloc:
-        raise PydanticCustomError("replica", "must hold no credentials; use api_key")
+        raise PydanticCustomError("replica", "must not contain credentials; use api_key")
     if (
         not parts.hostname
         or not _resolvable(parts.hostname)
@@ -116,9 +116,9 @@ def parse_address(value: str) -> Replica:
         or not value.isascii()
         or any(c.isspace() or ord(c) < 32 for c in value)
     ):
-        raise PydanticCustomError("replica", "is not a URL that can be read")
+        raise PydanticCustomError("replica", "is not a valid URL")
     if parts.query or parts.fragment:
-        raise PydanticCustomError("replica", "must hold no query and no fragment")
+        raise PydanticCustomError("replica", "must not contain a query or a fragment")
     return Replica(url=base_url(parts.scheme, parts.hostname, parts.port, parts.path.rstrip("/") or "/v1"))
 
 

@@ -128,7 +128,7 @@ class Auth(Settings):
     @model_validator(mode="after")
     def _has_keys(self) -> Self:
         if (self.api_keys_file is None) == (self.api_key is None):
-            raise conflict("needs api_keys_file or api_key, and not both", "auth")
+            raise conflict("needs either api_keys_file or api_key", "auth")
         return self
 
 
@@ -236,12 +236,12 @@ class Config(Settings):
                 yield conflict(f"is taken by {taken_by}", "upstreams", position, "name")
             names.append(upstream.name)
         if self.passthrough.upstream is not None and self.passthrough.upstream not in names:
-            yield conflict(f"names no upstream; there are: {', '.join(names)}", "passthrough", "upstream")
+            yield conflict(f"is not the name of an upstream; there are: {', '.join(names)}", "passthrough", "upstream")
         for position, upstream in enumerate(self.upstreams):
             others = ", ".join(name for name in names if name != upstream.name) or "none"
             for place, name in enumerate(upstream.fallback):
                 if name not in names or name == upstream.name:
-                    message = f"names no other upstream; there are: {others}"
+                    message = f"is not the name of another upstream; there are: {others}"
                     yield conflict(message, "upstreams", position, "fallback", place)
 
     def _replicas_conflict(self) -> Iterator[PydanticCustomError]:
@@ -249,16 +249,18 @@ class Config(Settings):
             known: set[str] = set()
             for place, replica in enumerate(upstream.replicas):
                 if str(replica) in known:
-                    message = "is there twice; what takes more calls than others has a weight"
+                    message = "occurs twice; to send a replica more calls, set its weight"
                     yield conflict(message, "upstreams", position, "replicas", place)
                 known.add(str(replica))
 
     def _limits_conflict(self) -> Iterator[PydanticCustomError]:
         if self.n_policy.max_n > self.limits.inflight_choices:
-            yield conflict("must not be below n_policy.max_n", "limits", "inflight_choices")
+            yield conflict("must be at least n_policy.max_n", "limits", "inflight_choices")
         for position, upstream in enumerate(self.upstreams):
             if upstream.parallel != "auto" and upstream.parallel < self.listen.workers:
-                yield conflict("must not be below listen.workers, which share it", "upstreams", position, "parallel")
+                yield conflict(
+                    "must be at least listen.workers, because the workers share it", "upstreams", position, "parallel"
+                )
 
     def _doors_conflict(self) -> Iterator[PydanticCustomError]:
         for position, upstream in enumerate(self.upstreams):
@@ -266,9 +268,9 @@ class Config(Settings):
                 message = "must not be empty, unless servers register over the admin port"
                 yield conflict(message, "upstreams", position, "replicas")
             if self.auth is not None and upstream.api_key == "passthrough":
-                yield conflict("must not be passthrough beside auth", "upstreams", position, "api_key")
+                yield conflict("must not be passthrough if auth is set", "upstreams", position, "api_key")
         if self.admin is not None and self.admin.token is None and not loopback(self.admin.host):
-            yield conflict("is required, as others than this machine can reach the port", "admin", "token")
+            yield conflict("is required, because other machines can reach the port", "admin", "token")
 
     def _traces_conflict(self) -> Iterator[PydanticCustomError]:
         telemetry = self.telemetry
@@ -277,7 +279,7 @@ class Config(Settings):
                 "needs OpenTelemetry: pip install '.[otlp]' in nproxy's folder", "telemetry", "otlp_endpoint"
             )
         if telemetry.otlp_headers and telemetry.otlp_endpoint is None:
-            yield conflict("is of no use without otlp_endpoint", "telemetry", "otlp_headers")
+            yield conflict("has no effect without otlp_endpoint", "telemetry", "otlp_headers")
 
 
 EXPORTER = "opentelemetry.exporter.otlp.proto.http"

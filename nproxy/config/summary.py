@@ -40,8 +40,8 @@ def _notes(config: Config) -> Iterator[str]:
     for upstream in config.upstreams:
         if upstream.name in shown and (others := [name for name in upstream.fallback if name in shown]):
             yield (
-                f"a client's key for {upstream.name} is shown to {', '.join(others)} as well, where it falls back:"
-                " give each an api_key, or none, unless they are one party's"
+                f"a client's key for {upstream.name} is also sent to {', '.join(others)} when a request falls back:"
+                " set api_key of each (or api_key: none), unless the same party runs them"
             )
 
 
@@ -51,7 +51,7 @@ def _listen(listen: Listen) -> str:
     if listen.trusted_proxies:
         parts.append(f"behind {', '.join(map(str, listen.trusted_proxies))}")
     if listen.cors_origins:
-        parts.append(f"for pages of {', '.join(listen.cors_origins)}")
+        parts.append(f"for web pages of {', '.join(listen.cors_origins)}")
     return ", ".join(parts)
 
 
@@ -61,7 +61,7 @@ def _n_policy(policy: NPolicy) -> str:
 
 def _open_to(listen: Listen) -> str:
     """The text for a configuration without keys. A name counts as an address that others can reach: it may be any."""
-    return "none: open to anybody" + (" on this machine" if loopback(listen.host) else f" who reaches {listen.host}")
+    return "none: open to anybody" + (" on this machine" if loopback(listen.host) else f" who can reach {listen.host}")
 
 
 def _paths(passthrough: Passthrough) -> str:
@@ -116,11 +116,11 @@ def _limits(limits: Limits) -> str:
         "choices": limits.choices_per_minute,
         "tokens": limits.tokens_per_minute,
     }
-    rates = [f"{most} {what} a minute" for what, most in a_minute.items() if most is not None]
+    rates = [f"{most} {what} per minute" for what, most in a_minute.items() if most is not None]
     return (
-        f"{limits.inflight_choices} choices in flight, {limits.per_key_choices} of one key;"
+        f"{limits.inflight_choices} choices in flight, {limits.per_key_choices} per key;"
         f" {limits.queue_choices} wait up to {limits.queue_seconds:g} s"
-    ) + (f"; of one key {', '.join(rates)}" if rates else "")
+    ) + (f"; per key {', '.join(rates)}" if rates else "")
 
 
 def _auth(auth: Auth, keys: Sequence[Key]) -> str:

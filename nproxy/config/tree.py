@@ -107,13 +107,13 @@ class Tree:
         if isinstance(step, int):
             items = list(here) if isinstance(here, list) else []
             if step > len(items):
-                problem = f"there is no entry {step}: the list has {len(items)}"
+                problem = f"entry {step} does not exist: the list has {len(items)} entries"
                 raise ConfigError([Problem(origin, (*walked, step), problem)])
             old = items[step] if step < len(items) else None
             items[step : step + 1] = [self._with(old, (*walked, step), tuple(after), value, origin)]
             return items
         if isinstance(here, list):
-            raise ConfigError([Problem(origin, (*walked, step), "there is a list, whose entries are numbered from 0")])
+            raise ConfigError([Problem(origin, (*walked, step), "this is a list: its entries are numbered from 0")])
         mapping = dict(here) if isinstance(here, dict) else {}
         mapping[step] = self._with(mapping.get(step), (*walked, step), tuple(after), value, origin)
         return mapping
@@ -149,7 +149,7 @@ def read_file(file: FilePath) -> Tree:
         raise ConfigError([Problem(Origin(source), (), f"cannot be read: {reason}")]) from error
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
-        raise ConfigError([Problem(Origin(source, line), (), "is not UTF-8")]) from error
+        raise ConfigError([Problem(Origin(source, line), (), "is not valid UTF-8")]) from error
     return read_yaml(text, source)
 
 
@@ -169,10 +169,10 @@ def read_yaml(text: str, source: str) -> Tree:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         origin = Origin(source, mark.line + 1 if mark else 1)
-        raise ConfigError([Problem(origin, (), f"not YAML: {error.problem or error.context}")]) from error
+        raise ConfigError([Problem(origin, (), f"not valid YAML: {error.problem or error.context}")]) from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise ConfigError([Problem(Origin(source, line), (), f"not YAML: {error.reason}")]) from error
+        raise ConfigError([Problem(Origin(source, line), (), f"not valid YAML: {error.reason}")]) from error
     except RecursionError as error:
         raise ConfigError([Problem(tree.root, (), "nested too deeply")]) from error
     if data is not None and not isinstance(data, dict):
@@ -197,7 +197,7 @@ def _count(node: yaml.Node, source: str, known: dict[int, int]) -> int:
         inside = node.value
     parts = 1 + sum(_count(part, source, known) for part in inside)
     if parts > MOST_PARTS:
-        problem = f"becomes more than {MOST_PARTS} parts, those behind aliases counted"
+        problem = f"expands to more than {MOST_PARTS} values (aliases included)"
         raise ConfigError([Problem(Origin(source, node.start_mark.line + 1), (), problem)])
     known[id(node)] = parts
     return parts
@@ -216,7 +216,7 @@ def _build(node: yaml.Node, path: Path, origins: dict[Path, Origin], source: str
             key = str(key_node.value)
             if key in mapping:
                 first = origins[(*path, key)].line
-                problems.append(Problem(here, (*path, key), f"is there twice; first on line {first}"))
+                problems.append(Problem(here, (*path, key), f"occurs twice; first on line {first}"))
                 continue
             origins[(*path, key)] = here
             mapping[key] = _build(value_node, (*path, key), origins, source, problems)
@@ -240,5 +240,5 @@ def _scalar(node: yaml.Node, origin: Origin, path: Path, problems: list[Problem]
         case "str":
             return text
         case _:
-            problems.append(Problem(origin, path, f"the tag {node.tag} has no meaning here"))
+            problems.append(Problem(origin, path, f"the tag {node.tag} is not supported"))
             return None

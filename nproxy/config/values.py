@@ -92,7 +92,7 @@ def refuse(conflicts: Iterable[PydanticCustomError]) -> None:
     """Raise all errors that `conflict` made as one error, if there are any: a validator can raise only once."""
     found = tuple(one.context for one in conflicts)
     if found:
-        raise PydanticCustomError("conflicts", "keys do not go together", {"conflicts": found})
+        raise PydanticCustomError("conflicts", "keys cannot be used together", {"conflicts": found})
 
 
 class Settings(BaseModel):
@@ -134,14 +134,14 @@ def _look_up(value: object, context: Mapping[str, Any]) -> str:
             raise PydanticCustomError("secret", "environment variable {name} is not set", {"name": reference[1]})
         return str(found)
     if "${" in value:
-        raise PydanticCustomError("secret", "a secret is either ${NAME} alone or the secret itself, not a mixture")
+        raise PydanticCustomError("secret", "must be either ${NAME} alone or the secret itself, not a mixture")
     if value.startswith("file:"):
         path = _beside(context, Path(value.removeprefix("file:")))
         _note(context, path)
         try:
             found = contents(path).decode().strip()
         except (OSError, UnicodeError) as error:
-            reason = error.strerror or error if isinstance(error, OSError) else "not UTF-8"
+            reason = error.strerror or error if isinstance(error, OSError) else "not valid UTF-8"
             raise PydanticCustomError(
                 "secret", "cannot read {path}: {reason}", {"path": str(path), "reason": str(reason)}
             ) from error
@@ -156,9 +156,9 @@ def _beside(context: Mapping[str, Any], path: Path) -> Path:
     try:
         home = path.expanduser()
     except RuntimeError as error:
-        raise PydanticCustomError("path", "names a home folder that is not known") from error
+        raise PydanticCustomError("path", "begins with a home folder that is not known") from error
     if "\0" in str(home):
-        raise PydanticCustomError("path", "must not hold a null character")
+        raise PydanticCustomError("path", "must not contain a null character")
     return Path(context.get("folder", Path())) / home
 
 
@@ -175,7 +175,7 @@ def _key_or_word(value: object, info: ValidationInfo) -> object:
 def _header_safe(value: object) -> object:
     text = value.get_secret_value() if isinstance(value, SecretStr) else ""
     if not text.isascii() or not text.isprintable():
-        raise PydanticCustomError("secret", "holds characters that no HTTP header can carry")
+        raise PydanticCustomError("secret", "contains characters that are not allowed in an HTTP header")
     return value
 
 
@@ -248,7 +248,7 @@ Collector = Annotated[str, AfterValidator(_parse_collector)]
 
 def _parse_header_name(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", value):
-        raise PydanticCustomError("header", "must be the name of a header")
+        raise PydanticCustomError("header", "must be a header name")
     return value
 
 
@@ -287,7 +287,7 @@ def _parse_parallel(value: object) -> object:
         return value
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
-    raise PydanticCustomError("parallel", "must be auto or a number from 1 on")
+    raise PydanticCustomError("parallel", "must be auto or a number of at least 1")
 
 
 Parallel = Annotated[Literal["auto"] | Annotated[int, Field(ge=1)], BeforeValidator(_parse_parallel)]
@@ -303,7 +303,7 @@ def _parse_models(value: object) -> object:
     if isinstance(value, list | tuple) and value and all(isinstance(name, str) and name for name in value):
         names = cast("list[str]", value)
         if len(set(names)) < len(names):
-            raise PydanticCustomError("models", "names a model twice")
+            raise PydanticCustomError("models", "contains a model twice")
         return {name: name for name in names}
     if (
         isinstance(value, dict)
@@ -311,7 +311,9 @@ def _parse_models(value: object) -> object:
         and all(isinstance(part, str) and part for pair in value.items() for part in pair)
     ):
         return value
-    raise PydanticCustomError("models", "must be auto, a list of model ids, or a map of alias to the upstream's name")
+    raise PydanticCustomError(
+        "models", "must be auto, a list of model ids, or a map of each alias to the upstream's model id"
+    )
 
 
 Models = Annotated[

@@ -45,52 +45,70 @@ class Field:
 
 
 _OUTCOMES = (
-    "`ok`, `partial`, `ended` by a shutdown, `slow_reader` where the client took nothing for `limits.write_seconds`,"
-    " or the kind of failure that decided it."
+    "`ok`, `partial`, `ended` by a shutdown, `slow_reader` if the client read nothing for `limits.write_seconds`,"
+    " or the kind of failure that caused the error."
 )
 
 FIELDS = (
-    Field("request_id", "`x-request-id`: the client's, or one that was made.", "id"),
-    Field("trace_id", "The trace it belongs to, if any.", "tracing.id"),
-    Field("client", "The client's address, behind `listen.trusted_proxies`.", "client"),
-    Field("caller", "The name of the key.", "caller.name"),
+    Field("request_id", "`x-request-id`: the client's, or a generated one.", "id"),
+    Field("trace_id", "The id of its trace, if any.", "tracing.id"),
+    Field("client", "The client's address; behind `listen.trusted_proxies`, as they report it.", "client"),
+    Field("caller", "The name of the API key.", "caller.name"),
     Field("method", "The HTTP method.", "request.method"),
     Field(
         "path",
-        "The path without its query, where the endpoint does not say it, of who was let in.",
+        "The path without its query, if the endpoint does not identify it; only for authenticated clients.",
         "unnamed_path",
         shown=itemgetter(slice(LONGEST_PATH)),
     ),
     Field(
         "status",
-        "The status that was sent; 499 where the client left, or was cut off, before the end.",
+        "The status that was sent; 499 if the client disconnected, or was cut off, before the end.",
         "code",
         zero=True,
     ),
     Field("outcome", _OUTCOMES, "outcome"),
-    Field("client_left", "true where the client left before the end of its answer.", "client_left"),
-    Field("upstream", "The upstream that was asked last.", "upstream"),
-    Field("replicas", "Where calls went, each once, in the order of the first calls.", "replicas", shown=list),
-    Field("model", "The model, as metrics name it: `other` where no configuration or list does.", "model"),
+    Field("client_left", "true if the client disconnected before the end of its answer.", "client_left"),
+    Field("upstream", "The upstream that was called last.", "upstream"),
+    Field(
+        "replicas", "The replicas that were called, each once, in the order of the first calls.", "replicas", shown=list
+    ),
+    Field(
+        "model",
+        "The model, named as in metrics: `other` if neither the configuration nor a model list has it.",
+        "model",
+    ),
     Field("mode", "`x-nproxy-mode`: `relay`, `native` or `fanout`; or `passthrough`.", "mode"),
-    Field("n", "Choices per prompt that were asked for.", "n"),
-    Field("choices", "Choices in all: n for each prompt.", "choices"),
+    Field("n", "Choices requested per prompt.", "n"),
+    Field("choices", "Choices in total: n for each prompt.", "choices"),
     Field("legs", "`x-nproxy-legs`: upstream calls that share the choices, each counted once.", "legs"),
-    Field("attempts", "Upstream calls in all: with those made again, and those of fallbacks.", "attempts"),
-    Field("finish_reasons", "How many choices ended with which reason.", "finish_reasons", shown=lambda x: _counted(x)),
-    Field("prompt_tokens", "As the client is told, be it that it did not ask.", "prompt_tokens", zero=True),
-    Field("completion_tokens", "The same of all choices together.", "completion_tokens", zero=True),
-    Field("queue_seconds", "How long it waited to be let in.", "queue_seconds", zero=True, shown=_rounded),
+    Field("attempts", "Upstream calls in total, retries and fallbacks included.", "attempts"),
+    Field(
+        "finish_reasons", "The number of choices for each finish reason.", "finish_reasons", shown=lambda x: _counted(x)
+    ),
+    Field(
+        "prompt_tokens",
+        "Prompt tokens as reported to the client, counted even if it did not ask for usage.",
+        "prompt_tokens",
+        zero=True,
+    ),
+    Field(
+        "completion_tokens",
+        "Completion tokens of all choices, counted in the same way.",
+        "completion_tokens",
+        zero=True,
+    ),
+    Field("queue_seconds", "Time that it waited for admission.", "queue_seconds", zero=True, shown=_rounded),
     Field(
         "first_token_seconds",
-        "Until the first piece of a stream had come.",
+        "Time from the start of the request to the first piece of a stream.",
         "first_token_seconds",
         zero=True,
         shown=_rounded,
     ),
-    Field("seconds", "From its head to its end.", "seconds", zero=True, shown=_rounded),
-    Field("bytes_in", "Bytes of its body that were read, as sent.", "request.content.total_bytes", zero=True),
-    Field("bytes_out", "Bytes of the answer, its head with it.", "request.writer.output_size", zero=True),
+    Field("seconds", "Time from the request's head to the end of the answer.", "seconds", zero=True, shown=_rounded),
+    Field("bytes_in", "Bytes of the request body that were read, as sent.", "request.content.total_bytes", zero=True),
+    Field("bytes_out", "Bytes of the answer, head included.", "request.writer.output_size", zero=True),
     Field("input", "The prompt; only with `telemetry.log_content`.", "content", shown=lambda content: content.input()),
     Field(
         "output", "The answers; only with `telemetry.log_content`.", "content", shown=lambda content: content.output()

@@ -121,7 +121,7 @@ class App:
         """Set all attributes that requests read and that follow from the settings."""
         self.config = config
         if config.telemetry.log_content:
-            log.warning("telemetry.log_content: prompts and answers are written to the log, and to spans")
+            log.warning("telemetry.log_content: prompts and answers are written to the log and to spans")
         self.edge = edge
         self.conducting = Conducting(config)
         self._trace_ratio, self._recorded = config.telemetry.trace_ratio, config.telemetry.log_content

@@ -101,7 +101,7 @@ def _caller(key: Key) -> Caller:
 def _unauthorized() -> ApiError:
     return ApiError(
         401,
-        "No valid API key was shown. It belongs into a header: 'Authorization: Bearer KEY'.",
+        "The API key is missing or invalid. Send it in the header 'Authorization: Bearer KEY'.",
         type="invalid_request_error",
         code="invalid_api_key",
         headers={"WWW-Authenticate": "Bearer"},

@@ -132,8 +132,8 @@ async def continue_if_asked(request: BaseRequest) -> None:
 
 
 def _broken_off() -> ApiError:
-    return invalid_request("The request body is broken off or malformed.")
+    return invalid_request("The request body is incomplete or malformed.")
 
 
 def _too_slow() -> ApiError:
-    return invalid_request("The request body did not come in time.", status=408)
+    return invalid_request("The request body did not arrive in time.", status=408)

@@ -51,7 +51,7 @@ class Caller:
         if not self.may_use(model):
             raise model_not_found(model)
         if self.models is not None and any(name != "model" and name.lower() == "model" for name in fields):
-            raise invalid_request("The model is named twice, in capital and in small letters.", param="model")
+            raise invalid_request("The body has the field 'model' twice, in different letter case.", param="model")
 
 
 ANYBODY = Caller(name="", bucket="")

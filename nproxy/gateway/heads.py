@@ -25,11 +25,11 @@ def refusal(request: BaseRequest) -> ApiError | None:
         return wrong
     host = request.headers.get(hdrs.HOST, "")
     if not _names_a_host(host):
-        return invalid_request("The Host header names no host.")
+        return invalid_request("The Host header is not a valid host.")
     if (named := authority(request.raw_path)) is not None and named != host.lower():
         return unknown_url("The request is for another host.")
     if request.method in ("CONNECT", "TRACE"):
-        message = f"{request.method} is not served: this is no proxy, and headers hold secrets."
+        message = f"{request.method} is not supported: this is not a forward proxy, and headers contain secrets."
         return wrong_method(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"), message)
     if len(request.raw_headers) > _FEW_HEADERS and _size(request) > MOST_HEAD_BYTES:
         return invalid_request(f"The headers are longer than {MOST_HEAD_BYTES} bytes.", status=431)
@@ -39,9 +39,9 @@ def refusal(request: BaseRequest) -> ApiError | None:
 def _wrong_version(request: BaseRequest) -> ApiError | None:
     if request.version != HttpVersion10:
         answer_as_http11(request)
-        return invalid_request("This version of HTTP is not spoken here.")
+        return invalid_request("This version of HTTP is not supported.")
     if hdrs.TRANSFER_ENCODING in request.headers:
-        return invalid_request("Transfer-Encoding has no meaning in HTTP/1.0.")
+        return invalid_request("Transfer-Encoding is not allowed in HTTP/1.0.")
     return None
 
 

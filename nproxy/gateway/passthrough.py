@@ -227,7 +227,7 @@ async def _for_a_model(app: App, exchange: Exchange, reservation: MemoryReservat
             named = forms.models_of(raw)
         except ValueError:
             raise invalid_request(
-                "A part of the form names itself in a way that servers may read differently."
+                "The name of a form part is written in a way that servers interpret differently."
             ) from None
     for model in named or (None,):
         if model is None:
@@ -237,7 +237,9 @@ async def _for_a_model(app: App, exchange: Exchange, reservation: MemoryReservat
 
 
 def _unknown() -> ApiError:
-    message = "This key is for some models only; on this path it takes a body, JSON or a form, that names one of them."
+    message = (
+        "This key is limited to certain models; on this path, the body must be JSON or a form that names one of them."
+    )
     return ApiError(403, message, type="permission_error", param="model", code="model_required")
 
 

@@ -112,7 +112,7 @@ class Reloader:
             reload = self._judge(reading)
         except Exception:
             log.exception("a reload failed")  # an internal error is no reason to stop serving
-            reload = Reload(time.time(), "refused", ("a fault of nproxy's own; the log tells more",))
+            reload = Reload(time.time(), "refused", ("an error in nproxy; see the log",))
         _log(reload)
         self._tell(reload)
         return reload
@@ -153,7 +153,7 @@ def _log(reload: Reload) -> None:
         case "applied":
             log.info("settings reloaded", extra={"fields": {"changed": [*reload.changed]}})
         case "unchanged":
-            log.info("settings are what they were")
+            log.info("settings are unchanged")
         case "refused":
             for problem in reload.problems:
-                log.error("settings are not reloaded: %s", problem)
+                log.error("settings were not reloaded: %s", problem)

@@ -56,11 +56,11 @@ async def _page(place: Place, app: App, exchange: Exchange) -> None:
 
 async def _nothing(app: App, exchange: Exchange) -> None:
     meant = _meant(exchange.path)
-    raise unknown_url() if meant is None else unknown_url(f"Unknown request path; {meant} is served.")
+    raise unknown_url() if meant is None else unknown_url(f"Unknown request path; did you mean {meant}?")
 
 
 async def _on_the_admin_port(app: App, exchange: Exchange) -> None:
-    raise unknown_url("It is served on the admin port.")
+    raise unknown_url("This path is served on the admin port.")
 
 
 _OWN: Mapping[str, Endpoint] = {

@@ -83,7 +83,7 @@ async def administered(app: App, sock: socket.socket | None = None) -> AsyncIter
         yield
         return
     async with admin_port(Alone(app), Registrar(app.upstreams.take_members), sock) as url:
-        log.info("the admin port listens", extra={"fields": {"url": url}})
+        log.info("the admin port is listening", extra={"fields": {"url": url}})
         yield
 
 

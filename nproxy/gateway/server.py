@@ -234,4 +234,4 @@ def _parser_error(status: int, exc: BaseException | None) -> ApiError:
         return invalid_request("The request line or a header is too long.", status=431)
     if _TOO_MANY in str(exc):
         return invalid_request(f"The request has more than {MOST_HEADERS} headers.", status=431)
-    return invalid_request("The request is not HTTP that can be read.")
+    return invalid_request("The request is not valid HTTP.")

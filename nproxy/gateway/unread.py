@@ -25,8 +25,8 @@ class Unread:
 
     def no_request(self, transport: asyncio.BaseTransport | None, data: bytes, wrong: str) -> None:
         """Log that data is not HTTP. wrong: the reason, as a sentence that quotes nothing of it."""
-        why = "This is TLS, and the port speaks plain HTTP." if data.startswith(_TLS) else wrong
-        self._seldom.tell(logging.INFO, "what came is no request", _ends(transport), why)
+        why = "This is TLS, but the port expects plain HTTP." if data.startswith(_TLS) else wrong
+        self._seldom.tell(logging.INFO, "received data is not a request", _ends(transport), why)
 
     def no_handshake(self, transport: asyncio.BaseTransport, error: OSError) -> None:
         """Log that a TLS handshake failed.
@@ -35,8 +35,8 @@ class Unread:
         """
         if isinstance(error, ssl.SSLError) and error.reason:
             plain = error.reason == "HTTP_REQUEST"
-            why = "This is plain HTTP, and the port speaks TLS." if plain else f"OpenSSL says {error.reason}."
-            self._seldom.tell(logging.INFO, "what came is no TLS that is spoken here", _ends(transport), why)
+            why = "This is plain HTTP, but the port expects TLS." if plain else f"OpenSSL reports {error.reason}."
+            self._seldom.tell(logging.INFO, "TLS handshake failed", _ends(transport), why)
 
     def too_many(self, most: int) -> None:
         """Log that a connection beyond the limit was closed."""

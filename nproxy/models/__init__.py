@@ -73,7 +73,7 @@ def _local(path: Path) -> LocalModel:
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise NoSuchModel(
-                f"model {path}: the folder holds no config.json, so it is no model of Hugging Face's layout"
+                f"model {path}: the folder has no config.json, so it is not a model in Hugging Face's layout"
             )
         demand_safetensors(path, str(path))
         return LocalModel(path.name, path)
@@ -83,5 +83,5 @@ def _local(path: Path) -> LocalModel:
     except OSError as error:
         raise ModelError(f"model {path}: {error.strerror}") from error
     if magic != b"GGUF":
-        raise NoSuchModel(f"model {path}: neither a GGUF file nor a folder of Hugging Face's layout")
+        raise NoSuchModel(f"model {path}: neither a GGUF file nor a folder in Hugging Face's layout")
     return LocalModel(path.stem, path)

@@ -32,7 +32,7 @@ def from_hub(name: str) -> Path:
         folder = _fetched(name, name, HUB_FILES)
         if not any(folder.glob("*.safetensors")) and (files := _gguf_files(name)):
             shown = ", ".join(f"{name}/{file}" for file in files)
-            raise ModelError(f"model {name}: several models, each a file; name one: {shown}")
+            raise ModelError(f"model {name}: the repository holds several models, each in one file; name one: {shown}")
     demand_safetensors(folder, name)
     return folder
 
@@ -50,7 +50,9 @@ def file_from_hub(repository: str, file: str) -> Path:
 def demand_safetensors(folder: Path, shown: str) -> None:
     """Raise ModelError if a model's folder has no weights in a format that is safe to read."""
     if not any(folder.glob("*.safetensors")):
-        raise ModelError(f"model {shown}: no .safetensors weights there (pickled weights can run code and are refused)")
+        raise ModelError(
+            f"model {shown}: the repository has no .safetensors weights (pickled weights can run code and are refused)"
+        )
 
 
 def _fetched(name: str, repository: str, patterns: Sequence[str]) -> Path:
@@ -72,7 +74,7 @@ def _fetched(name: str, repository: str, patterns: Sequence[str]) -> Path:
             plan = snapshot_download(repository, allow_patterns=[*patterns], dry_run=True)
             missing = sum(file.file_size or 0 for file in plan if file.will_download)
     folder = Path(HF_HUB_CACHE) / repo_folder_name(repo_id=repository, repo_type="model")
-    stopped = f"nproxy: model {name}: not fetched in full; the same command goes on with what is missing"
+    stopped = f"nproxy: model {name}: not fetched completely; run the same command again to fetch the rest"
     bar = growth(f"fetching {name}", folder, missing) if missing else nullcontext()
     with leaving_at_once(stopped, ".incomplete"), bar:
         return Path(snapshot_download(repository, allow_patterns=[*patterns]))
@@ -104,10 +106,10 @@ def _in_words(name: str) -> Iterator[None]:
     except GatedRepoError as error:
         raise ModelError(f"model {name}: access to it must be granted on the hub first; then set HF_TOKEN") from error
     except RepositoryNotFoundError as error:
-        raise ModelError(f"model {name}: the hub knows no such model (or HF_TOKEN may not see it)") from error
+        raise ModelError(f"model {name}: the hub has no such model (or HF_TOKEN has no access to it)") from error
     except LocalEntryNotFoundError as error:
         raise ModelError(f"model {name}: not in the cache, and the hub cannot be reached; give --model PATH") from error
     except HFValidationError as error:
-        raise ModelError(f"model {name}: the hub takes no such id") from error
+        raise ModelError(f"model {name}: this is not a valid id for the hub") from error
     except (HfHubHTTPError, OSError) as error:
-        raise ModelError(f"model {name}: the hub gave an error: {str(error).splitlines()[0]}") from error
+        raise ModelError(f"model {name}: the hub answered with an error: {str(error).splitlines()[0]}") from error

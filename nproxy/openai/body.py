@@ -86,7 +86,7 @@ class Body:
         try:
             text = raw.decode("utf-8")
         except UnicodeDecodeError:
-            raise _refused("it is not UTF-8") from None
+            raise _refused("it is not valid UTF-8") from None
         unescaped = without_escaped_quotes(raw)
         _refuse_too_much(unescaped, max_depth)
         fields, spans = _unrepeated(text), None
@@ -96,7 +96,7 @@ class Body:
             except json.JSONDecodeError as error:
                 raise _refused(f"{error.msg} (character {error.pos})") from None
             except (ValueError, RecursionError):  # NaN, 1e999, an integer of thousands of digits
-                raise _refused("it holds a number that is too large or not a number") from None
+                raise _refused("it contains a number that is too large, NaN or Infinity") from None
             spans = _byte_spans(text, members)
             if repeated:
                 raw, spans = _once(raw, spans)
@@ -144,14 +144,14 @@ def _refuse_too_much(unescaped: bytes, max_depth: int) -> None:
     if len(unescaped) <= least and unescaped.count(b"[") + unescaped.count(b"{") <= max_depth:
         return  # most bodies are too small for any of it
     if unescaped.count(b'"') > 2 * MOST_STRINGS:
-        raise _refused(f"it holds more than {MOST_STRINGS} strings")
+        raise _refused(f"it contains more than {MOST_STRINGS} strings")
     outside = outside_strings(unescaped)
     if outside.count(b"[") + outside.count(b"{") > MOST_CONTAINERS:
-        raise _refused(f"it holds more than {MOST_CONTAINERS} arrays and objects")
+        raise _refused(f"it contains more than {MOST_CONTAINERS} arrays and objects")
     if outside.count(b",") > MOST_VALUES:
-        raise _refused(f"it holds more than {MOST_VALUES} values")
+        raise _refused(f"it contains more than {MOST_VALUES} values")
     if nested_deeper(outside, max_depth):
-        raise _refused(f"it is nested deeper than {max_depth} levels")
+        raise _refused(f"it is nested more than {max_depth} levels deep")
 
 
 def _unrepeated(text: str) -> dict[str, JSON] | None:
@@ -184,7 +184,7 @@ def _scan(text: str) -> tuple[dict[str, JSON], dict[str, tuple[int, int]], bool]
         try:
             value, at = decode(text, at)
         except StopIteration as stopped:  # the scanner's way to report that
-            raise json.JSONDecodeError("a value must stand here", text, stopped.value) from None
+            raise json.JSONDecodeError("expected a value", text, stopped.value) from None
         if key in members:
             repeated = True
             del members[key]  # it is placed where its last value is
@@ -194,7 +194,7 @@ def _scan(text: str) -> tuple[dict[str, JSON], dict[str, tuple[int, int]], bool]
             at, more = _more(text, at)
     at = _skip(text, at)
     if at != len(text):
-        raise json.JSONDecodeError("nothing may follow the object", text, at)
+        raise json.JSONDecodeError("unexpected data after the object", text, at)
     return fields, members, repeated
 
 
@@ -202,7 +202,7 @@ def _open(text: str) -> tuple[int, bool]:
     """Enter an object. Returns where to look for its first key, and True; or its end, and False if it is empty."""
     at = _skip(text, 0)
     if text[at : at + 1] != "{":
-        raise json.JSONDecodeError("an object must begin here", text, at)
+        raise json.JSONDecodeError("expected an object", text, at)
     end = _skip(text, at + 1)
     return (end + 1, False) if text[end : end + 1] == "}" else (at + 1, True)
 
@@ -212,7 +212,7 @@ def _more(text: str, at: int) -> tuple[int, bool]:
     at = _skip(text, at)
     mark = text[at : at + 1]
     if mark not in (",", "}"):
-        raise json.JSONDecodeError("a comma or the object's end must stand here", text, at)
+        raise json.JSONDecodeError("expected a comma or the end of the object", text, at)
     return at + 1, mark == ","
 
 
@@ -220,11 +220,11 @@ def _key(text: str, at: int) -> tuple[int, str, int]:
     """Read any key. Returns where it begins, the key, and where its value begins. Raises json.JSONDecodeError."""
     start = _skip(text, at)
     if text[start : start + 1] != '"':
-        raise json.JSONDecodeError("a key in double quotes must stand here", text, start)
+        raise json.JSONDecodeError("expected a key in double quotes", text, start)
     key, at = EXACT.raw_decode(text, start)
     at = _skip(text, at)
     if text[at : at + 1] != ":":
-        raise json.JSONDecodeError("a colon must stand here", text, at)
+        raise json.JSONDecodeError("expected a colon", text, at)
     return start, key, _skip(text, at + 1)
 
 
@@ -241,7 +241,7 @@ def _refuse_lone_surrogates(unescaped: bytes, step: int = LONG) -> None:
         end = start + step
         found = _LONE_SURROGATE.search(unescaped, start, end + 12)  # room for a pair that begins before the end
         if found is not None and found.start() < end:
-            raise _refused("it holds half of a surrogate pair")
+            raise _refused("it contains half of a surrogate pair")
 
 
 def _byte_spans(text: str, members: Mapping[str, tuple[int, int]]) -> Mapping[str, tuple[int, int]]:

@@ -54,10 +54,10 @@ def read_choice_params(fields: Mapping[str, JSON], n: int, drawn: int) -> Choice
     if not isinstance(listed, list):
         raise wrong_type(FIELD, "an array of objects", listed)
     if len(listed) != n:
-        message = f"Invalid '{FIELD}': it has {len(listed)} entries, and 'n' is {n}."
+        message = f"Invalid '{FIELD}': it has {len(listed)} entries, but 'n' is {n}."
         raise invalid_request(message, param=FIELD, code="invalid_length")
     if drawn != n:
-        raise invalid_request(f"'{FIELD}' cannot say what 'best_of' above 'n' chooses from.", param=FIELD)
+        raise invalid_request(f"'{FIELD}' cannot be used with 'best_of' greater than 'n'.", param=FIELD)
     return tuple(_read(own, f"{FIELD}.{place}") for place, own in enumerate(listed))
 
 

@@ -34,7 +34,7 @@ class Decoder:
                 # One byte beyond the limit is enough to know: a decompression bomb is noticed before it has grown.
                 data = self._inflate.decompress(data, self._room + 1)
             except zlib.error:
-                raise invalid_request("The request body cannot be decoded by its content-encoding.") from None
+                raise invalid_request("The request body does not match its content-encoding.") from None
         self._room -= len(data)
         if self._room < 0:
             raise body_too_large(self._limit)
@@ -44,5 +44,5 @@ class Decoder:
         """Note that the body is over. Raises ApiError 400 if its compressed data does not end there."""
         if self._inflate is not None and (not self._inflate.eof or self._inflate.unused_data):
             raise invalid_request(
-                "The request body cannot be decoded: its compressed data does not end where it should."
+                "The request body cannot be decoded: its compressed data is incomplete, or is followed by other data."
             )

@@ -58,7 +58,7 @@ def wrong_method(allowed: Collection[str], message: str | None = None) -> ApiErr
     """Build the 405 for a method that is not in `allowed`. message: replaces the default, which names those."""
     return ApiError(
         405,
-        message or f"This endpoint takes {' or '.join(allowed)} only.",
+        message or f"This endpoint supports only {' or '.join(allowed)}.",
         type="invalid_request_error",
         code="method_not_allowed",
         headers={"Allow": ", ".join(allowed)},
@@ -96,7 +96,7 @@ def engine_unavailable(message: str, *, retry_after: int = 1) -> ApiError:
 
 def loop_detected() -> ApiError:
     """Build the 508 for a request that has come back to this gateway, which had sent it on."""
-    message = "The request has been here before: one of the gateway's upstreams leads back to it."
+    message = "The request came back to this gateway: one of its upstreams leads back to it."
     return ApiError(508, message, type="server_error", code="loop_detected")
 
 
@@ -125,7 +125,7 @@ def upstream_timeout(message: str = "The upstream did not answer in time.") -> A
 
 def internal_error() -> ApiError:
     """Build the 500 that tells nothing of the cause."""
-    return ApiError(500, "nproxy failed on this request.", type="server_error", code="internal_error")
+    return ApiError(500, "nproxy failed to handle this request.", type="server_error", code="internal_error")
 
 
 def shorten(text: str, limit: int = 100) -> str:

@@ -27,7 +27,7 @@ _NOT_SHAPE = bytes(set(range(256)) - set(b'"[]{}'))
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
+    raise ValueError(f"{name} is not valid JSON")
 
 
 def _finite(text: str) -> float:
@@ -55,7 +55,7 @@ patient_value_at: ValueAt = PATIENT.scan_once  # type: ignore[attr-defined]
 def _once_each(members: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(members)
     if len(value) != len(members):
-        raise ValueError("a key stands twice")
+        raise ValueError("a key occurs twice")
     return value
 
 

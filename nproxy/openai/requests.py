@@ -237,7 +237,9 @@ def _widths(sent: _Sent, body: Body, *, prompts: int, limits: Limits) -> tuple[i
     """Check n, best_of and what several choices exclude. Returns n, and the choices to draw for each prompt."""
     width, n_cmpl, best_of = sent.get("n"), sent.get("n_cmpl"), sent.get("best_of")
     if width is not None and n_cmpl is not None and width != n_cmpl:
-        raise invalid_request("'n' and 'n_cmpl' are two names of one value, and they differ.", param="n")
+        raise invalid_request(
+            "'n' and 'n_cmpl' are two names of the same parameter, but their values differ.", param="n"
+        )
     param = "n_cmpl" if width is None and n_cmpl is not None else "n"
     width = n_cmpl if width is None else width
     n = 1 if width is None else width
@@ -264,9 +266,9 @@ def _check_best_of(best_of: int, n: int, prompts: int, stream: bool, limits: Lim
     if best_of > most:
         raise above("best_of", best_of, most)
     if best_of < n:
-        raise invalid_request(f"'best_of' is {best_of}, less than 'n', which is {n}.", param="best_of")
+        raise invalid_request(f"'best_of' ({best_of}) must not be less than 'n' ({n}).", param="best_of")
     if best_of > n and stream:
-        raise invalid_request("'best_of' above 'n' cannot be streamed.", param="best_of")
+        raise invalid_request("'best_of' greater than 'n' cannot be streamed.", param="best_of")
     if prompts * best_of > limits.max_choices:
         raise _too_many_choices("best_of", best_of, prompts, limits)
 
@@ -276,12 +278,12 @@ def _check_several(body: Body, param: str) -> None:
     fields = body.fields
     modalities = fields.get("modalities")
     if fields.get("audio") is not None or (isinstance(modalities, list) and "audio" in modalities):
-        raise invalid_request("Audio output gives one choice only.", param=param, code="unsupported_value")
+        raise invalid_request("Audio output supports only one choice.", param=param, code="unsupported_value")
     if fields.get("prediction") is not None:
-        raise invalid_request("'prediction' gives one choice only.", param=param, code="unsupported_value")
+        raise invalid_request("'prediction' supports only one choice.", param=param, code="unsupported_value")
     for name in STATE_FIELDS:
         if fields.get(name) not in (None, -1):  # -1: any slot
-            message = f"'{name}' names state of the upstream, which several choices cannot share."
+            message = f"'{name}' refers to state in the upstream, which several choices cannot share."
             raise invalid_request(message, param=name)
 
 
@@ -336,5 +338,5 @@ def _check_tokens(tokens: list[JSON], param: str) -> None:
 
 def _too_many_choices(param: str, width: int, prompts: int, limits: Limits) -> ApiError:
     message = f"Invalid '{param}': {prompts} prompts with {width} choices each are {prompts * width} choices; "
-    message += f"at most {limits.max_choices} are served."
+    message += f"at most {limits.max_choices} are allowed."
     return invalid_request(message, param=param, code="integer_above_max_value")

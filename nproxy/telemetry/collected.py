@@ -29,5 +29,5 @@ class DroppedLines(Collector):
     """Log lines that were not written: counted in the log writer, which is below all metrics."""
 
     def collect(self) -> Iterable[Metric]:
-        text = "Log lines that were dropped: too many waited, or their stream took none."
+        text = "Log lines dropped because too many waited or the output stream was blocked."
         yield CounterMetricFamily("nproxy_log_lines_dropped", text, value=dropped_lines())

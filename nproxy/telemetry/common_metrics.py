@@ -27,25 +27,23 @@ class CommonMetrics:
         self.labels: dict[str, tuple[str, ...]] = {}
         self._across: dict[str, Across] = {}
         self.reload_success = self._plain(
-            "config_reload_success", "Whether the settings that were read last are served.", across="min"
+            "config_reload_success", "Whether the last reload of the settings succeeded.", across="min"
         )
         self.reload_time = self._plain(
             "config_last_reload_success_timestamp_seconds",
-            "When settings that are served were read last, in Unix time.",
+            "When settings were last loaded successfully, in Unix time.",
             across="max",
         )
-        self.reloads = self._counter("config_reloads", "Readings of the settings after the first.", "outcome")
+        self.reloads = self._counter("config_reloads", "Reloads of the settings.", "outcome")
         for outcome in ("applied", "unchanged", "refused"):
             self.reloads(outcome)
         self.engine_up = self._maybe(
             "engine_up",
-            "Whether the built-in engine told its metrics with this scrape; 0: they are its last, or gone.",
+            "Whether the built-in engine delivered its metrics for this scrape; 0: they are old or missing.",
             across="min",
         )
-        self.engine_restarts = self._plain_counter(
-            "engine_restarts", "Times that the built-in engine was started again."
-        )
-        self._gauge("build_info", "The version that runs.", "version", across="max")(version).set(1)
+        self.engine_restarts = self._plain_counter("engine_restarts", "Restarts of the built-in engine.")
+        self._gauge("build_info", "The running version.", "version", across="max")(version).set(1)
 
     def reloaded(self, outcome: str, at: float) -> None:
         """Note that settings were read again. outcome: applied, unchanged or refused. at: Unix time."""

@@ -69,35 +69,35 @@ def _used(labels: Labels) -> Labels | None:
 
 REQUEST_DURATION = View(
     "gen_ai_server_request_duration_seconds",
-    "From a request to the end of its answer.",
+    "Time from the start of a request to the end of its answer.",
     (*_ATTRIBUTES, "error_type"),
     DURATION,
     labelled=_with_error(_status),
 )
 FIRST_TOKEN = View(
     "gen_ai_server_time_to_first_token_seconds",
-    "From a request to the first event of its answer, where upstreams streamed it.",
+    "Time from the start of a request to the first event of its answer, if upstreams streamed it.",
     _ATTRIBUTES,
     _FIRST_TOKEN,
     labelled=_attributes,
 )
 PER_TOKEN = View(
     "gen_ai_server_time_per_output_token_seconds",
-    "From the first event of an answer to its last, by the tokens of one choice behind the first.",
+    "Time from the first to the last event of an answer, divided by the tokens of one choice after the first.",
     _ATTRIBUTES,
     _PER_TOKEN,
     labelled=_attributes,
 )
 CALL_DURATION = View(
     "gen_ai_client_operation_duration_seconds",
-    "From the moment that an upstream call was to be made to its end.",
+    "Time from the decision to make an upstream call to the end of the call.",
     (*_ATTRIBUTES, "error_type"),
     DURATION,
     labelled=_with_error(_outcome),
 )
 PER_CHUNK = View(
     "gen_ai_client_operation_time_per_output_chunk_seconds",
-    "Between the events of one upstream call.",
+    "Time between two events of one upstream call.",
     _ATTRIBUTES,
     labelled=_attributes,
 )

@@ -40,7 +40,7 @@ class ParentMetrics(CommonMetrics):
     def __init__(self, version: str) -> None:
         super().__init__(version)
         self.worker_restarts = self._plain_counter(
-            "worker_restarts", "Times that a worker had died and another was started."
+            "worker_restarts", "Workers that were started because another one had died."
         )
         self.workers = self._gauge("workers", "Gateway processes.", "state", across="sum")
 
@@ -70,13 +70,15 @@ class Metrics(CommonMetrics):
         """Create the metrics of what clients see."""
         self.requests = self._observed(
             (*_CALL, "mode", "code"),
-            View("nproxy_requests", "Requests answered.", (*_CALL, "mode", "code"), tells="count"),
-            View("nproxy_request_seconds", "From the request to its end.", _CALL, _LATENCY),
+            View("nproxy_requests", "Requests that have ended.", (*_CALL, "mode", "code"), tells="count"),
+            View(
+                "nproxy_request_seconds", "Time from the start of a request to the end of its answer.", _CALL, _LATENCY
+            ),
             genai.REQUEST_DURATION,
         )
         self.broken_answers = self._counter(
             "broken_answers",
-            "Answers that failed when their status, a 200, had been sent.",
+            "Answers that failed after the status 200 had been sent.",
             "endpoint",
             "upstream",
             "model",
@@ -85,33 +87,42 @@ class Metrics(CommonMetrics):
         self.inflight_requests = self._plain("inflight_requests", "Requests in flight.", across="sum")
         self.first_token = self._observed(
             _CALL,
-            View("nproxy_time_to_first_token_seconds", "From the request to its first event.", _CALL[1:], _LATENCY),
+            View(
+                "nproxy_time_to_first_token_seconds",
+                "Time from the start of a request to the first event of its answer.",
+                _CALL[1:],
+                _LATENCY,
+            ),
             genai.FIRST_TOKEN,
         )
         self.per_token = self._observed(_CALL, genai.PER_TOKEN)
         self.begun = cache(self._begun)
-        self.fallbacks = self._counter("fallbacks", "Requests that went on to another upstream.", "upstream", "to")
+        self.fallbacks = self._counter("fallbacks", "Requests that fell back to another upstream.", "upstream", "to")
 
     def _of_choices(self) -> None:
         """Create the metrics of choices and tokens."""
-        self.choices = self._counted("choices", "Choices finished.", "upstream", "model", "finish_reason")
+        self.choices = self._counted("choices", "Choices that have ended.", "upstream", "model", "finish_reason")
         self.inflight_choices = self._plain("inflight_choices", "Choices in flight.", across="sum")
         # Observed for every piece of every stream: more bounds, those of the conventions, would add work to each of
         # them.
         self.inter_token = self._observed(
             _CALL,
-            View("nproxy_inter_token_seconds", "Between the events of one upstream call.", _CALL[1:]),
+            View("nproxy_inter_token_seconds", "Time between two events of one upstream call.", _CALL[1:]),
             genai.PER_CHUNK,
             bounds=_GAPS,
         )
         self.skew = self._histogram(
-            "sibling_skew_seconds", "From the first to the last choice finished.", _LATENCY, "upstream", "model"
+            "sibling_skew_seconds",
+            "Time from the end of a request's first choice to the end of its last.",
+            _LATENCY,
+            "upstream",
+            "model",
         )
         self.tokens = self._observed(
             (*_CALL, "type", "side"),
             View(
                 "nproxy_tokens",
-                "Tokens told to clients and computed by upstreams.",
+                "Tokens as reported to clients, and as computed by upstreams.",
                 ("upstream", "model", "type", "side"),
                 tells="sum",
             ),
@@ -119,7 +130,7 @@ class Metrics(CommonMetrics):
         )
         self.prompt_saved = self._counter(
             "prompt_tokens_saved",
-            "Prompt tokens that a call for each choice would have cost besides.",
+            "Additional prompt tokens that one call per choice would have used.",
             "upstream",
             "model",
         )
@@ -128,27 +139,33 @@ class Metrics(CommonMetrics):
         """Create the metrics of upstream calls."""
         self.legs = self._observed(
             (*_CALL, "outcome"),
-            View("nproxy_legs", "Upstream calls ended.", ("upstream", "outcome"), tells="count"),
+            View("nproxy_legs", "Upstream calls that have ended.", ("upstream", "outcome"), tells="count"),
             genai.CALL_DURATION,
         )
-        self.leg_width = self._histogram("leg_width", "Choices that one upstream call carries.", _WIDTHS)()
+        self.leg_width = self._histogram("leg_width", "Choices requested in one upstream call.", _WIDTHS)()
         self.inflight_legs = self._counted(
-            "inflight_legs", "Upstream calls opened and not ended.", "upstream", family=GaugeMetricFamily
+            "inflight_legs", "Upstream calls in flight.", "upstream", family=GaugeMetricFamily
         )
         self.legs_waiting = self._plain(
             "legs_waiting",
-            "Upstream calls that wait for a replica that has room, of those opened.",
+            "Upstream calls in flight that wait for a replica with free capacity.",
             "upstream",
             across="sum",
         )
-        self.retries = self._counter("retries", "Upstream calls made again.", "upstream", "reason")
+        self.retries = self._counter("retries", "Upstream calls that were retried.", "upstream", "reason")
         self.resumes = self._counter(
-            "resumes", "Answers that broke off when the client had read of them.", "upstream", "how", "outcome"
+            "resumes",
+            "Answers that broke off after part of them had been sent to the client.",
+            "upstream",
+            "how",
+            "outcome",
         )
-        self.anomalies = self._counter("anomalies", "Oddities of upstreams that were mended.", "upstream", "kind")
+        self.anomalies = self._counter(
+            "anomalies", "Faults in upstreams' answers that were corrected.", "upstream", "kind"
+        )
         self.capability = self._plain(
             "capability",
-            "What an upstream is known to do: choices in one call for n (+Inf: no limit showed), else 0 or 1.",
+            "What an upstream is known to support: for n the choices per call (+Inf: no limit found), else 0 or 1.",
             "upstream",
             "model",
             "name",
@@ -160,7 +177,7 @@ class Metrics(CommonMetrics):
         self._across["nproxy_replica_calls"] = "present"
         self.replica_calls = self._plain_counter(
             "replica_calls",
-            "Calls ended at the replica, those that passed through among them.",
+            "Calls to the replica that have ended, passed-through requests included.",
             "upstream",
             "replica",
             "outcome",
@@ -168,21 +185,25 @@ class Metrics(CommonMetrics):
         self._across["nproxy_replica_errors"] = "present"
         self.replica_errors = self._plain_counter(
             "replica_errors",
-            "Calls that the replica answered with an error, in a 200 as well.",
+            "Calls that the replica answered with an error, also within a 200.",
             "upstream",
             "replica",
             "code",
             "api_key",
         )
         self.replica_up = self._plain(
-            "replica_up", "Whether the replica was reachable last.", "upstream", "replica", across="min"
+            "replica_up",
+            "Whether the replica was reachable at the last call or health check.",
+            "upstream",
+            "replica",
+            across="min",
         )
         self.replicas = self._plain(
-            "replicas", "Replicas that are known of the upstream, in order or not.", "upstream", across="min"
+            "replicas", "Known replicas of the upstream, healthy or not.", "upstream", across="min"
         )
         self.breaker_open = self._plain(
             "breaker_open",
-            "Whether a breaker keeps calls from the replica while others can take them.",
+            "Whether the replica's circuit breaker is open while other replicas can take its calls.",
             "upstream",
             "replica",
             across="max",
@@ -190,37 +211,39 @@ class Metrics(CommonMetrics):
 
     def _of_admission(self) -> None:
         """Create the metrics of admission."""
-        self.queue_choices = self._plain("queue_choices", "Choices that wait to be let in.", across="sum")
+        self.queue_choices = self._plain("queue_choices", "Choices that wait for admission.", across="sum")
         self.queue_wait = self._histogram(
             "queue_wait_seconds",
-            "How long requests waited to be let in, to go on at another upstream, or for another outcome.",
+            "Time that requests waited for admission, for a fallback, or until another outcome.",
             _WAITS,
             "outcome",
         )
-        self.refused = self._counter("requests_refused", "Requests that a limit refused.", "reason")
+        self.refused = self._counter("requests_refused", "Requests refused because of a limit.", "reason")
         self.shed = self._counter("shed", "Requests refused to save memory.", "reason")
         for reason in _SHED:
             self.shed(reason)
         for reason in (*_REFUSED, *_SHED):
             self.refused(reason)
-        self.key_requests = self._counted("key_requests", "Requests let in, by the name of their key.", "key")
+        self.key_requests = self._counted("key_requests", "Requests admitted, by the name of their key.", "key")
         self.key_tokens = self._counted(
-            "key_tokens", "Tokens told to clients, by the name of their key.", "key", "type"
+            "key_tokens", "Tokens as reported to clients, by the name of their key.", "key", "type"
         )
-        self.key_limited = self._counter("key_limited", "Requests that a rate of their key refused.", "key", "what")
+        self.key_limited = self._counter(
+            "key_limited", "Requests refused because of a rate limit of their key.", "key", "what"
+        )
 
     def _of_the_process(self) -> None:
         """Create the metrics of this process."""
         self.loop_lag = self._plain(
-            "event_loop_lag_seconds", "How late the event loop ran a timer, last measured.", across="max"
+            "event_loop_lag_seconds", "How late the event loop ran a timer, at the last measurement.", across="max"
         )
-        self.tasks = self._plain("event_loop_tasks", "Tasks of the event loop, whatever they do.", across="sum")
+        self.tasks = self._plain("event_loop_tasks", "All tasks of the event loop.", across="sum")
         self.certificate_expiry = self._maybe(
             "tls_certificate_expiry_timestamp_seconds",
-            "When the certificate that clients are shown ends, or the first of its chain, in Unix time.",
+            "When the TLS certificate expires, or the first one of its chain, in Unix time.",
             across="min",
         )
-        self.spans = self._counter("spans", "Spans of traces, by what became of them.", "outcome")
+        self.spans = self._counter("spans", "Spans of traces, by outcome of their export.", "outcome")
         self.registry.register(DroppedLines())
 
     def _counted(

@@ -92,9 +92,9 @@ class _Exporter(SpanExporter):
             return
         self._well = well
         if well:
-            log.info("the collector takes spans again")
+            log.info("the collector accepts spans again")
         else:
-            log.warning("the collector takes no spans", extra={"fields": {"why": self._heard.why}})
+            log.warning("the collector does not accept spans", extra={"fields": {"why": self._heard.why}})
 
 
 class _Heard(requests.Session):

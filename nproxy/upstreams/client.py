@@ -170,7 +170,7 @@ class Client:
                 parts.append(data)
                 size += len(data)
                 if size > most:
-                    why = f"The upstream's answer is larger than {most} bytes; a stream has no such limit."
+                    why = f"The upstream's answer is larger than {most} bytes; streams have no such limit."
                     return [began, LegFailed(leg, oversize(why))]
         except FOREIGN as error:
             failure = timed_out(limit.which) if reply.watchdog.expired else after_the_head(error)
@@ -192,5 +192,5 @@ def _refusal(head: Head) -> Failure | None:
     if 300 <= head.status < 400:
         return malformed("The upstream answered with a redirect, which is not followed.")
     if head.headers.get(hdrs.CONTENT_ENCODING, "identity").strip().lower() not in ("identity", ""):
-        return malformed("The upstream sent a compressed answer although it was asked not to.")
+        return malformed("The upstream sent a compressed answer, although the request excluded it.")
     return None

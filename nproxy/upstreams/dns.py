@@ -142,8 +142,8 @@ def _tell(name: str, known: Known, why: str) -> None:
     fields: dict[str, object] = {"name": name, "addresses": known.addresses}
     match known.said:
         case "addresses":
-            log.info("a name is resolved", extra={"fields": fields})
+            log.info("a host name was resolved", extra={"fields": fields})
         case "none":
-            log.warning("a name has no address", extra={"fields": fields})
+            log.warning("a host name has no addresses", extra={"fields": fields})
         case _:
-            log.warning("a name cannot be resolved", extra={"fields": {**fields, "why": why}})
+            log.warning("a host name cannot be resolved", extra={"fields": {**fields, "why": why}})

@@ -66,7 +66,7 @@ class EventStream:
             await self._reply.pour(self._segment)
             self._note(one_by_one(self._leg, self._decoder.close()))
         except SSEError:
-            last = LegFailed(self._leg, oversize("An event of the upstream is larger than is allowed."))
+            last = LegFailed(self._leg, oversize("An event of the upstream is larger than the limit."))
         except FOREIGN as error:
             if not self._done:
                 failure = timed_out(self._which) if self._watchdog.expired else after_the_head(error)

@@ -30,8 +30,8 @@ _SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS,
 
 _UNREACHED: dict[Unreached, str] = {
     "name": "has a host name that could not be resolved",
-    "address": "has an address that cannot be used",
-    "tls": "could not be reached over TLS that is trusted",
+    "address": "has an invalid address",
+    "tls": "could not be reached over trusted TLS",
     "refused": "could not be reached",
 }
 
@@ -53,7 +53,7 @@ def before_the_head(error: Exception, *, stale: bool, upstream: str) -> Failure:
         case ConnectError():
             return _connect(f"{who} {_UNREACHED[error.why]}.")
         case MalformedError() | ValueError():
-            return malformed("The upstream's answer is not HTTP that can be read.")
+            return malformed("The upstream's answer is not valid HTTP.")
         case _ if stale:
             kind = FailureKind.STALE
         case _:
@@ -73,14 +73,14 @@ def after_the_head(error: Exception) -> Failure:
     if isinstance(error, CutError):
         return Failure(FailureKind.CUT, "The upstream's answer ended before it was complete.")
     if isinstance(error, MalformedError | ValueError):
-        return malformed("The upstream's answer is not HTTP that can be read.")
+        return malformed("The upstream's answer is not valid HTTP.")
     return Failure(FailureKind.CUT, "The connection to the upstream broke in the middle of its answer.")
 
 
 _WHAT_RAN_OUT = {
     "first_event": "The upstream's answer did not begin in time.",
-    "idle": "Nothing more of the upstream's answer came in time.",
-    "response": "The upstream's answer did not come in time.",
+    "idle": "The upstream sent nothing more of its answer in time.",
+    "response": "The upstream did not send its answer in time.",
     "total": "The upstream's answer was not complete in time.",
 }
 
@@ -92,13 +92,13 @@ def timed_out(which: str) -> Failure:
 
 def unavailable(upstream: str, seconds: float) -> Failure:
     """No replica may be called now. seconds: until one may."""
-    message = f"The upstream '{upstream}' has no server that can be asked now."
+    message = f"The upstream '{upstream}' has no replica that can be called now."
     return Failure(FailureKind.UNAVAILABLE, message, retry_after=seconds)
 
 
 def given_up(upstream: str, *, spoken: bool) -> Failure:
     """The replica was found down during a call. spoken: part of its answer had come."""
-    message = f"The upstream's server stopped answering, as others of '{upstream}' have not."
+    message = f"A replica of the upstream '{upstream}' stopped answering, while others still answer."
     return Failure(FailureKind.CUT if spoken else FailureKind.DOWN, message)
 
 

@@ -160,14 +160,14 @@ class ModelList:
             if read is not None:
                 self._told = False
             elif self._read is not None or (answer is not None and answer[0] != _STARTING):
-                self._tell("no answer" if answer is None else f"{answer[0]}, and no list of models in it")
+                self._tell("no answer" if answer is None else f"{answer[0]}without a list of models")
 
     def _tell(self, came: str) -> None:
         """Log that an answer held no list; once, until a list comes."""
         if not self._told:
-            done = "the one that was read last stands" if self._read is not None else "so any model is asked for"
+            done = "the previous list is used" if self._read is not None else "requests for any model are sent"
             fields = {"upstream": self._upstream, "why": f"GET /v1/models: {came}"}
-            log.warning("no list of models can be read, %s", done, extra={"fields": fields})
+            log.warning("the list of models cannot be read; %s", done, extra={"fields": fields})
         self._told = True
 
     def _stale(self, older_than: float) -> bool:

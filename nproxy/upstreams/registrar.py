@@ -27,7 +27,7 @@ class Registrar:
         """See Registry.announce."""
         new = self.registry.announce(upstream, server, seconds, self._clock())
         if new:
-            log.info("a server has announced itself", extra={"fields": {"upstream": upstream, "replica": server.label}})
+            log.info("a server has registered", extra={"fields": {"upstream": upstream, "replica": server.label}})
         self._changed()
         return new
 
@@ -35,21 +35,21 @@ class Registrar:
         """See Registry.leave."""
         left = self.registry.leave(upstream, url)
         if left:
-            log.info("a server has left", extra={"fields": {"upstream": upstream, "replica": url}})
+            log.info("a server has deregistered", extra={"fields": {"upstream": upstream, "replica": url}})
         self._changed()
         return left
 
     def drain(self, upstream: str, address: str) -> None:
         """See Registry.drain."""
         self.registry.drain(upstream, address)
-        log.info("a replica is drained", extra={"fields": {"upstream": upstream, "replica": address}})
+        log.info("a replica is draining", extra={"fields": {"upstream": upstream, "replica": address}})
         self._changed()
 
     def undrain(self, upstream: str, address: str) -> bool:
         """See Registry.undrain."""
         marked = self.registry.undrain(upstream, address)
         if marked:
-            log.info("a replica is drained no more", extra={"fields": {"upstream": upstream, "replica": address}})
+            log.info("a replica is no longer draining", extra={"fields": {"upstream": upstream, "replica": address}})
         self._changed()
         return marked
 

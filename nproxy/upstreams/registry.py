@@ -42,7 +42,7 @@ class Registry:
         key = (upstream, server.label)
         new = key not in self._leases
         if new and len(self._leases) >= MOST_SERVERS:
-            raise TooMany(f"{MOST_SERVERS} servers are announced; there is no room for another.")
+            raise TooMany(f"At most {MOST_SERVERS} servers can be registered.")
         self._leases[key] = _Lease(server, now + seconds)
         return new
 
@@ -53,7 +53,7 @@ class Registry:
     def drain(self, upstream: str, address: str) -> None:
         """Mark an address: its replica gets no new calls until `undrain`, even if it returns. Raises TooMany."""
         if len(self._draining) >= MOST_DRAINING and (upstream, address) not in self._draining:
-            raise TooMany(f"{MOST_DRAINING} addresses are marked as draining; there is no room for another.")
+            raise TooMany(f"At most {MOST_DRAINING} addresses can be marked as draining.")
         self._draining.add((upstream, address))
 
     def undrain(self, upstream: str, address: str) -> bool:

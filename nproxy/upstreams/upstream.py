@@ -256,7 +256,7 @@ class Upstream:
         replica.told_until = now + TOLD_SECONDS
         # not the failure's message, which may be the server's own words and so quote the prompt
         why = failure.kind.value if failure.status is None else f"{failure.kind.value} {failure.status}"
-        log.warning("a replica's breaker is open", extra=self._fields(replica, why=why))
+        log.warning("a replica's circuit breaker is open", extra=self._fields(replica, why=why))
 
     def count(self, group: CallGroup, leg: int, outcome: str, status: int | None = None) -> None:
         """Count for the metrics how a leg's last call ended, at most once. Nothing is counted if no replica was called.
@@ -286,7 +286,7 @@ class Upstream:
         health, began = self.settings.health, time.monotonic()
         try:
             status, _ = await self.documents.get(replica, health.path, health.timeout)
-            why = f"{health.path} is answered with {status}."
+            why = f"{health.path} answered {status}."
         except ForwardError as error:
             if error.failure.ours:
                 return None

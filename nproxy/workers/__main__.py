@@ -21,7 +21,7 @@ def main(listener: int, channel: int) -> int:
         with socket.socket(fileno=listener) as sock:
             loop.run(work(sock, socket.socket(fileno=channel)))
     except NotForUs:
-        print("nproxy: the parent is of another version; restart it as a whole", file=sys.stderr)  # noqa: T201 - no settings yet to log by
+        print("nproxy: the parent process has another version; restart nproxy completely", file=sys.stderr)  # noqa: T201 - no settings yet to log by
         return 1
     except ConfigError as error:  # a certificate that was valid when the settings were read
         for problem in error.problems:

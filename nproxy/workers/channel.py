@@ -49,7 +49,7 @@ class Channel(asyncio.Protocol):
             return
         self._transport.write(frame(encode(message)))
         if self._transport.get_write_buffer_size() > MOST_UNREAD:
-            log.error("a peer takes no messages; the channel to it is given up")
+            log.error("a peer does not read its messages; the channel is closed")
             self._transport.abort()
 
     async def ask(self, what: Question, seconds: float) -> Json:
@@ -92,7 +92,7 @@ class Channel(asyncio.Protocol):
             for payload in self._frames.feed(data):
                 self._take(decode(payload))
         except (FrameTooLong, NotAMessage):
-            log.error("what came over a channel is no message; the channel is given up")  # noqa: TRY400 - no traceback: it would show the bytes
+            log.error("invalid data on a channel; the channel is closed")  # noqa: TRY400 - no traceback: it would show the bytes
             if self._transport is not None:
                 self._transport.abort()
 

@@ -154,7 +154,7 @@ class Parent:
             case Query():
                 self.supervisor.beside(self._answer(worker, message))
             case Start() | Reconfigure() | Members() | Drain() | Ready() | Beat() | Result():
-                log.error("no message for the parent", extra={"fields": {"kind": message.kind}})
+                log.error("unexpected message for the parent", extra={"fields": {"kind": message.kind}})
             case _:
                 assert_never(message)
 

@@ -97,7 +97,7 @@ class Worker:
         try:
             return from_data(self._told)
         except (ValueError, TypeError):
-            log.error("a worker's report has no meaning")  # noqa: TRY400 - what it said is not shown
+            log.error("a worker's report is invalid")  # noqa: TRY400 - what it said is not shown
             return {}
 
     @asynccontextmanager
@@ -147,7 +147,7 @@ class Worker:
         try:
             self._hear(self, message)
         except ValueError:
-            log.error("what a worker says has no meaning; it is replaced")  # noqa: TRY400 - what it said is not shown
+            log.error("a worker sent an invalid message; it is replaced")  # noqa: TRY400 - what it said is not shown
             channel.abort()
 
     async def _watch(self, process: asyncio.subprocess.Process, channel: Channel) -> str:
@@ -159,7 +159,7 @@ class Worker:
             if silent >= SILENT_TICKS:
                 return "hangs"
             if self._end_by is not None and asyncio.get_running_loop().time() > self._end_by:
-                return "does not end"
+                return "did not exit in time"
         if not await within(END_SECONDS, process.wait()):
-            return "closed its channel and lives on"
+            return "closed its channel but did not exit"
         return how_it_ended(process.returncode)

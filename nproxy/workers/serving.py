@@ -52,7 +52,7 @@ async def serve(
         stack.push_async_callback(parent.close)
         if parent.config.admin is not None:
             url = await stack.enter_async_context(admin_port(parent, parent.registrar, admin_sock))
-            log.info("the admin port listens", extra={"fields": {"url": url}})
+            log.info("the admin port is listening", extra={"fields": {"url": url}})
         greeting = partial(ready, base_url(listener, tls=parent.config.listen.tls is not None), metrics)
         async with beside(
             _follow(parent, reloaded),

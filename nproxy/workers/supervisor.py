@@ -133,7 +133,7 @@ class Supervisor:
             async with slot.replacing:
                 if not await self._replace(slot):
                     return False
-        log.info("all workers are replaced")
+        log.info("all workers were replaced")
         return True
 
     async def replace(self, worker: Worker) -> None:
@@ -141,7 +141,7 @@ class Supervisor:
         slot = self._slots[worker.index]
         async with slot.replacing:
             if slot.worker is worker and await self._replace(slot):
-                log.info("a worker is replaced", extra={"fields": {"pid": worker.pid}})
+                log.info("a worker was replaced", extra={"fields": {"pid": worker.pid}})
 
     async def _replace(self, slot: _Slot) -> bool:
         """Start another worker for a slot, and drain the old one. Returns whether the new one has the slot."""
@@ -152,7 +152,7 @@ class Supervisor:
         if self._ending.is_set():
             return False
         if young.ended.is_set():
-            log.error("a new worker %s before it was ready; the others stay", young.how)
+            log.error("a new worker %s before it was ready; the other workers stay", young.how)
             return False
         old, slot.worker = slot.worker, young
         if old is not None:

@@ -139,7 +139,7 @@ class _Worker:
     async def _listen(self, messages: AsyncIterator[Message]) -> None:
         async for message in messages:
             self._hear(message)
-        log.warning("the parent is gone")
+        log.warning("the parent process is gone")
         self._drain(Drain("handover", 0.0))  # frees the port for another parent; streams are told why they end
 
     def _hear(self, message: Message) -> None:
@@ -163,7 +163,7 @@ class _Worker:
             case Admission(message=data):
                 self._ledger.hear(data)
             case Start() | Ready() | Leave() | Beat() | Result():
-                log.error("no message for a worker", extra={"fields": {"kind": message.kind}})
+                log.error("unexpected message for a worker", extra={"fields": {"kind": message.kind}})
             case _:
                 assert_never(message)
 
@@ -194,7 +194,7 @@ class _Worker:
             self._app.reconfigure(config, keys_from_message(settings))
         except ConfigError as error:
             for problem in error.problems:
-                log.error("settings are not reloaded: %s", problem)  # noqa: TRY400 - what is wrong is said in full
+                log.error("settings were not reloaded: %s", problem)  # noqa: TRY400 - what is wrong is said in full
 
     def _learn(self, message: Taught) -> None:
         upstream = self._app.upstreams.by_name.get(message.upstream)

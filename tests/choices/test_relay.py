@@ -83,7 +83,7 @@ def test_E7_usage_comes_last_whenever_it_came() -> None:
 def once_each(members: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object that has every key once."""
     read = dict(members)
-    assert len(read) == len(members), f"a key stands twice: {[key for key, _ in members]}"
+    assert len(read) == len(members), f"a key occurs twice: {[key for key, _ in members]}"
     return read
 
 

@@ -273,7 +273,7 @@ def test_another_answer_is_a_failure_and_siblings_live(again: tuple[bytes, ...])
     assert 0 not in play.open and not play.over
     play.streams(1)
     assert contents(play.frames) == {0: "Hello", 1: "ab"} and play.finish == FailureKind.DIFFERS
-    assert "asked again" in play.frames[-1]["error"]["message"] and play.resumed == ["replay differs"]
+    assert "the repeated answer differs" in play.frames[-1]["error"]["message"] and play.resumed == ["replay differs"]
 
 
 def test_a_second_cut_behind_a_role_alone_is_a_cut_of_what_was_read() -> None:

@@ -49,7 +49,7 @@ def test_check_prints_a_summary_of_a_good_file(tmp_path: Path) -> None:
         "listen    http://[::1]:8000, 1 worker",
         "upstream  fleet: http://a/v1; models m; n up to 4; parallel auto; balance least_inflight; resume off; key own",
         "n         up to 128; greedy accept; on_leg_failure fail",
-        "limits    1024 choices in flight, 512 of one key; 1024 wait up to 10 s",
+        "limits    1024 choices in flight, 512 per key; 1024 wait up to 10 s",
         "auth      none: open to anybody on this machine",
         "paths     default passed through",
         "pages     playground at /, reference at /docs",
@@ -86,7 +86,7 @@ admin: {{token: '{CANARY}'}}
     assert CANARY not in done.stdout
     said = done.stdout.splitlines()
     assert said[:2] == [
-        "listen    http://0.0.0.0:8000, 2 workers, behind 10.0.0.0/8, for pages of https://chat.example",
+        "listen    http://0.0.0.0:8000, 2 workers, behind 10.0.0.0/8, for web pages of https://chat.example",
         "engine    smollm2-135m-instruct (auto) on cpu; adapters law",
     ]
     assert "http://a/v1 (weight 3), dns:b:80;" in said[2]
@@ -94,7 +94,7 @@ admin: {{token: '{CANARY}'}}
     assert said[3].startswith("upstream  c: servers that register;")
     assert said[4:] == [
         "n         up to 128; greedy dedupe; on_leg_failure partial",
-        "limits    1024 choices in flight, 512 of one key; 1024 wait up to 10 s; of one key 900 tokens a minute",
+        "limits    1024 choices in flight, 512 per key; 1024 wait up to 10 s; per key 900 tokens per minute",
         "auth      2 keys: ann, bob (disabled)",
         "paths     /v1/rerank passed through to a",
         "pages     reference at /docs",
@@ -107,8 +107,8 @@ def test_check_says_who_may_come_in_where_there_are_no_keys(tmp_path: Path) -> N
     file = tmp_path / "nproxy.yaml"
     for host, who in {
         "127.0.0.1": "on this machine",
-        "'::'": "who reaches ::",
-        "gw.example": "who reaches gw.example",
+        "'::'": "who can reach ::",
+        "gw.example": "who can reach gw.example",
     }.items():
         file.write_text(f"listen: {{host: {host}}}\ntelemetry: {{metrics: false, log_format: text}}")
         said = run("check", str(file)).stdout
@@ -124,7 +124,7 @@ def test_check_prints_each_error_with_its_line(tmp_path: Path) -> None:
     assert done.stderr.splitlines() == [
         f"{file}:2: listen.port: must be a whole number",
         f"{file}:4: upstreams[0].replicas: is required",
-        f"{file}:6: auth: needs api_keys_file or api_key, and not both",
+        f"{file}:6: auth: needs either api_keys_file or api_key",
     ]
 
 

@@ -215,7 +215,7 @@ async def test_a_child_that_dies_is_started_again(
             os.kill(ids(lives)[-1], signal.SIGKILL)
         await ready.get()
     told = [record.getMessage() for record in caplog.records]
-    assert told == [f"engine was killed by SIGKILL; starting it again in {pause:.1f} s" for pause in (0.01, 0.02, 0.04)]
+    assert told == [f"engine was killed by SIGKILL; restarting it in {pause:.1f} s" for pause in (0.01, 0.02, 0.04)]
 
 
 @pytest.fixture
@@ -243,8 +243,8 @@ async def test_a_child_that_says_it_is_ill_is_started_again(
         assert not gone(second)
         told = [record.getMessage() for record in caplog.records]
         assert told == [
-            *(f"engine is not well ({number} of 3): 503 " for number in (1, 2, 3)),
-            "engine hangs; starting it again in 0.0 s",
+            *(f"engine failed a health check ({number} of 3): 503 " for number in (1, 2, 3)),
+            "engine hangs; restarting it in 0.0 s",
         ]
 
 
@@ -287,7 +287,7 @@ async def test_a_child_that_recovers_is_left_alone(
             well.clear()
             await well.wait()
         assert ids(lives) == [child]
-        assert "engine is not well (1 of 4): no answer within 0.5 s" in caplog.text
+        assert "engine failed a health check (1 of 4): no answer within 0.5 s" in caplog.text
 
 
 @pytest.mark.model
@@ -312,7 +312,7 @@ async def test_an_engine_whose_core_hangs_is_started_again(
                 assert answer.status == 200
         assert gone(server.pid)
         assert gone(core.pid)
-        assert "engine hangs; starting it again" in caplog.text
+        assert "engine hangs; restarting it" in caplog.text
 
 
 async def test_pauses_grow_to_a_limit(socket: Path, lives: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ def test_numbers_and_texts(words: tuple[str, ...]) -> None:
 
 
 def test_a_prompt_that_is_not_utf_8() -> None:
-    assert_wrong(["chat", NOT_UTF_8], "it is not UTF-8")
+    assert_wrong(["chat", NOT_UTF_8], "it is not valid UTF-8")
 
 
 def test_a_model_without_a_name() -> None:

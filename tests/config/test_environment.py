@@ -59,31 +59,31 @@ def test_entries_are_laid_in_the_order_of_their_numbers() -> None:
     [
         ("NPROXY_LISTEN__PORT", "x", "NPROXY_LISTEN__PORT: listen.port: must be a whole number"),
         ("NPROXY_LISTEN__PROT", "1", "NPROXY_LISTEN__PROT: listen.prot: unknown key; did you mean port?"),
-        ("NPROXY_LISTN__PORT", "1", "NPROXY_LISTN__PORT: names no setting; did you mean listen?"),
+        ("NPROXY_LISTN__PORT", "1", "NPROXY_LISTN__PORT: unknown setting; did you mean listen?"),
         (
             "NPROXY_LISTEN_PORT",
             "8001",
-            "NPROXY_LISTEN_PORT: names no setting; levels are joined by two underscores: "
+            "NPROXY_LISTEN_PORT: unknown setting; levels are separated by two underscores: "
             "did you mean NPROXY_LISTEN__PORT?",
         ),
         (
             "NPROXY_PORT",
             "8123",
-            "NPROXY_PORT: names no setting; levels are joined by two underscores: did you mean NPROXY_LISTEN__PORT?",
+            "NPROXY_PORT: unknown setting; levels are separated by two underscores: did you mean NPROXY_LISTEN__PORT?",
         ),
         (
             "NPROXY_UPSTREAMS_1_TIMEOUTS_FIRST_EVENT",
             "9",
-            "NPROXY_UPSTREAMS_1_TIMEOUTS_FIRST_EVENT: names no setting; levels are joined by two underscores: "
+            "NPROXY_UPSTREAMS_1_TIMEOUTS_FIRST_EVENT: unknown setting; levels are separated by two underscores: "
             "did you mean NPROXY_UPSTREAMS__1__TIMEOUTS__FIRST_EVENT?",
         ),
         (
             "NPROXY_COLOUR",
             "red",
-            "NPROXY_COLOUR: names no setting; levels are joined by two underscores, as in NPROXY_LISTEN__PORT",
+            "NPROXY_COLOUR: unknown setting; levels are separated by two underscores, as in NPROXY_LISTEN__PORT",
         ),
-        ("NPROXY_PORT_8000_TCP", "8000", "NPROXY_PORT_8000_TCP: names no setting"),
-        ("NPROXY_SERVICE_PORT", "tcp", "NPROXY_SERVICE_PORT: names no setting"),
+        ("NPROXY_PORT_8000_TCP", "8000", "NPROXY_PORT_8000_TCP: unknown setting"),
+        ("NPROXY_SERVICE_PORT", "tcp", "NPROXY_SERVICE_PORT: unknown setting"),
         ("NPROXY_LISTEN", "8000", "NPROXY_LISTEN: listen: must be a mapping"),
         (
             "NPROXY_ENGINE__QUANTIZATION",
@@ -93,9 +93,9 @@ def test_entries_are_laid_in_the_order_of_their_numbers() -> None:
         (
             "NPROXY_UPSTREAMS__3__NAME",
             "a",
-            "NPROXY_UPSTREAMS__3__NAME: upstreams[3]: there is no entry 3: the list has 0",
+            "NPROXY_UPSTREAMS__3__NAME: upstreams[3]: entry 3 does not exist: the list has 0 entries",
         ),
-        ("NPROXY_UPSTREAMS", "[{", "NPROXY_UPSTREAMS: not YAML: "),
+        ("NPROXY_UPSTREAMS", "[{", "NPROXY_UPSTREAMS: not valid YAML: "),
     ],
 )
 def test_an_error_names_the_variable(name: str, value: str, expected: str) -> None:
@@ -107,7 +107,7 @@ def test_a_name_in_a_list_is_the_variables_fault(tmp_path: Path) -> None:
     file = tmp_path / "nproxy.yaml"
     file.write_text("upstreams:\n  - {name: a, replicas: [http://h/v1]}\n")
     [problem] = problems({"NPROXY_UPSTREAMS__X__N": "fanout"}, file)
-    assert problem == "NPROXY_UPSTREAMS__X__N: upstreams.x: there is a list, whose entries are numbered from 0"
+    assert problem == "NPROXY_UPSTREAMS__X__N: upstreams.x: this is a list: its entries are numbered from 0"
 
 
 def test_variables_that_kubernetes_sets_for_a_service_are_no_settings() -> None:

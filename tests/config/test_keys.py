@@ -72,27 +72,28 @@ def test_a_key_ends_at_the_begin_of_its_day_or_at_its_time(tmp_path: Path, writt
         ("keys:\n- name: a\n  hash: []", "3: keys[0].hash: must not be empty"),
         (
             "keys:\n- name: a\n  hash: sk-1234",
-            "3: keys[0].hash: must be sha256: and 64 hexadecimal digits, as nproxy keys prints them",
+            "3: keys[0].hash: must be sha256: and 64 hexadecimal digits, as nproxy keys prints it",
         ),
         (
             "keys:\n- name: a\n  hash:\n  - HASH\n  - 17",
-            "5: keys[0].hash[1]: must be sha256: and 64 hexadecimal digits, as nproxy keys prints them",
+            "5: keys[0].hash[1]: must be sha256: and 64 hexadecimal digits, as nproxy keys prints it",
         ),
         (
             "keys:\n- name: team a\n  hash: HASH",
-            "2: keys[0].name: must be 1 to 64 letters, digits, dots, dashes and underscores, a letter or digit first",
+            "2: keys[0].name: must be 1 to 64 letters, digits, dots, dashes and underscores,"
+            " and begin with a letter or digit",
         ),
         ("keys:\n- name: a\n  hash: HASH\n  wieght: 2", "4: keys[0].wieght: unknown key; did you mean weight?"),
         (
             "keys:\n- name: a\n  hash: HASH\n  expires: soon",
-            "4: keys[0].expires: must be a day, as in 2027-01-31, or a day and a time",
+            "4: keys[0].expires: must be a date such as 2027-01-31, or a date and a time",
         ),
         ("keys:\n- name: a\n  hash: HASH\n  models: []", "4: keys[0].models: must not be empty"),
         (
             "keys:\n- {name: a, hash: HASH}\n- {name: a, hash: OTHER}",
-            "3: keys[1].name: is there twice; a second hash goes into the list of its first entry",
+            "3: keys[1].name: occurs twice; put the second hash into the list of the first entry",
         ),
-        ("keys:\n- {name: a, hash: HASH}\n- {name: b, hash: [OTHER, HASH]}", "3: keys[1].hash: is there twice"),
+        ("keys:\n- {name: a, hash: HASH}\n- {name: b, hash: [OTHER, HASH]}", "3: keys[1].hash: occurs twice"),
     ],
 )
 def test_an_error_is_told_at_its_line(tmp_path: Path, text: str, problem: str) -> None:
@@ -116,6 +117,6 @@ def test_one_key_may_stand_in_the_settings(tmp_path: Path) -> None:
     config = load(None, {"NPROXY_AUTH__API_KEY": "sk-one"})
     assert config.auth is not None and config.auth.api_key is not None
     assert "sk-one" not in repr(config)
-    with pytest.raises(ConfigError, match="holds characters that no HTTP header can carry"):
+    with pytest.raises(ConfigError, match="contains characters that are not allowed in an HTTP header"):
         load(None, {"NPROXY_AUTH__API_KEY": "schlüssel"})
     assert isinstance(config, Config)

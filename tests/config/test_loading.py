@@ -149,4 +149,4 @@ def test_a_key_that_several_are_shown_is_noted(api_keys: tuple[str, str], noted:
         f"  - {{name: cloud, replicas: ['http://b/v1'], models: [m], api_key: {api_keys[1]}}}\n"
     )
     told = summarise(Source(file, {}).read().checked(), ())
-    assert ("a client's key for main is shown to cloud as well" in told) is noted
+    assert ("a client's key for main is also sent to cloud" in told) is noted

@@ -42,11 +42,11 @@ def test_a_secret_comes_from_a_file_beside_the_settings(tmp_path: Path) -> None:
     ("written", "reason"),
     [
         ("${FLEET_KEY}", "environment variable FLEET_KEY is not set"),
-        ("Bearer ${FLEET_KEY}", "a secret is either ${NAME} alone or the secret itself, not a mixture"),
+        ("Bearer ${FLEET_KEY}", "must be either ${NAME} alone or the secret itself, not a mixture"),
         ("file:none", "cannot read"),
         ("file:empty", "is empty"),
         ("17", "must be text: ${NAME}, file:PATH, or the secret itself"),
-        ('"a\\nb"', "holds characters that no HTTP header can carry"),
+        ('"a\\nb"', "contains characters that are not allowed in an HTTP header"),
     ],
 )
 def test_a_secret_that_cannot_be_had_is_an_error_at_its_line(tmp_path: Path, written: str, reason: str) -> None:

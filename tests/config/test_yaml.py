@@ -67,7 +67,7 @@ BAD = {
     ),
     "key twice": (
         "listen:\n  port: 1\n  host: a\n  port: 2",
-        "nproxy.yaml:4: listen.port: is there twice; first on line 2",
+        "nproxy.yaml:4: listen.port: occurs twice; first on line 2",
     ),
     "name twice": (
         "upstreams:\n- {name: a, replicas: [http://a]}\n- {name: a, replicas: [http://b]}",
@@ -79,20 +79,20 @@ BAD = {
     ),
     "passthrough to nowhere": (
         "upstreams:\n- {name: a, replicas: [http://a]}\npassthrough:\n  upstream: b",
-        "nproxy.yaml:4: passthrough.upstream: names no upstream; there are: a",
+        "nproxy.yaml:4: passthrough.upstream: is not the name of an upstream; there are: a",
     ),
     "nothing to serve": ("engine: null", "nproxy.yaml:1: needs an engine or at least one upstream"),
     "limits below max_n": (
         "n_policy: {max_n: 128}\nlimits: {inflight_choices: 64}",
-        "nproxy.yaml:2: limits.inflight_choices: must not be below n_policy.max_n",
+        "nproxy.yaml:2: limits.inflight_choices: must be at least n_policy.max_n",
     ),
     "a host that cannot be": (
         "upstreams:\n- {name: a, replicas: ['http://a..b/v1']}",
-        "nproxy.yaml:2: upstreams[0].replicas[0]: is not a URL that can be read",
+        "nproxy.yaml:2: upstreams[0].replicas[0]: is not a valid URL",
     ),
     "a host that is too long": (
         "upstreams:\n- {name: a, replicas: ['http://" + "a" * 64 + ".b']}",
-        "nproxy.yaml:2: upstreams[0].replicas[0]: is not a URL that can be read",
+        "nproxy.yaml:2: upstreams[0].replicas[0]: is not a valid URL",
     ),
     "no replicas": ("upstreams:\n- {name: a, replicas: []}", "nproxy.yaml:2: upstreams[0].replicas: must not be empty"),
     "scheme": (
@@ -101,11 +101,11 @@ BAD = {
     ),
     "credentials in a URL": (
         "upstreams:\n- {name: a, replicas: ['http://u:pw@a/v1']}",
-        "nproxy.yaml:2: upstreams[0].replicas[0]: must hold no credentials; use api_key",
+        "nproxy.yaml:2: upstreams[0].replicas[0]: must not contain credentials; use api_key",
     ),
     "a key beside url": (
         "upstreams:\n- {name: a, replicas: [{url: 'http://a', wieght: 2}]}",
-        "nproxy.yaml:2: upstreams[0].replicas[0]: unknown key beside url: wieght",
+        "nproxy.yaml:2: upstreams[0].replicas[0]: unknown key next to url: wieght",
     ),
     "a path of looks": (
         "upstreams:\n- {name: a, replicas: ['http://a'], health: {path: health}}",
@@ -125,18 +125,18 @@ BAD = {
     ),
     "parallel": (
         "upstreams:\n- name: a\n  replicas: [http://a]\n  parallel: 0",
-        "nproxy.yaml:4: upstreams[0].parallel: must be auto or a number from 1 on",
+        "nproxy.yaml:4: upstreams[0].parallel: must be auto or a number of at least 1",
     ),
     "models": (
         "upstreams:\n- name: a\n  replicas: [http://a]\n  models: [b, b]",
-        "nproxy.yaml:4: upstreams[0].models: names a model twice",
+        "nproxy.yaml:4: upstreams[0].models: contains a model twice",
     ),
     "infinite seconds": (
         "limits: {write_seconds: 1e999}",
         "nproxy.yaml:1: limits.write_seconds: must be a finite number",
     ),
-    "not YAML": ("listen: {port: 1", "nproxy.yaml:1: not YAML: expected ',' or '}', but got '<stream end>'"),
-    "two documents": ("listen: {}\n---\nlisten: {}", "nproxy.yaml:2: not YAML: but found another document"),
+    "not YAML": ("listen: {port: 1", "nproxy.yaml:1: not valid YAML: expected ',' or '}', but got '<stream end>'"),
+    "two documents": ("listen: {}\n---\nlisten: {}", "nproxy.yaml:2: not valid YAML: but found another document"),
     "a tag": ("listen: {host: !!python/name:os.system x}", "nproxy.yaml:1: listen.host: the tag"),
     "an alias inside itself": ("listen: &a [*a]", "nproxy.yaml:1: nested too deeply"),
 }
@@ -146,7 +146,7 @@ def test_aliases_that_multiply_are_refused_where_they_become_too_many(tmp_path: 
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]" for level in range(1, 12)]
     assert problems(write(tmp_path, "\n".join(lines))) == [
-        "nproxy.yaml:5: becomes more than 100000 parts, those behind aliases counted"
+        "nproxy.yaml:5: expands to more than 100000 values (aliases included)"
     ]
 
 
@@ -201,9 +201,9 @@ def test_no_collector(tmp_path: Path, url: str) -> None:
 
 def test_headers_for_no_collector(tmp_path: Path) -> None:
     (problem,) = problems(write(tmp_path, "telemetry: {otlp_headers: {a: b}}"))
-    assert problem == "nproxy.yaml:1: telemetry.otlp_headers: is of no use without otlp_endpoint"
+    assert problem == "nproxy.yaml:1: telemetry.otlp_headers: has no effect without otlp_endpoint"
     (problem,) = problems(write(tmp_path, "telemetry: {otlp_endpoint: 'http://c', otlp_headers: {'a b': c}}"))
-    assert problem.endswith("must be the name of a header")
+    assert problem.endswith("must be a header name")
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "fe80::1%eth0", "localhost", "a_b.example.", "bücher.example"])
@@ -233,7 +233,7 @@ def test_a_missing_file_is_one_error(tmp_path: Path) -> None:
 def test_a_file_that_is_not_utf8_names_the_line(tmp_path: Path) -> None:
     file = tmp_path / "nproxy.yaml"
     file.write_bytes(b"listen:\n  host: \xff\n")
-    assert problems(file) == ["nproxy.yaml:2: is not UTF-8"]
+    assert problems(file) == ["nproxy.yaml:2: is not valid UTF-8"]
 
 
 def test_an_empty_file_means_the_engine_with_the_default_model(tmp_path: Path) -> None:
@@ -324,19 +324,19 @@ def test_forms_of_replicas(tmp_path: Path, text: str, shown: list[str], weights:
 AGREEMENTS = {
     "a server twice": (
         "upstreams: [{name: a, replicas: ['http://a/v1', 'http://b', {url: 'http://A', weight: 3}]}]",
-        "upstreams[0].replicas[2]: is there twice; what takes more calls than others has a weight",
+        "upstreams[0].replicas[2]: occurs twice; to send a replica more calls, set its weight",
     ),
     "a server twice, by its port": (
         "upstreams: [{name: a, replicas: ['http://a', 'HTTP://A:80/v1/']}]",
-        "upstreams[0].replicas[1]: is there twice; what takes more calls than others has a weight",
+        "upstreams[0].replicas[1]: occurs twice; to send a replica more calls, set its weight",
     ),
     "a server twice, by a dot": (
         "upstreams: [{name: a, replicas: ['http://a:1', 'http://a.:1/v1']}]",
-        "upstreams[0].replicas[1]: is there twice; what takes more calls than others has a weight",
+        "upstreams[0].replicas[1]: occurs twice; to send a replica more calls, set its weight",
     ),
     "a name twice": (
         "upstreams: [{name: a, replicas: ['dns:a:1', 'dns:A.:1']}]",
-        "upstreams[0].replicas[1]: is there twice; what takes more calls than others has a weight",
+        "upstreams[0].replicas[1]: occurs twice; to send a replica more calls, set its weight",
     ),
     "no servers and no way to register": (
         "upstreams: [{name: a, replicas: []}]",
@@ -344,15 +344,15 @@ AGREEMENTS = {
     ),
     "keys that would go on": (
         "auth: {api_key: k}\nupstreams: [{name: a, replicas: ['http://a'], api_key: passthrough}]",
-        "upstreams[0].api_key: must not be passthrough beside auth",
+        "upstreams[0].api_key: must not be passthrough if auth is set",
     ),
     "a port for everybody": (
         "admin: {host: 0.0.0.0}",
-        "admin.token: is required, as others than this machine can reach the port",
+        "admin.token: is required, because other machines can reach the port",
     ),
     "two sizes of a pool": (
         "engine: {num_blocks: 9, kv_fraction: 0.5}",
-        "engine.kv_fraction: must not stand beside num_blocks",
+        "engine.kv_fraction: must not be set together with num_blocks",
     ),
     "steps too small": (
         "engine: {max_batch_tokens: 271}",
@@ -364,20 +364,20 @@ AGREEMENTS = {
     ),
     "kernels of a GPU on a CPU": (
         "engine: {device: cpu, kernels: triton}",
-        "engine.kernels: must be torch on a CPU: Triton compiles none for it",
+        "engine.kernels: must not be triton on a CPU: Triton has no compiler for it",
     ),
     "kernels of a CPU on a GPU": (
         "engine: {device: cuda, kernels: torch}",
-        "engine.kernels: must be triton on a CUDA device: the others are for a CPU",
+        "engine.kernels: must be auto or triton on a CUDA device: the others are for a CPU",
     ),
-    "int8 on a GPU": ("engine: {device: cuda, quantization: int8}", "engine.quantization: is for a CPU"),
+    "int8 on a GPU": ("engine: {device: cuda, quantization: int8}", "engine.quantization: is supported on a CPU only"),
     "an adapter in the model's place": (
         "engine: {model: a, adapters: {a: /x}}",
-        "engine.adapters.a: is the name of the model itself",
+        "engine.adapters.a: is already the id of the model itself",
     ),
     "a fallback to nothing": (
         "upstreams: [{name: a, replicas: ['http://a'], fallback: [a]}]",
-        "upstreams[0].fallback[0]: names no other upstream; there are: none",
+        "upstreams[0].fallback[0]: is not the name of another upstream; there are: none",
     ),
 }
 
@@ -428,6 +428,9 @@ def test_parallel_is_shared_by_the_workers(tmp_path: Path) -> None:
     file.write_text(settings)
     with pytest.raises(ConfigError) as raised:
         load(file, {})
-    assert str(raised.value) == f"{file}:5: upstreams[0].parallel: must not be below listen.workers, which share it"
+    assert (
+        str(raised.value)
+        == f"{file}:5: upstreams[0].parallel: must be at least listen.workers, because the workers share it"
+    )
     file.write_text(settings.replace("workers: 3", "workers: 2"))
     assert load(file, {}).listen.workers == 2

@@ -284,7 +284,7 @@ _ERRORS = [
     (
         "K12",
         CHOICES + "reading.py",
-        'failure = Failure(FailureKind.MALFORMED, "The upstream sent an event that cannot be read.")\n'
+        'failure = Failure(FailureKind.MALFORMED, "The upstream sent an invalid event.")\n'
         "        raise LegFault(failure) from error",
         "return UpstreamChunk((), None, None, None, {})",
     ),

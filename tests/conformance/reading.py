@@ -21,7 +21,7 @@ def _read(data: bytes) -> Any:
 def _once_each(members: list[tuple[str, Any]]) -> dict[str, Any]:
     read = dict(members)
     if len(read) != len(members):
-        raise Misread(f"a key stands twice: {[key for key, _ in members]}")
+        raise Misread(f"a key occurs twice: {[key for key, _ in members]}")
     return read
 
 

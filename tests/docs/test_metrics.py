@@ -39,7 +39,7 @@ def test_the_page_says_how_a_metric_adds_up() -> None:
     lines = metrics.page().splitlines()
     for name, word in (
         ("nproxy_requests_total", "the sum"),
-        ("nproxy_replica_up", "the least"),
+        ("nproxy_replica_up", "the smallest"),
         ("nproxy_workers", "own"),
     ):
         (line,) = [line for line in lines if line.startswith(f"| `{name}` ")]

@@ -136,7 +136,7 @@ def test_a_prompt_is_let_in_only_with_a_first_block_for_every_choice() -> None:
     ("one", "message"),
     [
         (add(1, 5, 17, 3), "n=17 is more than the 16 sequences"),
-        (add(1, MAX_MODEL_LEN, 1, 3), "the prompt has 200 tokens; the model takes 200"),
+        (add(1, MAX_MODEL_LEN, 1, 3), "the prompt has 200 tokens; the maximum is 200"),
         (add(1, 40, 15, 3), "needs 25 blocks of 4 tokens of KV cache; there are 20"),
         (add(1, 10, 1, 80), "needs 23 blocks"),
         (add(1, 0, 1, 3), "at least one token"),
@@ -156,9 +156,7 @@ def test_what_can_never_run_is_refused(one: Add, message: str) -> None:
     assert not engine.has_work
 
 
-@pytest.mark.parametrize(
-    ("prompt", "message"), [(MAX_MODEL_LEN + 1, "the model takes 200$"), (0, "at least one token")]
-)
+@pytest.mark.parametrize(("prompt", "message"), [(MAX_MODEL_LEN + 1, "the maximum is 200$"), (0, "at least one token")])
 def test_a_prompt_to_embed_may_be_as_long_as_the_model_takes(prompt: int, message: str) -> None:
     engine = engine_of()
     engine.add(Embed(1, tuple(range(prompt)), "mean"))
@@ -177,7 +175,7 @@ def test_a_full_queue_turns_away_for_now() -> None:
     answers = Answers(engine)
     failed = answers.step().failed
     assert [(one.group, one.kind) for one in failed] == [(3, "busy"), (4, "busy")]
-    assert "12 sequences run or wait here already" in failed[0].message
+    assert "12 sequences are already running or waiting" in failed[0].message
     answers.finish_all()
     engine.add(add(5, 5, 8, 3))
     assert_right(answers.finish_all(), add(5, 5, 8, 3))

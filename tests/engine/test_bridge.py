@@ -59,7 +59,7 @@ HYBRID = {"layer_types": ["conv", FULL, FULL], "block_auto_adjust_ff_dim": False
 @pytest.mark.parametrize(
     ("kind", "settings", "reason"),
     [
-        ("mamba", {}, "keeps a state besides keys and values"),
+        ("mamba", {}, "keeps state besides keys and values"),
         ("bloom", {}, "not behind transformers' attention interface"),
         ("nemotron", {}, "does not hand on what the model's forward was given"),
         ("lfm2", HYBRID, "lets tokens see each other outside of attention"),
@@ -82,7 +82,7 @@ def test_models_that_the_interface_cannot_carry_are_refused(
     ("kind", "settings", "reason"),
     [
         ("t5", {}, "has an encoder"),
-        ("vit", {}, "no causal language model of the kind vit"),
+        ("vit", {}, "no causal language model of type vit"),
         ("gpt_oss", {"quantization_config": {"quant_method": "fp8"}}, "quantized checkpoints are not supported"),
     ],
 )
@@ -134,7 +134,7 @@ def test_files_are_opened_before_anything_is_built(tmp_path: Path) -> None:
     gone = sorted(tmp_path.glob("model-*.safetensors"))[1]
     content = gone.read_bytes()
     gone.write_bytes(content[:-1])
-    with pytest.raises(ModelError, match="damaged or cut short"):
+    with pytest.raises(ModelError, match="damaged or truncated"):
         _load(tmp_path)
     gone.unlink()
     with pytest.raises(ModelError, match=f"{gone.name} is missing"):
@@ -142,14 +142,14 @@ def test_files_are_opened_before_anything_is_built(tmp_path: Path) -> None:
     for file in tmp_path.glob("*.safetensors*"):
         file.unlink()
     (tmp_path / "pytorch_model.bin").write_bytes(content)
-    with pytest.raises(ModelError, match="pickles only"):
+    with pytest.raises(ModelError, match="contains only pickles"):
         _load(tmp_path)
 
 
 def test_the_longest_sequence(tmp_path: Path) -> None:
     save(tmp_path, "gpt2")
     assert _load(tmp_path, 40).context == 40
-    with pytest.raises(ConfigError, match="max_model_len is 257; the model was made for 256 tokens"):
+    with pytest.raises(ConfigError, match="max_model_len is 257; the model supports 256 tokens"):
         _load(tmp_path, 257)
     assert CpuRunner.load(EngineConfig(str(tmp_path), max_model_len=40, num_blocks=8)).ready.max_model_len == 40
 
@@ -160,7 +160,7 @@ def test_frequencies_that_change_with_the_batch_limit_the_sequence(tmp_path: Pat
     rope = {"rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 64, **factors}
     save(tmp_path, "phi3", sliding_window=None, original_max_position_embeddings=64, rope_parameters=rope)
     assert _load(tmp_path).context == 64
-    with pytest.raises(ConfigError, match="the model was made for 64"):
+    with pytest.raises(ConfigError, match="the model supports 64"):
         _load(tmp_path, 65)
 
 

@@ -141,9 +141,9 @@ def test_a_step_tells_how_many_messages_it_knows() -> None:
         ({"max_model_len": 0}, "max_model_len must be at least 1"),
         ({"max_sequences": 0}, "max_sequences must be at least 1"),
         ({"max_logprobs": -1}, "max_logprobs must not be negative"),
-        ({"adapters": (("a", "x"), ("a", "y"))}, "a name of its own"),
-        ({"adapters": (("m", "x"),), "served_model_name": "m"}, "a name of its own"),
-        ({"kv_fraction": 1.0}, "kv_fraction must lie between 0 and 1"),
+        ({"adapters": (("a", "x"), ("a", "y"))}, "a unique name"),
+        ({"adapters": (("m", "x"),), "served_model_name": "m"}, "a unique name"),
+        ({"kv_fraction": 1.0}, "kv_fraction must be between 0 and 1"),
         ({"share_gate": -1}, "share_gate must not be negative"),
         ({"max_batch_tokens": 271}, "must be at least max_sequences \\(256\\) plus block_size \\(16\\)"),
     ],
@@ -173,7 +173,7 @@ def test_the_pool_is_sized_by_memory_unless_it_is_given() -> None:
     assert EngineConfig("m").kv_blocks(token, 64 * gib, cap=gib) == gib // (16 * token)
     assert EngineConfig("m", kv_fraction=0.5).kv_blocks(token, 64 * gib, cap=gib) == 32 * gib // (16 * token)
     assert EngineConfig("m").kv_blocks(token, 80 * gib, 0.9) == int(72 * gib) // (16 * token)
-    with pytest.raises(ConfigError, match="hold no block"):
+    with pytest.raises(ConfigError, match="are too few for one block"):
         EngineConfig("m").kv_blocks(token, 1000)
     assert [cpu_pool(longest) for longest in (0, gib // 4, 377 << 20, gib)] == [gib // 2, gib // 2, 754 << 20, gib]
 

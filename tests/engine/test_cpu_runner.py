@@ -148,7 +148,7 @@ def test_choices_beside_other_traffic(tiny: CpuRunner) -> None:
 
 def test_settings_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     save(tmp_path)
-    with pytest.raises(ConfigError, match="max_model_len is 257; the model was made for 256 tokens"):
+    with pytest.raises(ConfigError, match="max_model_len is 257; the model supports 256 tokens"):
         CpuRunner.load(EngineConfig(str(tmp_path), max_model_len=257))
     with pytest.raises(ModelError, match="does not exist"):
         CpuRunner.load(EngineConfig(str(tmp_path / "nowhere")))

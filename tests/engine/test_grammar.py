@@ -111,7 +111,7 @@ def test_numbers_beyond_the_tokenizer_are_never_let_through(compiler: Compiler) 
         (grammar_of("nothing"), 'at 1(8): unknown name: "nothing"'),
         (grammar_of('%json {"not": {}}'), 'failed to compile JSON schema: Unimplemented keys: ["not"]'),
         (grammar_of(regex_rule("(?=a)b")), "look-around, including look-ahead and look-behind, is not supported"),
-        (grammar_of(regex_rule("x")), "there is no text that it lets through"),  # no token is an x
+        (grammar_of(regex_rule("x")), "it accepts no text at all"),  # no token is an x
         ("{", "EOF while parsing"),
         (" " * MOST_BYTES + "x", f"it is longer than {MOST_BYTES} bytes"),
     ],
@@ -125,8 +125,8 @@ def test_what_cannot_be_compiled_has_a_reason(compiler: Compiler, grammar: str, 
 @pytest.mark.parametrize(
     ("tokens", "stop", "reason"),
     [
-        (tokenizer(), set(), "no token that could end an answer"),
-        (tokenizer().replace("ByteLevel", "Unheard"), {END}, "do not go with this model's tokenizer"),
+        (tokenizer(), set(), "no token that ends an answer"),
+        (tokenizer().replace("ByteLevel", "Unheard"), {END}, "are not supported with this model's tokenizer"),
     ],
 )
 def test_a_model_that_takes_no_grammar_says_why(tokens: str, stop: set[int], reason: str) -> None:
@@ -323,7 +323,7 @@ def test_a_matcher_that_fails_at_its_mask_fails_its_group_and_does_not_end_as_if
     kept.grammars.follow(1, [4], compiled(grammar_of(regex_rule("[ab][xy]"))))  # no token is an x or a y
     assert kept.grammars.advance([(4, 0)]) == {}
     assert allowed(kept.grammars.masks(batch(4))[4]) == {END}
-    said = "the grammar could not be followed: there is no text that it lets through"
+    said = "the grammar could not be followed: it accepts no text at all"
     assert kept.grammars.advance([(4, END)]) == {1: said}
 
 

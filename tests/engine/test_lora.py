@@ -106,7 +106,7 @@ def test_adapters_and_the_bare_model_in_one_batch(
     [
         ({"peft_type": "IA3"}, "peft_type 'IA3' is not supported"),
         ({"use_dora": True}, "use_dora is not supported"),
-        ({"bias": "lora_only"}, "bias that was trained"),
+        ({"bias": "lora_only"}, "trained bias is not supported"),
         ({"modules_to_save": ["lm_head"]}, "modules_to_save is not supported"),
         ({"rank_pattern": {"q_proj": 8}}, "rank_pattern is not supported"),
         ({"alpha_pattern": {"q_proj": 8}}, "alpha_pattern is not supported"),
@@ -150,9 +150,9 @@ def test_tensors_must_fit_the_model(tmp_path: Path, kind: str) -> None:
         (pair(f"{layer}.other"), "not among"),
         (pair("lm_head", b=torch.zeros(97, 4)), "not among"),
         ({f"{layer}.{module}.lora_A.weight": good["A"]}, "halves for"),
-        ({f"{layer}.{module}.lora_magnitude_vector": torch.zeros(4)}, "no half of a LoRA"),
-        ({f"{layer}.lora_embedding_A": torch.zeros(4, 4)}, "no half of a LoRA"),
-        ({}, "holds no tensors"),
+        ({f"{layer}.{module}.lora_magnitude_vector": torch.zeros(4)}, "not half of a LoRA"),
+        ({f"{layer}.lora_embedding_A": torch.zeros(4, 4)}, "not half of a LoRA"),
+        ({}, "contains no tensors"),
     ]:
         with pytest.raises(ModelError, match=f"adapter mine: .*{reason}"):
             load(wrong)
@@ -168,7 +168,7 @@ def test_files_of_adapters(tmp_path: Path) -> None:
 
     file = tmp_path / "a" / "adapter_model.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
-    refused("damaged or cut short")
+    refused("damaged or truncated")
     file.rename(tmp_path / "a" / "adapter_model.bin")
     refused("a pickle, which can run any code")
     (tmp_path / "a" / "adapter_model.bin").unlink()

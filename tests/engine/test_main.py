@@ -33,13 +33,13 @@ ENDLESS = 30_000
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["{folder}/none.gguf"], "there is no model at"),
+        (["{folder}/none.gguf"], "no such file or folder"),
         (["{folder}/note.txt"], "neither a folder nor a .gguf file"),
         (["{folder}/empty.gguf"], "no GGUF file"),
         (["{folder}/cut.gguf"], "no GGUF file"),
         (["{folder}"], "no tokenizer.json"),
         (["{folder}", "--block-size", "0"], "block_size must be at least 1"),
-        (["{folder}", "--kv-fraction", "2"], "kv_fraction must lie between 0 and 1"),
+        (["{folder}", "--kv-fraction", "2"], "kv_fraction must be between 0 and 1"),
         (["{folder}", "--kv-fraction", "0.5", "--num-blocks", "9"], "not allowed with"),
         (["{folder}", "--dtype", "int3"], "invalid choice"),
         (["{folder}", "--stall-seconds", "0"], "must be a number of seconds above 0, not 0"),
@@ -48,11 +48,11 @@ ENDLESS = 30_000
         (["{folder}", "--port", "http"], "must be a port from 0 to 65535, not http"),
         (["{folder}", "--lora", "name"], "must be NAME=PATH, not name"),
         (["{folder}", "--max-logprobs", "-1"], "max_logprobs must not be negative"),
-        (["{folder}", "--register", "http://a/"], "--register and --advertise go together"),
-        (["{folder}", "--register", "http://u:p@a/", "--advertise", "http://b/"], "holds no credentials"),
+        (["{folder}", "--register", "http://a/"], "--register and --advertise must be used together"),
+        (["{folder}", "--register", "http://u:p@a/", "--advertise", "http://b/"], "contains no credentials"),
         (["{folder}", "--register", "a:9000", "--advertise", "http://b/"], "begins with http:// or https://"),
-        (["{folder}", "--register-token", "plain"], "must be ${NAME} of the environment"),
-        (["{folder}", "--register-token", "file:/nowhere"], "finds no token in file:/nowhere"),
+        (["{folder}", "--register-token", "plain"], "for an environment variable (in quotes), or file:PATH"),
+        (["{folder}", "--register-token", "file:/nowhere"], "there is no valid token in file:/nowhere"),
         ([], "required: MODEL"),
     ],
 )
@@ -72,7 +72,7 @@ def test_wrong_use_is_one_line_and_exit_2(
     assert said in capsys.readouterr().err.splitlines()[-1]
 
 
-@pytest.mark.parametrize(("words", "said"), [(["nowhere.gguf"], "there is no model at"), ([], "required: MODEL")])
+@pytest.mark.parametrize(("words", "said"), [(["nowhere.gguf"], "no such file or folder"), ([], "required: MODEL")])
 def test_wrong_use_of_the_command(words: list[str], said: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "engine", *words], capture_output=True, text=True, timeout=30, cwd=ROOT
@@ -91,7 +91,7 @@ def test_weights_that_are_cut_short_are_one_line(default_model: Path, tmp_path: 
     argv = [sys.executable, "-m", "engine", str(cut), "--uds", str(tmp_path / "engine.sock")]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, cwd=ROOT)
     assert done.returncode != 0
-    assert done.stderr.count("cut short") == 1
+    assert done.stderr.count("truncated") == 1
     assert "Traceback" not in done.stderr
 
 

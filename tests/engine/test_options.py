@@ -83,7 +83,7 @@ def test_wrong_words_end_with_2(tmp_path: Path, words: list[str], capsys: pytest
 def test_wrong_settings_and_models_are_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="max_queue must not be negative"):
         config(tmp_path, "--max-queue", "-1")
-    with pytest.raises(ModelError, match="there is no model"):
+    with pytest.raises(ModelError, match="no such file or folder"):
         config(tmp_path / "nowhere")
     (tmp_path / "a.bin").touch()
     with pytest.raises(ModelError, match=r"neither a folder nor a \.gguf file"):

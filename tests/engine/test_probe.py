@@ -23,7 +23,7 @@ def test_the_engine_gives_the_true_table(engine_server: Server) -> None:
     assert (told["server"], told["models"]) == ("nproxy's engine", [MODEL])
     found = told["findings"]
     assert found["chat"]["n"]["value"] == 48
-    assert found["chat"]["seed_per_choice"]["how"] == "choice i is what seed + i gives alone"
+    assert found["chat"]["seed_per_choice"]["how"] == "choice i equals the answer to one request with seed + i"
     not_yes = {
         section: {name: one["verdict"] for name, one in facts.items() if one["verdict"] != "yes"}
         for section, facts in found.items()

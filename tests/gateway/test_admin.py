@@ -325,7 +325,7 @@ async def test_metrics_and_status_are_on_the_admin_port_only(fleet: Fleet, serve
     await fleet.announce(servers[0])
     for path in ("/metrics", "/status"):
         refused = await fleet.gateway.client.get(path)
-        assert (refused.status_code, envelope(refused)["message"]) == (404, "It is served on the admin port.")
+        assert (refused.status_code, envelope(refused)["message"]) == (404, "This path is served on the admin port.")
         assert (await fleet.admin.get(path)).status_code == 200
     for path in ("/health", "/ready"):
         assert (await fleet.gateway.client.get(path)).status_code == 200

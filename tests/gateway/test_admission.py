@@ -56,7 +56,7 @@ async def test_beyond_a_rate(start: Start, upstream: FakeUpstream) -> None:
         assert answer.status_code == 429
         error = envelope(answer)
         assert (error["type"], error["code"]) == ("rate_limit_error", "rate_limit_exceeded")
-        assert "12 choices a minute" in error["message"]
+        assert "12 choices per minute" in error["message"]
         seconds, milliseconds = int(answer.headers["retry-after"]), int(answer.headers["retry-after-ms"])
         assert wait - 3 <= seconds <= wait
         assert (seconds - 1) * 1000 <= milliseconds <= seconds * 1000

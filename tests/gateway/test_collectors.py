@@ -83,8 +83,8 @@ async def test_a_collector_that_refuses_is_told_of_once_and_why(
             while await gateway.metric(f'nproxy_spans_total{{outcome="{outcome}"}}') < spans:
                 await asyncio.sleep(0.01)
     assert told_of_it(caplog) == [
-        ("the collector takes no spans", {"why": str(status)}),
-        ("the collector takes spans again", None),
+        ("the collector does not accept spans", {"why": str(status)}),
+        ("the collector accepts spans again", None),
     ]
 
 
@@ -96,7 +96,7 @@ async def test_spans_that_a_collector_rejects_are_not_exported(
         await gateway.ask()
     counted = {outcome: gateway.app.metrics.spans(outcome)._value.get() for outcome in ("exported", "failed")}
     assert counted == {"exported": 1, "failed": 1}
-    assert told_of_it(caplog) == [("the collector takes no spans", {"why": "some were rejected"})]
+    assert told_of_it(caplog) == [("the collector does not accept spans", {"why": "some were rejected"})]
 
 
 async def test_a_collector_that_is_not_there(
@@ -106,7 +106,7 @@ async def test_a_collector_that_is_not_there(
     await collector.__aexit__()
     async with traced(upstream, collector) as gateway:
         await gateway.ask()
-    assert told_of_it(caplog) == [("the collector takes no spans", {"why": "ConnectionError"})]
+    assert told_of_it(caplog) == [("the collector does not accept spans", {"why": "ConnectionError"})]
 
 
 def told_of_it(caplog: pytest.LogCaptureFixture) -> list[tuple[str, Any]]:

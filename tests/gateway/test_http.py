@@ -181,6 +181,6 @@ async def test_a_base_url_that_is_nearly_right_is_told_the_right_path(gateway: G
     error = envelope(await gateway.ask(path))
     assert (error["code"], error["message"]) == (
         "unknown_url",
-        "Unknown request path; /v1/chat/completions is served.",
+        "Unknown request path; did you mean /v1/chat/completions?",
     )
     assert envelope(await gateway.ask("/v1/none"))["message"] == "Unknown request path."

@@ -199,7 +199,7 @@ async def test_bad_settings_change_nothing(
     assert gateway.app.config is before
     assert (await gateway.ask(n=2)).status_code == 200
     logged = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-    assert logged == [f"settings are not reloaded: {problem}" for problem in reload.problems]
+    assert logged == [f"settings were not reloaded: {problem}" for problem in reload.problems]
     assert str(gateway.file.parent) in logged[0]
     assert await gateway.metric("nproxy_config_reload_success") == 0
     told = (await gateway.client.get("/status")).json()["settings"]["last_reload"]

@@ -153,7 +153,7 @@ async def test_one_that_answers_is_asked_on_where_there_is_no_other(
         assert replica(gateway, upstream.url).breaker_state == "open"
         assert {answer.status_code for answer in await asyncio.gather(*(gateway.ask(n=2) for _ in range(3)))} == {200}
     assert len(upstream.calls) >= 20 * 7, "those whose kept-alive connection was closed are made once more"
-    assert caplog.messages.count("a replica's breaker is open") == 1, "though it opens and closes all the time"
+    assert caplog.messages.count("a replica's circuit breaker is open") == 1, "though it opens and closes all the time"
 
 
 async def test_a_long_answer_holds_up_nobody_where_there_is_no_other_replica(
@@ -300,9 +300,9 @@ async def test_the_log_says_why_a_replica_gets_no_calls(
         await until(lambda: bool(told("a replica is up")), 20)
         other.behaviour = FAILS
         await until(lambda: _has_failed(gateway), 20)
-    assert told("a replica is down")[0] == ("WARNING", "/v1/models is answered with 500.")
-    assert told("a replica is up")[0] == ("INFO", "/v1/models is answered with 200.")
-    assert {*told("a replica's breaker is open")} == {("WARNING", "status 500")}
+    assert told("a replica is down")[0] == ("WARNING", "/v1/models answered 500.")
+    assert told("a replica is up")[0] == ("INFO", "/v1/models answered 200.")
+    assert {*told("a replica's circuit breaker is open")} == {("WARNING", "status 500")}
 
 
 async def _has_failed(gateway: Gateway) -> bool:

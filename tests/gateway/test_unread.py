@@ -18,8 +18,8 @@ from tests.gateway.conftest import Gateway
 from tests.gateway.secure import address, secure
 from tests.gateway.test_admin import fleet_for
 
-NO_REQUEST = "what came is no request"
-NO_TLS = "what came is no TLS that is spoken here"
+NO_REQUEST = "received data is not a request"
+NO_TLS = "TLS handshake failed"
 
 
 @pytest.fixture(autouse=True)
@@ -60,9 +60,9 @@ GET = b"GET /canary HTTP/1.1\r\nHost: h\r\n"
 @pytest.mark.parametrize(
     ("sent", "why"),
     [
-        (hello(), "This is TLS, and the port speaks plain HTTP."),
-        (b"canary\x00\xff\r\n\r\n", "The request is not HTTP that can be read."),
-        (GET + b"canary\r\n\r\n", "The request is not HTTP that can be read."),
+        (hello(), "This is TLS, but the port expects plain HTTP."),
+        (b"canary\x00\xff\r\n\r\n", "The request is not valid HTTP."),
+        (GET + b"canary\r\n\r\n", "The request is not valid HTTP."),
         (GET + b"X: " + b"c" * 9000 + b"\r\n\r\n", "The request line or a header is too long."),
         (GET + b"".join(b"X%d: c\r\n" % i for i in range(200)) + b"\r\n", "The request has more than 128 headers."),
     ],
@@ -98,7 +98,7 @@ async def test_on_a_port_for_TLS(upstream: FakeUpstream, tmp_path: Path, caplog:
             await gateway.http.vacant()
     ends = {"client": "127.0.0.1", "port": where[1]}
     assert caught == [
-        (NO_TLS, {"why": "This is plain HTTP, and the port speaks TLS.", **ends}),
-        (NO_TLS, {"why": "OpenSSL says WRONG_VERSION_NUMBER.", **ends}),
+        (NO_TLS, {"why": "This is plain HTTP, but the port expects TLS.", **ends}),
+        (NO_TLS, {"why": "OpenSSL reports WRONG_VERSION_NUMBER.", **ends}),
     ]
     assert told(caplog)[len(caught) :] == []

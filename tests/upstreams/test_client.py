@@ -375,7 +375,7 @@ async def test_N1_idle(caller: Caller) -> None:
     assert len(datas(events)) == 2
     last = events[-1]
     assert isinstance(last, LegFailed)
-    assert last.failure.message == "Nothing more of the upstream's answer came in time."
+    assert last.failure.message == "The upstream sent nothing more of its answer in time."
 
 
 async def test_N1_idle_is_per_event(caller: Caller) -> None:
@@ -392,7 +392,7 @@ async def test_N1_total(caller: Caller) -> None:
 async def test_N1_response(caller: Caller) -> None:
     async with FakeUpstream(Behaviour(pause=5)) as upstream:
         failure = await caller.failure(upstream.url, stream=False, response=0.1, first_event=0.01)
-    assert failure.message == "The upstream's answer did not come in time."
+    assert failure.message == "The upstream did not send its answer in time."
 
 
 async def test_N1_response_once_its_head_has_come(caller: Caller) -> None:
@@ -403,7 +403,7 @@ async def test_N1_response_once_its_head_has_come(caller: Caller) -> None:
 
     async with raw_server(stalls) as url, asyncio.timeout(10):
         failure = await caller.failure(url, stream=False, response=0.1, first_event=0.01)
-    assert failure.message == "The upstream's answer did not come in time."
+    assert failure.message == "The upstream did not send its answer in time."
 
 
 @pytest.mark.parametrize("behind", [b"", b"data: 2\n\n"])

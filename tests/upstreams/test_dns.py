@@ -153,10 +153,10 @@ async def test_a_failing_resolver_is_logged_once_for_each_change(lines: list[str
             resolver.addresses["a"] = addresses
         await names._look("a")
     assert lines == [
-        "INFO a name is resolved",
-        "WARNING a name cannot be resolved",
-        "INFO a name is resolved",
-        "WARNING a name has no address",
+        "INFO a host name was resolved",
+        "WARNING a host name cannot be resolved",
+        "INFO a host name was resolved",
+        "WARNING a host name has no addresses",
     ]
 
 

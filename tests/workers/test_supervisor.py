@@ -96,7 +96,7 @@ async def test_a_worker_that_does_not_end_in_time_is_killed(monkeypatch: pytest.
         os.kill(stopped, signal.SIGSTOP)
         scene.supervisor.drain(0.0)
         await until(lambda: not scene.supervisor.living, PATIENCE)
-        assert [worker.how for worker in scene.lost] == ["does not end"]
+        assert [worker.how for worker in scene.lost] == ["did not exit in time"]
         assert scene.restarts == 0
 
 
@@ -107,7 +107,7 @@ async def test_a_new_worker_that_is_no_good_leaves_the_old_one_where_it_is(capfd
         assert not await scene.supervisor.roll()
         assert scene.serving == old
         assert [worker.how for worker in scene.lost] == ["ended with 1"]
-        assert "nproxy: the parent is of another version; restart it as a whole" in capfd.readouterr().err
+        assert "nproxy: the parent process has another version; restart nproxy completely" in capfd.readouterr().err
         scene.protocol = PROTOCOL
         assert await scene.supervisor.roll()
         assert scene.serving not in (old, None)

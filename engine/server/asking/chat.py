@@ -69,7 +69,9 @@ def read_chat(fields: Mapping[str, JSON]) -> Chat:
     )
     if continued and (generation or not _open(messages[-1])):
         what = (
-            "excludes 'add_generation_prompt'" if generation else "needs a last message of the assistant's with a text"
+            "cannot be used together with 'add_generation_prompt'"
+            if generation
+            else "needs a last message that is the assistant's and contains text"
         )
         raise invalid_request(f"'continue_final_message' {what}.", param="continue_final_message")
     effort = fields.get("reasoning_effort")
@@ -133,7 +135,7 @@ def _content(content: JSON, where: str) -> str:
         kind = part.get("type") if isinstance(part, dict) else None
         text = part.get(kind) if isinstance(part, dict) and kind in ("text", "refusal") else None
         if not isinstance(text, str):
-            raise invalid_request(f"'{where}' may hold text parts only.", param=where, code="unsupported_parameter")
+            raise invalid_request(f"'{where}' may contain only text parts.", param=where, code="unsupported_parameter")
         texts.append(text)
     return "\n".join(texts)
 
@@ -168,5 +170,5 @@ def _documents(value: JSON) -> tuple[JSON, ...]:
 
 def _variables(value: Mapping[str, JSON]) -> Mapping[str, JSON]:
     if reserved := value.keys() & _RESERVED_VARIABLES:
-        raise invalid_request(f"'{min(reserved)}' is not a template's own variable.", param="chat_template_kwargs")
+        raise invalid_request(f"'{min(reserved)}' is a reserved name in templates.", param="chat_template_kwargs")
     return value

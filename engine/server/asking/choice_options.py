@@ -51,7 +51,7 @@ def read_choice_options(request: ChatRequest | CompletionRequest) -> tuple[Choic
         [_overridden(request, own, f"{FIELD}.{number}.", common) for number, own in enumerate(request.choice_params)]
     )
     if len({word for words in {one.bad_words for one in options} for word in words}) > MOST_WORDS:
-        raise invalid_request(f"The choices have more than {MOST_WORDS} 'bad_words' in all.", param=FIELD)
+        raise invalid_request(f"The choices have more than {MOST_WORDS} 'bad_words' in total.", param=FIELD)
     return options
 
 
@@ -91,7 +91,9 @@ def samplings(
     for one, limit in zip(options, limits, strict=True):
         if one.sampling.min_tokens > limit:
             param = one.where + "min_tokens"
-            raise invalid_request(f"'{param}' is above the {limit} tokens that may follow.", param=param)
+            raise invalid_request(
+                f"'{param}' is greater than the {limit} tokens that the answer may have.", param=param
+            )
         if one not in found:
             found[one] = settle(one.sampling, spell(one.bad_words), vocabulary, one.where)
     return tuple([found[one] for one in options])
@@ -118,7 +120,7 @@ def _max_tokens(members: Members, least: int) -> int | None:
     found = {value for name in _LIMITS if (value := members.integer(name, least)) is not None}
     if len(found) > 1:
         names = " and ".join(f"'{members.called(name)}'" for name in _LIMITS)
-        raise invalid_request(f"{names} differ.", param=members.called("max_tokens"))
+        raise invalid_request(f"{names} are both set, but their values differ.", param=members.called("max_tokens"))
     return next(iter(found), None)
 
 
@@ -131,12 +133,12 @@ def _stops(members: Members) -> tuple[str, ...]:
     if not isinstance(value, list):
         raise wrong_type(name, "a string or an array of strings", value)
     if len(value) > _MOST_STOPS:
-        raise invalid_request(f"'stop' takes up to {_MOST_STOPS} strings.", param=name)
+        raise invalid_request(f"'stop' may have at most {_MOST_STOPS} strings.", param=name)
     texts = []
     for number, stop in enumerate(value):
         if not isinstance(stop, str):
             raise wrong_type(f"{name}.{number}", "a string", stop)
         if not 0 < len(stop) <= _LONGEST_STOP:
-            raise invalid_request(f"A stop string has 1 to {_LONGEST_STOP} characters.", param=name)
+            raise invalid_request(f"A stop string must have 1 to {_LONGEST_STOP} characters.", param=name)
         texts.append(stop)
     return tuple(texts)

@@ -37,7 +37,7 @@ def check_harmless(members: Members) -> None:
 def _check_metadata(members: Members) -> None:
     value = members.object("metadata")
     if len(value) > _MOST_METADATA:
-        raise invalid_request(f"'metadata' has up to {_MOST_METADATA} keys.", param="metadata")
+        raise invalid_request(f"'metadata' may have at most {_MOST_METADATA} keys.", param="metadata")
     for key, text in value.items():
         if not isinstance(text, str):
             raise wrong_type(f"metadata.{shorten(key)}", "a string", text)

@@ -47,7 +47,9 @@ def read_output_options(request: ChatRequest | CompletionRequest, most_logprobs:
     if request.dialect is Dialect.CHAT:
         logprobs = (logprobs or 0) if request.logprobs_asked else None
     elif members.get("top_logprobs") is not None and members.integer("top_logprobs", 0, most_logprobs):
-        raise invalid_request("'top_logprobs' is a field of chats; here 'logprobs' is a number.", param="top_logprobs")
+        raise invalid_request(
+            "'top_logprobs' is a field of chat completions; here 'logprobs' is the number.", param="top_logprobs"
+        )
     prompt_logprobs = members.integer("prompt_logprobs", 0, most_logprobs)
     if prompt_logprobs is not None and request.stream:
         raise invalid_request("'prompt_logprobs' cannot be streamed.", param="prompt_logprobs")

@@ -28,7 +28,7 @@ def salt_of(headers: Mapping[str, str], fields: Mapping[str, JSON]) -> str:
     if own is not None and not isinstance(own, str):
         raise wrong_type("cache_salt", "a string", own)
     if own == "":
-        raise invalid_request("'cache_salt' is empty.", param="cache_salt", code="invalid_value")
+        raise invalid_request("'cache_salt' must not be empty.", param="cache_salt", code="invalid_value")
     said = [headers.get(name, "") for name in _KEYS] + [own or ""]
     if not any(said):
         return ""

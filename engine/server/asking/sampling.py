@@ -80,7 +80,9 @@ def _logit_bias(members: Members) -> tuple[tuple[int, float], ...]:
         raise wrong_type(name, "an object of biases by token id", value)
     if len(value) > _MOST_BIASES:
         raise invalid_request(
-            f"'{name}' takes up to {_MOST_BIASES} tokens; 'allowed_token_ids' takes all.", param=name, code=_TOO_LONG
+            f"'{name}' may have at most {_MOST_BIASES} tokens; 'allowed_token_ids' has no such limit.",
+            param=name,
+            code=_TOO_LONG,
         )
     biases = Members(value, name + ".")
     return tuple([(_token(key, name), biases.number(key, 0.0, -100.0, 100.0)) for key in value])
@@ -88,7 +90,7 @@ def _logit_bias(members: Members) -> tuple[tuple[int, float], ...]:
 
 def _token(key: str, name: str) -> int:
     if not (key.isascii() and key.isdecimal() and len(key) < 10):
-        raise invalid_request(f"The keys of '{name}' are token ids.", param=name, code="invalid_type")
+        raise invalid_request(f"The keys of '{name}' must be token ids.", param=name, code="invalid_type")
     return int(key)
 
 
@@ -96,7 +98,7 @@ def _allowed_tokens(members: Members) -> tuple[int, ...] | None:
     tokens = read_tokens(members, "allowed_token_ids")
     if tokens == ():
         name = members.called("allowed_token_ids")
-        raise invalid_request(f"'{name}' allows no token at all.", param=name, code="empty_array")
+        raise invalid_request(f"'{name}' must allow at least one token.", param=name, code="empty_array")
     return tokens
 
 
@@ -138,7 +140,7 @@ def read_bad_words(members: Members) -> tuple[str, ...]:
 def _bound(name: str, values: list[JSON], most: int) -> None:
     """Refuse a list that would take long to read."""
     if len(values) > most:
-        raise invalid_request(f"'{name}' takes up to {most} entries.", param=name, code=_TOO_LONG)
+        raise invalid_request(f"'{name}' may have at most {most} entries.", param=name, code=_TOO_LONG)
 
 
 def settle(sampling: Sampling, bad_words: tuple[tuple[int, ...], ...], vocabulary: int, where: str) -> Sampling:
@@ -152,7 +154,7 @@ def settle(sampling: Sampling, bad_words: tuple[tuple[int, ...], ...], vocabular
     }.items():
         if highest >= vocabulary:
             param = where + name
-            raise invalid_request(f"'{param}' names a token outside the model's vocabulary.", param=param)
+            raise invalid_request(f"'{param}' contains a token outside the model's vocabulary.", param=param)
     return replace(sampling, bad_words=bad_words) if bad_words else sampling
 
 

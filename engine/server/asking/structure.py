@@ -118,7 +118,7 @@ def read_structure(fields: Mapping[str, JSON]) -> Structure | None:
     for other in found[1:]:
         if other.grammar != found[0].grammar:
             names = f"'{found[0].field}' and '{other.field}'"
-            raise invalid_request(f"{names} both say what the answer must look like.", param=other.field)
+            raise invalid_request(f"{names} both constrain the answer; use one of them.", param=other.field)
     return found[0] if found else None
 
 
@@ -138,7 +138,7 @@ def _response_format(value: JSON, where: str) -> str | None:
             return _named_schema(form.get("json_schema"), f"{where}.json_schema")
         case str():
             raise invalid_request(
-                f"'{where}.type' is 'text', 'json_object' or 'json_schema'.",
+                f"'{where}.type' must be 'text', 'json_object' or 'json_schema'.",
                 param=f"{where}.type",
                 code="invalid_value",
             )
@@ -172,7 +172,7 @@ def _structured_outputs(value: JSON, where: str) -> str:
     form = {name: given for name, given in _object(value, where).items() if given is not None and given is not False}
     _only(form, set(_KINDS), where)
     if len(form) != 1:
-        raise invalid_request(f"'{where}' takes one of: {', '.join(sorted(_KINDS))}.", param=where)
+        raise invalid_request(f"'{where}' must have exactly one of: {', '.join(sorted(_KINDS))}.", param=where)
     ((name, given),) = form.items()
     return _KINDS[name](given, f"{where}.{name}")
 
@@ -203,7 +203,7 @@ def _choice(value: JSON, where: str) -> str:
     if not value:
         raise empty_array(where)
     if len(value) > _MOST_CHOICES:
-        raise invalid_request(f"'{where}' takes up to {_MOST_CHOICES} strings.", param=where)
+        raise invalid_request(f"'{where}' may have at most {_MOST_CHOICES} strings.", param=where)
     return grammar_of(any_rule([text_rule(_text(item, f"{where}.{i}")) for i, item in enumerate(value)]))
 
 
@@ -214,7 +214,7 @@ def _grammar(value: JSON, where: str) -> str:
         return _listed([{"gbnf": text}])
     if found := _IGNORED_ATTRIBUTES.search(text):
         raise invalid_request(
-            f"'{found[1]}=' has no effect in a grammar here.", param=where, code="unsupported_parameter"
+            f"'{found[1]}=' is not supported in a grammar.", param=where, code="unsupported_parameter"
         )
     return _listed([{"lark_grammar": text}])
 

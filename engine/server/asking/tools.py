@@ -71,7 +71,9 @@ def read_tools(fields: Mapping[str, JSON]) -> Tools | None:
     parallel = members.get("parallel_tool_calls") is None or members.flag("parallel_tool_calls")
     listed = _list(members.get("tools"), "tools")
     if len(listed) > _MOST_TOOLS:
-        raise invalid_request(f"'tools' takes up to {_MOST_TOOLS} tools.", param="tools", code="array_above_max_length")
+        raise invalid_request(
+            f"'tools' may have at most {_MOST_TOOLS} tools.", param="tools", code="array_above_max_length"
+        )
     functions = tuple([_function(tool, f"tools.{number}") for number, tool in enumerate(listed)])
     choice, allowed = _choice(fields.get("tool_choice"))
     if not listed and choice in ("required", "named"):
@@ -124,7 +126,7 @@ def _inner(tool: Mapping[str, JSON], where: str) -> Mapping[str, JSON]:
         raise missing(f"{where}.type")
     if kind != "function":
         raise invalid_request(
-            f"'{where}.type' may be 'function' only.", param=f"{where}.type", code="unsupported_parameter"
+            f"'{where}.type' must be 'function'.", param=f"{where}.type", code="unsupported_parameter"
         )
     if inner is None:
         raise missing(f"{where}.function")

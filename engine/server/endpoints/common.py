@@ -41,9 +41,9 @@ async def _read(request: web.Request) -> bytes:
         async with asyncio.timeout(_BODY_SECONDS):
             body = decoder.feed(await request.read())
     except TimeoutError as error:
-        raise invalid_request("The request body did not come in time.", status=408) from error
+        raise invalid_request("The request body did not arrive in time.", status=408) from error
     except (RequestPayloadError, ClientPayloadError):
-        raise invalid_request("The request body is broken off or malformed.") from None
+        raise invalid_request("The request body is incomplete or malformed.") from None
     decoder.end()
     return body
 

@@ -37,20 +37,22 @@ async def embeddings(request: web.Request) -> web.Response:
         pooling, router = serving.pooling, serving.router
         if pooling is None:
             raise invalid_request(
-                "This model says no pooling, so it gives no embeddings; `engine.pooling: mean` or `last` (--pooling of"
-                " an engine by itself) pools its last hidden states.",
+                "This model's files define no pooling, so it gives no embeddings; set `engine.pooling` (--pooling of an"
+                " engine by itself) to `mean` or `last` to pool its last hidden states.",
                 param="model",
                 code="unsupported_model",
             )
         if asked.dimensions is not None and asked.dimensions not in pooling.lengths:
             raise invalid_request(
-                f"This model's embeddings are not made to be cut to {asked.dimensions} dimensions.",
+                f"This model's embeddings cannot be shortened to {asked.dimensions} dimensions.",
                 param="dimensions",
                 code="unsupported_value",
             )
         prompts = await serving.aside(lambda: prompts_of(asked.inputs, serving.tokenizer, router.ready, pooling))
         if (count := sum(map(len, prompts))) > _MOST_TOKENS:
-            raise invalid_request(f"At most {_MOST_TOKENS} tokens are taken at once; these are {count}.", param="input")
+            raise invalid_request(
+                f"At most {_MOST_TOKENS} tokens are allowed per request; these are {count}.", param="input"
+            )
         vectors = await router.embed([Embed(0, prompt, pooling.kind, salt, adapter) for prompt in prompts])
         data = await serving.aside(lambda: _data(vectors, pooling, asked))
         usage = {"prompt_tokens": count, "total_tokens": count}
@@ -74,10 +76,10 @@ def _read_asked(members: Members) -> _Asked:
     if not isinstance(model, str):
         raise wrong_type("model", "a string", model)
     if form is not None and form not in _FORMATS:
-        raise invalid_request("'encoding_format' is 'float' or 'base64'.", param="encoding_format")
+        raise invalid_request("'encoding_format' must be 'float' or 'base64'.", param="encoding_format")
     inputs, _ = read_prompts(members.values, "input")
     if len(inputs) > _MOST_INPUTS:
-        raise invalid_request(f"At most {_MOST_INPUTS} inputs are taken at once.", param="input")
+        raise invalid_request(f"At most {_MOST_INPUTS} inputs are allowed per request.", param="input")
     return _Asked(model, inputs, form == "base64", members.integer("dimensions", 1))
 
 

@@ -139,7 +139,7 @@ def _check_model(model: JSON, serving: Serving) -> None:
 
 def _too_long(param: str, size: str) -> ApiError:
     return invalid_request(
-        f"Invalid '{param}': at most {_LONGEST} are taken at once, and this has {size}.",
+        f"Invalid '{param}': it has {size}; at most {_LONGEST} are allowed per request.",
         param=param,
         code="string_above_max_length",
     )

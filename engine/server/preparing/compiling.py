@@ -89,7 +89,7 @@ class Compiling:
             raise GrammarError(f"it is longer than {MOST_BYTES} bytes")
         if grammar not in self._passed:
             if self._waiting >= _MOST_WAITING:
-                raise overloaded("Too many new grammars wait to be tried.", retry_after=_RETRY_SECONDS)
+                raise overloaded("Too many new grammars are waiting to be compiled.", retry_after=_RETRY_SECONDS)
             self._waiting += 1
             try:
                 async with self._turn:
@@ -107,7 +107,7 @@ class Compiling:
                 raise GrammarError(str(error)) from error
             except _Late as error:
                 raise engine_unavailable(
-                    "The grammar could not be tried in time.", retry_after=_RETRY_SECONDS
+                    "The grammar could not be compiled in time.", retry_after=_RETRY_SECONDS
                 ) from error
             self._passed[grammar] = text
             if len(self._passed) > _KEPT:
@@ -150,7 +150,7 @@ class Compiling:
         try:  # first with a grammar that must pass, so that the start does not count against a client's
             await self._ask(process, grammar_of(text_rule("")), _START_SECONDS)
         except (_Died, _Late) as error:
-            raise engine_unavailable("The engine cannot try grammars now.", retry_after=_RETRY_SECONDS) from error
+            raise engine_unavailable("The engine cannot compile grammars now.", retry_after=_RETRY_SECONDS) from error
         return process
 
     async def _ask(self, process: Process, grammar: str, seconds: float) -> str:
@@ -176,7 +176,7 @@ class Compiling:
             with suppress(TimeoutError):
                 await asyncio.wait_for(process.wait(), _DYING_SECONDS)
             if -(await self.close() or 0) == TOO_LONG:
-                raise _Died(f"it is too complex: it takes more than {self._trial_seconds:g} s of processor time")
+                raise _Died(f"it is too complex: compiling takes more than {self._trial_seconds:g} s of CPU time")
             raise _Died("it is too complex to be compiled")
         answer: dict[str, str] = json.loads(line)
         if (why := answer.get("error")) is not None:

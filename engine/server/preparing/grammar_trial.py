@@ -90,7 +90,7 @@ def _try(compiler: Compiler, grammar: str, token_seconds: float) -> None:
         matcher.consume_token(_some(int.from_bytes(mask, "little"), ends, drawing))
         mask = compiled.next(matcher)
         if time.thread_time() - began > token_seconds:
-            raise GrammarError("it is too complex: a token takes too long")
+            raise GrammarError("it is too complex: computing one token takes too long")
         if matcher.is_error():
             raise GrammarError(reason(matcher))
 

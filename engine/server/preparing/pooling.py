@@ -69,7 +69,7 @@ def read_pooling(config: EngineConfig) -> Pooling | None:
     if others := stages.keys() - _STAGES:
         raise ModelError(f"{folder / 'modules.json'} asks for '{min(others)}', which is not supported")
     if "pooling" not in stages:
-        raise ModelError(f"{folder / 'modules.json'} names no pooling")
+        raise ModelError(f"{folder / 'modules.json'} defines no pooling")
     longest = _json(folder / "sentence_bert_config.json", dict).get("max_seq_length")
     return Pooling(
         _kind(folder / str(stages["pooling"].get("path")) / "config.json"),
@@ -86,7 +86,7 @@ def prompts_of(inputs: Sequence[Prompt], tokenizer: Tokenizer, ready: Ready, poo
     for given in inputs:
         tokens = tokens_of(given, tokenizer, ready, "input")
         if not given or not tokens:
-            raise invalid_request("An input holds nothing.", param="input", code="empty_string")
+            raise invalid_request("An input is empty.", param="input", code="empty_string")
         if len(tokens) > most:
             raise too_long(f"An input has {len(tokens)} tokens.", most, "input")
         prompts.append(tokens)
@@ -128,5 +128,5 @@ def _json(path: Path, kind: type[Any]) -> Any:
     except (OSError, ValueError) as error:
         raise ModelError(f"{path} cannot be read: {error}") from error
     if not isinstance(value, kind):
-        raise ModelError(f"{path} holds no {'object' if kind is dict else 'list'}")
+        raise ModelError(f"{path} does not contain {'an object' if kind is dict else 'a list'}")
     return value

@@ -86,8 +86,8 @@ def _refuse_much(order: Order, tokens: int) -> None:
     """
     if order.prompt_logprobs is not None and tokens * (order.prompt_logprobs + 1) > _MOST_TOLD:
         raise invalid_request(
-            f"The answer would hold more than {_MOST_TOLD} log probabilities of prompts"
-            " (tokens, times choices, times the likeliest ones and one).",
+            f"The answer would contain more than {_MOST_TOLD} log probabilities of prompts"
+            " (tokens x choices x (top log probabilities + 1)).",
             param="logprobs" if order.output_options.prompt_logprobs is None else "prompt_logprobs",
             code="request_too_large",
         )
@@ -98,7 +98,7 @@ def _chat_prompt(order: Order, chat: Chat, tokenizer: Tokenizer, ready: Ready, s
     families, tools = tokenizer.families, chat.tools
     if tools is not None and families.tools is None:
         raise invalid_request(
-            "This engine does not know how its model writes tool calls (its option --tool-parser says so).",
+            "This engine does not know how its model writes tool calls; its option --tool-parser sets it.",
             param="tools",
             code="unsupported_parameter",
         )
@@ -145,7 +145,7 @@ def _refuse_unknown(tokens: Sequence[int], ready: Ready, param: str) -> None:
     """
     if max(tokens, default=0) >= ready.vocab_size:
         message = (
-            f"The text holds a token of the tokenizer's that the model, of {ready.vocab_size} tokens, does not have."
+            f"The text contains a token of the tokenizer that is outside the model's vocabulary of {ready.vocab_size}."
         )
         raise invalid_request(message, param=param)
 
@@ -158,11 +158,11 @@ def _prompt(
     if not tokens and begin is not None:
         tokens = (begin,)
     if not tokens:
-        raise invalid_request("The prompt holds no token.", param=param)
+        raise invalid_request("The prompt contains no tokens.", param=param)
     room = context_length(ready) - len(tokens)
     most = max([one.max_tokens or 0 for one in order.choice_options])
     if room < max(most, 1):
-        asked = f" and {most} new tokens were asked for" if most else ""
+        asked = f" and {most} new tokens were requested" if most else ""
         raise too_long(f"The prompt has {len(tokens)} tokens{asked}.", context_length(ready), param)
     unasked = min(room, _COMPLETION_TOKENS) if isinstance(order.request, CompletionRequest) else room
     limits = tuple([unasked if one.max_tokens is None else max(one.max_tokens, 1) for one in order.choice_options])

@@ -61,7 +61,7 @@ def _variables(chat: Chat, template: ChatTemplate) -> dict[str, Any]:
 
 
 def _unknown(field: str) -> ApiError:
-    message = f"'{field}' is not supported: this model's chat template does not know it."
+    message = f"'{field}' is not supported by this model's chat template."
     return invalid_request(message, param=field, code="unsupported_parameter")
 
 
@@ -85,7 +85,9 @@ def _with_object(call: Any, where: str) -> JSON:
         arguments = None
     if not isinstance(arguments, dict):
         param = f"{where}.function.arguments"
-        raise invalid_request(f"'{param}' must be the text of a JSON object.", param=param, code="invalid_value")
+        raise invalid_request(
+            f"'{param}' must be a string that contains a JSON object.", param=param, code="invalid_value"
+        )
     return {**call, "function": {**function, "arguments": arguments}}
 
 
@@ -96,4 +98,4 @@ def _left_open(text: str, last: str) -> str:
     before, found, _ = text.rpartition(_HERE)
     if found and before.endswith((last, last.lstrip())):
         return before
-    raise invalid_request("The model's chat template changes the message to be continued.", param="messages")
+    raise invalid_request("The model's chat template changes the message that is to be continued.", param="messages")

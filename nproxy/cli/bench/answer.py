@@ -126,7 +126,7 @@ class Answer:
                 self._event(event.data, ended)
         came = [choice for index, choice in self._choices.items() if index < self._wanted and choice.finish != _FAILED]
         if not self.over and any(choice.finish is None for choice in came or [Spoken()]):
-            self.fail("cut", "the stream ended before its end")
+            self.fail("cut", "the stream ended before it was complete")
         if self.failure is None and len(came) < self._wanted:
             self.failure = Failure("short", f"{len(came)} of {self._wanted} choices came")
         if self.failure is not None:

@@ -34,5 +34,7 @@ def _bound(typed: str) -> Bound:
         milliseconds = 0.0
     if name not in NAMES or not 0 < milliseconds < float("inf"):
         names = ", ".join(NAMES)
-        raise click.BadParameter(f"{typed} is not one of {names}, a colon, and milliseconds, as in ttft:500.")
+        raise click.BadParameter(
+            f"{typed} must be one of {names}, a colon and a number of milliseconds, as in ttft:500."
+        )
     return Bound(name, milliseconds / 1000)

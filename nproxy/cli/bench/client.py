@@ -56,7 +56,7 @@ class Client:
             async with asyncio.timeout(self.seconds) as limit:
                 await self._exchange(ask, answer, limit)
         except TimeoutError:
-            answer.fail("timeout", f"no end within {self.seconds:g} s")
+            answer.fail("timeout", f"not complete within {self.seconds:g} s")
         except aiohttp.ClientConnectorError as error:
             answer.fail("connect", reason(error))
         except aiohttp.ClientPayloadError:
@@ -80,7 +80,7 @@ class Client:
             raise BenchFailed(f"broke off: {_why(error)}") from error
         if status != 200:
             said = printable(self.target.without_key(wrap_foreign(status, kind, body).message), 400)
-            raise BenchFailed(f"no list of models, name one with --model: {status}: {said}")
+            raise BenchFailed(f"the list of models cannot be read, name one with --model: {status}: {said}")
         listed = models_in(body)
         if listed is None:
             raise BenchFailed(f"it {no_list(kind)}")

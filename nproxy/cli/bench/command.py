@@ -65,7 +65,7 @@ async def _measured(given: Given, target: Target, prompts: Prompts) -> tuple[Rep
 
         async def whole() -> None:
             if given.warmup and (failure := await measuring.warm_up()) is not None:
-                raise BenchFailed(f"no warm-up request was answered: {failure.kind}: {failure.words}")
+                raise BenchFailed(f"no warm-up request succeeded: {failure.kind}: {failure.words}")
             await measuring.run()
 
         with told.heard():

@@ -21,25 +21,25 @@ def doubts(
 ) -> Iterator[str]:
     """Yield warnings for the report. tail_share: the share of the wall time after the last request was sent."""
     if requests.ok and tail_share >= LONG_TAIL:
-        behind = "" if client.late_p99 is None else ", or the server does not keep up with the rate"
+        behind = "" if client.late_p99 is None else ", or the server did not keep up with the rate"
         yield (
             f"{tail_share:.0%} of the wall time passed after the last request was sent: rates are too low,"
-            f" as the measurement is short against an answer{behind}"
+            f" because the measurement is short compared with one answer{behind}"
         )
     if client.cpu_share >= BUSY:
         yield (
-            f"this client used {client.cpu_share:.0%} of a core and may itself have been the limit:"
-            " share the load between several"
+            f"this client used {client.cpu_share:.0%} of a core and may have been the bottleneck:"
+            " split the load between several clients"
         )
     if client.late_p99 is not None and client.late_p99 > LATE:
         yield (
             f"1 in 100 requests was sent {1000 * client.late_p99:.0f} ms or more after it was due:"
-            " this client did not keep the rate; the wait is in the times"
+            " this client did not keep the rate; the delay is included in the latencies"
         )
     if tokens.by_chunks:
         yield (
-            f"{tokens.by_chunks} of {requests.ok} answers had no usage: of a stream the chunks with text are counted"
-            " for tokens, of a whole answer nothing"
+            f"{tokens.by_chunks} of {requests.ok} answers had no usage: tokens are counted as the chunks with text in"
+            " streams, and as 0 in whole answers"
         )
     if tokens_per_chunk is not None and tokens_per_chunk >= SEVERAL:
-        yield f"a chunk holds {tokens_per_chunk:.1f} tokens: times between tokens are times between chunks"
+        yield f"a chunk holds {tokens_per_chunk:.1f} tokens on average: times between tokens are times between chunks"

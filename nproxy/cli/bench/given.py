@@ -52,19 +52,19 @@ class Given:
         _only_one(sources)
         _only_one({"--concurrency": self.concurrency, "--rate": self.rate})
         if self.burstiness is not None and self.rate is None:
-            raise click.UsageError("--burstiness goes with --rate")
+            raise click.UsageError("--burstiness needs --rate")
         if self.shared_prefix is not None and (self.prompt is not None or self.dataset is not None):
-            raise click.UsageError("--shared-prefix goes with --prompt-tokens")
+            raise click.UsageError("--shared-prefix needs --prompt-tokens")
         if (self.shared_prefix or 0) > (self.prompt_tokens or WORDS):
             raise click.UsageError("--shared-prefix is longer than the prompt (--prompt-tokens)")
         named = [bound.name for bound in self.goodput]
         if len(set(named)) < len(named):
             raise click.UsageError(f"--goodput bounds {max(named, key=named.count)} twice")
         if self.stream is False and (untold := [name for name in named if NAMES[name] != "request"]):
-            raise click.UsageError(f"--goodput {untold[0]} needs a stream: an answer in one piece does not tell it")
+            raise click.UsageError(f"--goodput {untold[0]} needs streams; it cannot be measured with --no-stream")
 
 
 def _only_one(given: Mapping[str, object]) -> None:
     named = [name for name, value in given.items() if value is not None]
     if len(named) > 1:
-        raise click.UsageError(f"{named[0]} and {named[1]} exclude each other")
+        raise click.UsageError(f"{named[0]} and {named[1]} cannot be used together")

@@ -20,36 +20,53 @@ _BURSTINESS = Finite(min=1e-3, max=1e3)
 
 @click.command()
 @click.argument("url")
-@click.option("-n", "--n", metavar="N", type=_COUNT, help="Choices of a request.  [default: 1]")
+@click.option("-n", "--n", metavar="N", type=_COUNT, help="Choices per request.  [default: 1]")
+@click.option("--concurrency", metavar="K", type=_COUNT, help=f"Requests kept in flight.  [default: {CONCURRENCY}]")
+@click.option("--rate", metavar="R", type=_RATE, help="Send R requests per second, however many are in flight.")
 @click.option(
-    "--concurrency", metavar="K", type=_COUNT, help=f"Requests in flight at any time.  [default: {CONCURRENCY}]"
+    "--burstiness",
+    metavar="B",
+    type=_BURSTINESS,
+    help="With --rate: 1 is Poisson arrivals, lower is burstier.  [default: 1]",
 )
-@click.option("--rate", metavar="R", type=_RATE, help="Requests a second instead, whatever becomes of others.")
 @click.option(
-    "--burstiness", metavar="B", type=_BURSTINESS, help="With --rate: 1 is Poisson, less in bursts.  [default: 1]"
+    "--requests", metavar="N", type=_COUNT, help=f"Requests to send.  [default: {REQUESTS}, or the whole dataset]"
 )
-@click.option("--requests", metavar="N", type=_COUNT, help=f"Requests to send.  [default: {REQUESTS}, or the dataset]")
-@click.option("--seconds", metavar="S", type=SECONDS, help="Send for so long; those on their way are awaited.")
+@click.option(
+    "--seconds", metavar="S", type=SECONDS, help="Send requests for S seconds, then wait for those in flight."
+)
 @click.option(
     "--warmup",
     metavar="N",
     type=click.IntRange(min=0),
     default=1,
     show_default=True,
-    help="Requests before it counts.",
+    help="Requests to send before the measurement.",
 )
-@click.option("--prompt", metavar="TEXT", type=TEXT, help="The same prompt in every request.")
+@click.option("--prompt", metavar="TEXT", type=TEXT, help="Send this prompt in every request.")
 @click.option(
-    "--prompt-tokens", metavar="N", type=_COUNT, help=f"Random words, other ones each time.  [default: {WORDS}]"
+    "--prompt-tokens",
+    metavar="N",
+    type=_COUNT,
+    help=f"Send N random words, different in each prompt.  [default: {WORDS}]",
 )
-@click.option("--shared-prefix", metavar="N", type=_COUNT, help="Of them, so many the same in every prompt.")
-@click.option("--dataset", metavar="FILE", type=_FILE, help='JSON lines: bodies of requests, or {"prompt": TEXT}.')
-@click.option("--max-tokens", metavar="N", type=_COUNT, help=f"Most tokens of a choice.  [default: {MAX_TOKENS}]")
-@click.option("--ignore-eos", is_flag=True, help="Every choice as long as it may be, where the server can.")
-@click.option("--stream/--no-stream", default=None, help="As events, or in one piece.  [default: stream]")
-@click.option("--temperature", metavar="T", type=TEMPERATURE, help="0 is greedy.  [default: the server's]")
-@click.option("--seed", metavar="S", type=click.IntRange(min=0), help="The same prompts, times and seeds once more.")
-@click.option("--chat/--completions", default=True, help="Which endpoint.  [default: chat]")
+@click.option("--shared-prefix", metavar="N", type=_COUNT, help="Begin every prompt with the same N of these words.")
+@click.option(
+    "--dataset", metavar="FILE", type=_FILE, help='Requests as JSON lines: request bodies, or {"prompt": TEXT}.'
+)
+@click.option("--max-tokens", metavar="N", type=_COUNT, help=f"Maximum tokens per choice.  [default: {MAX_TOKENS}]")
+@click.option("--ignore-eos", is_flag=True, help="Generate every choice up to --max-tokens, if the server supports it.")
+@click.option("--stream/--no-stream", default=None, help="Request streams, or whole answers.  [default: stream]")
+@click.option(
+    "--temperature", metavar="T", type=TEMPERATURE, help="Sampling temperature; 0 is greedy.  [default: the server's]"
+)
+@click.option(
+    "--seed",
+    metavar="S",
+    type=click.IntRange(min=0),
+    help="Seed that makes prompts, send times and choices repeatable.",
+)
+@click.option("--chat/--completions", default=True, help="Endpoint to call.  [default: chat]")
 @model_option()
 @key_option()
 @timeout_option("timeout", 600.0, "one answer may take")
@@ -58,11 +75,11 @@ _BURSTINESS = Finite(min=1e-3, max=1e3)
     metavar="NAME:MS",
     callback=bounds_of,
     multiple=True,
-    help="Count requests within this: ttft, tpot or e2el, in milliseconds.",
+    help="Count the requests within this bound on ttft, tpot or e2el, in milliseconds; repeatable.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-@click.option("--save", metavar="FILE", type=_FILE, help="Write the report as JSON.")
-@click.option("--compare", "against", metavar="FILE", type=_FILE, help="Ratios to a report that was saved.")
+@click.option("--save", metavar="FILE", type=_FILE, help="Write the report to FILE as JSON.")
+@click.option("--compare", "against", metavar="FILE", type=_FILE, help="Compare with a report that --save wrote.")
 @click.pass_context
 def bench(context: click.Context, /, **typed: Any) -> None:
     """Load a server and report throughput and latencies.

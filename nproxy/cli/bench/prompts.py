@@ -38,7 +38,7 @@ class Same:
         return spoken(self.text, self.dialect)
 
     def __str__(self) -> str:
-        return "one, always the same"
+        return "one, the same in every request"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def read_lines(file: Path, dialect: Dialect) -> Lines:
         raise WrongUse(f"--dataset: {file}: {error.strerror}") from None
     bodies = [_body(line, f"--dataset: {file}, line {at}", dialect) for at, line in enumerate(lines, 1) if line.strip()]
     if not bodies:
-        raise WrongUse(f"--dataset: {file} holds no request")
+        raise WrongUse(f"--dataset: {file} contains no requests")
     return Lines(file.name, bodies)
 
 

@@ -20,7 +20,7 @@ def lines(report: Report) -> Iterator[str]:
     unfinished = f", {requests.unfinished} cut off" if requests.unfinished else ""
     early = " (ended early)" if report.interrupted else ""
     yield _row("requests", f"{requests.ok} answered, {requests.failed} failed{unfinished}")
-    tail = f"{report.tail_seconds:.2f} s of it after the last was sent"
+    tail = f"{report.tail_seconds:.2f} s of it after the last request was sent"
     yield _row("wall time", f"{report.wall_seconds:.2f} s{early}, {tail}")
     if requests.ok:
         yield _row("requests/s", f"{rates.requests:,.2f}")
@@ -30,7 +30,7 @@ def lines(report: Report) -> Iterator[str]:
         yield _row("completion tokens/s", f"{rates.completion_tokens:,.1f} ({_counted(report)})")
         yield _row("tokens", _tokens(report))
     late = report.client.late_p99
-    kept = "" if late is None else f", 1 in 100 requests sent {milliseconds(late)} ms late or later"
+    kept = "" if late is None else f", 1 in 100 requests sent {milliseconds(late)} ms or more late"
     yield _row("this client", f"{report.client.cpu_share:.0%} of a core{kept}")
     if report.latencies:
         yield ""

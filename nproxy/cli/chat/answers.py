@@ -52,7 +52,7 @@ class Choice:
         if said.finish_reason is not None:
             self.finish = said.finish_reason
         if isinstance(error := said.extra.get("error"), dict):
-            self.error = _text(error, "message") or "it failed"
+            self.error = _text(error, "message") or "the choice failed"
 
     def speed(self, tokens: int) -> float | None:
         """Return tokens per second from the first one on; None if there are too few to tell."""
@@ -95,7 +95,7 @@ class Answers:
         """Add a chunk of a stream. Raises ChatFailed for a choice that was not asked for."""
         for said in chunk.choices:
             if said.index >= len(self.choices):
-                raise ChatFailed(f"the server sent choice {said.index}, though {len(self.choices)} were asked for")
+                raise ChatFailed(f"the server sent choice {said.index}, but {len(self.choices)} were requested")
             self.choices[said.index].take(said, now)
         self._counts.take(chunk)
 

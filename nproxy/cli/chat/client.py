@@ -81,7 +81,7 @@ class Client:
         except httpx.ConnectError as error:
             raise ChatFailed(f"{self.target} cannot be reached: {direct.why(error)}{self._hint()}") from error
         except httpx.TimeoutException as error:
-            raise ChatFailed(f"{self.target} was silent for {self.seconds:g} s") from error
+            raise ChatFailed(f"{self.target} sent nothing for {self.seconds:g} s") from error
         except httpx.HTTPError as error:
             raise ChatFailed(f"{self.target} broke off: {direct.why(error)}") from error
 
@@ -100,7 +100,7 @@ class Client:
         for piece in response.iter_bytes():
             body += piece
             if len(body) > LARGEST:
-                raise ChatFailed(f"{self.target}: its answer is larger than {LARGEST} bytes")
+                raise ChatFailed(f"{self.target}: the answer is larger than {LARGEST} bytes")
         return self.target.blotted(bytes(body))
 
     def _events(self, response: httpx.Response) -> Iterator[UpstreamChunk]:
@@ -136,7 +136,7 @@ class Client:
         try:
             chunk = parse(data, Dialect.CHAT)
         except MalformedChunk as error:
-            raise ChatFailed(f"{self.target} does not answer as OpenAI does: {error}") from error
+            raise ChatFailed(f"{self.target} does not answer as the OpenAI API specifies: {error}") from error
         if chunk.error is not None:
             raise self._in_band(data)
         return chunk

@@ -101,7 +101,7 @@ def _turn(rows: Sequence[list[Choice]], fitting: int) -> list[list[Choice]]:
 
 def _where(choices: Sequence[Choice], rows: Sequence[list[Choice]]) -> str:
     ended = sum(choice.finish is not None for choice in choices)
-    parts = [f"{ended} of {len(choices)} ended", "Ctrl-C stops"]
+    parts = [f"{ended} of {len(choices)} ended", "Ctrl-C to stop"]
     if sum(map(len, rows)) < len(choices):
         parts.insert(0, f"choices {rows[0][0].index} to {rows[-1][-1].index} of {len(choices)}")
     return "; ".join(parts)

@@ -58,7 +58,7 @@ def _standard_input() -> str:
     try:
         return sys.stdin.buffer.read().decode().strip()
     except UnicodeDecodeError as error:
-        raise WrongUse("the prompt is not UTF-8") from error
+        raise WrongUse("the prompt is not valid UTF-8") from error
 
 
 def _first_model(client: Client) -> str:

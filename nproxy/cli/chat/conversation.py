@@ -42,10 +42,10 @@ class Conversation:
     def picking(self, index: int) -> Self:
         """Return the conversation with another answer of the last turn picked. Raises WrongUse if it does not exist."""
         if not self.turns:
-            raise WrongUse("nothing was answered yet")
+            raise WrongUse("there are no answers yet")
         *before, last = self.turns
         if not 0 <= index < len(last.answers):
-            raise WrongUse(f"there are answers 0 to {len(last.answers) - 1}")
+            raise WrongUse(f"the index must be from 0 to {len(last.answers) - 1}")
         if not last.answers[index]:
             raise WrongUse(f"answer {index} is empty")
         return replace(self, turns=(*before, replace(last, picked=index)))

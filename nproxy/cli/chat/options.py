@@ -13,10 +13,14 @@ from nproxy.cli.wrong_use import FAILED, WRONG_USE, WrongUse
 @click.argument("prompt", required=False, type=TEXT)
 @click.option("--url", metavar="URL", default=DEFAULT_URL, show_default=True, help="Base URL of the server.")
 @model_option()
-@click.option("-n", "--n", metavar="N", type=click.IntRange(1, WIDEST), default=4, show_default=True, help="Answers.")
-@click.option("--temperature", metavar="T", type=TEMPERATURE, help="0 is greedy.  [default: the server's]")
-@click.option("--seed", metavar="S", type=int, help="Makes answers repeatable.")
-@click.option("--max-tokens", metavar="N", type=click.IntRange(1), help="Most tokens of an answer.")
+@click.option(
+    "-n", "--n", metavar="N", type=click.IntRange(1, WIDEST), default=4, show_default=True, help="Number of answers."
+)
+@click.option(
+    "--temperature", metavar="T", type=TEMPERATURE, help="Sampling temperature; 0 is greedy.  [default: the server's]"
+)
+@click.option("--seed", metavar="S", type=int, help="Seed that makes answers repeatable.")
+@click.option("--max-tokens", metavar="N", type=click.IntRange(1), help="Maximum tokens per answer.")
 @click.option("--system", metavar="TEXT", type=TEXT, help="The system prompt.")
 @key_option()
 @click.option("--json", "json_form", is_flag=True, help="Print the answers as one line of JSON.")

@@ -45,19 +45,21 @@ def obey(line: str, state: State) -> Outcome:
     name, _, rest = line.removeprefix("/").partition(" ")
     word = WORDS.get(name)
     if word is None:
-        raise WrongUse(f"there is no /{name}; /help lists what there is, and // begins a prompt with a slash")
+        raise WrongUse(
+            f"there is no /{name}; /help lists the commands, and a prompt that begins with a slash is typed with //"
+        )
     return word.obey(state, rest.strip())
 
 
 def _pick(state: State, given: str) -> Outcome:
     index = _number(int, given, "the index of an answer", 0, WIDEST)
-    return Outcome(replace(state, conversation=state.conversation.picking(index)), f"answer {index} goes on")
+    return Outcome(replace(state, conversation=state.conversation.picking(index)), f"continuing from answer {index}")
 
 
 def _retry(state: State, given: str) -> Outcome:
     _nothing(given)
     if state.prompt is None:
-        raise WrongUse("nothing was asked yet")
+        raise WrongUse("there is no prompt yet")
     turns = state.conversation.turns
     answered = bool(turns) and turns[-1].prompt == state.prompt
     again = state.conversation.without_last() if answered else state.conversation
@@ -66,13 +68,13 @@ def _retry(state: State, given: str) -> Outcome:
 
 def _clear(state: State, given: str) -> Outcome:
     _nothing(given)
-    return Outcome(State(state.settings), "a new conversation")
+    return Outcome(State(state.settings), "new conversation")
 
 
 def _help(state: State, given: str) -> Outcome:
     _nothing(given)
     rows = [(f"/{name} {word.wants}".rstrip(), word.help) for name, word in WORDS.items()]
-    keys = [("Ctrl-C", "stop the answer"), ("Ctrl-D", "leave"), ("\\ at a line's end", "go on in the next line")]
+    keys = [("Ctrl-C", "stop the answer"), ("Ctrl-D", "quit"), ("\\ at a line's end", "continue on the next line")]
     return Outcome(state, "\n".join(f"{what:20}{text}" for what, text in [*rows, *keys]))
 
 
@@ -87,7 +89,7 @@ def _setting(name: str, change: Callable[[Settings, str], Settings]) -> Callable
     def obeyed(state: State, given: str) -> Outcome:
         settings = change(state.settings, given) if given else state.settings
         value = getattr(settings, name)
-        shown = "left to the server" if value is None else value
+        shown = "the server's default" if value is None else value
         return Outcome(replace(state, settings=settings), f"{name.replace('_', ' ')}: {shown}")
 
     return obeyed
@@ -103,7 +105,7 @@ def _number(kind: Callable[[str], Number], given: str, what: str, least: float, 
     except ValueError:
         number = None
     if number is None or not math.isfinite(number) or not least <= number <= most:
-        raise WrongUse(f"{what} is wanted" + (f", from {least:g} to {most:g}" if most < math.inf else ""))
+        raise WrongUse(f"{what} is expected" + (f", from {least:g} to {most:g}" if most < math.inf else ""))
     return number
 
 
@@ -113,7 +115,7 @@ def _off_or(read: Callable[[str], Given], given: str) -> Given | None:
 
 def _nothing(given: str) -> None:
     if given:
-        raise WrongUse("nothing follows this word")
+        raise WrongUse("this command takes no argument")
 
 
 def _n(settings: Settings, given: str) -> Settings:
@@ -122,21 +124,21 @@ def _n(settings: Settings, given: str) -> Settings:
 
 def _seed(settings: Settings, given: str) -> Settings:
     def read(given: str) -> int:
-        return _number(int, given, "a whole number or off", -math.inf)
+        return _number(int, given, "a whole number (or off)", -math.inf)
 
     return replace(settings, seed=_off_or(read, given))
 
 
 def _temperature(settings: Settings, given: str) -> Settings:
     def read(given: str) -> float:
-        return _number(float, given, "a number from 0 on or off", 0)
+        return _number(float, given, "a number of at least 0 (or off)", 0)
 
     return replace(settings, temperature=_off_or(read, given))
 
 
 def _max_tokens(settings: Settings, given: str) -> Settings:
     def read(given: str) -> int:
-        return _number(int, given, "a whole number from 1 on or off", 1)
+        return _number(int, given, "a whole number of at least 1 (or off)", 1)
 
     return replace(settings, max_tokens=_off_or(read, given))
 
@@ -146,15 +148,15 @@ def _system(settings: Settings, given: str) -> Settings:
 
 
 WORDS = {
-    "pick": Word("I", "go on from answer I instead of 0", _pick),
+    "pick": Word("I", "continue from answer I instead of 0", _pick),
     "retry": Word("", "ask the last prompt again", _retry),
     "n": Word("N", "ask for N answers", _setting("n", _n)),
     "system": Word("TEXT|off", "set the system prompt", _setting("system", _system)),
     "seed": Word("S|off", "set the seed", _setting("seed", _seed)),
     "temperature": Word("T|off", "set the temperature", _setting("temperature", _temperature)),
-    "max-tokens": Word("N|off", "most tokens of an answer", _setting("max_tokens", _max_tokens)),
-    "model": Word("ID", "ask another model", _setting("model", lambda settings, given: replace(settings, model=given))),
-    "clear": Word("", "begin a new conversation", _clear),
-    "help": Word("", "this list", _help),
+    "max-tokens": Word("N|off", "set the maximum tokens per answer", _setting("max_tokens", _max_tokens)),
+    "model": Word("ID", "use another model", _setting("model", lambda settings, given: replace(settings, model=given))),
+    "clear": Word("", "start a new conversation", _clear),
+    "help": Word("", "show this list", _help),
     "quit": Word("", "leave", _quit),
 }

@@ -60,7 +60,7 @@ class Talk:
     def run(self) -> None:
         """Read lines until Ctrl-D or /quit."""
         model = printable(self.state.settings.model)
-        self._tell(f"{model} at {self.client.target}; /help says what can be typed, Ctrl-D leaves")
+        self._tell(f"{model} at {self.client.target}; /help lists the commands, Ctrl-D quits")
         over = False
         with _history():
             while not over:

@@ -21,8 +21,10 @@ def dashboards() -> None:
 
 @dashboards.command()
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--datasource", metavar="NAME", help="Grafana's data source.  [default: one is chosen above the panels]")
-@click.option("--guides", metavar="URL", help="Where docs/guides can be read, for the links of alerts.")
+@click.option(
+    "--datasource", metavar="NAME", help="Name of Grafana's data source.  [default: chosen in each dashboard]"
+)
+@click.option("--guides", metavar="URL", help="URL of a copy of docs/guides, for the runbook links of alerts.")
 @click.pass_context
 def export(context: click.Context, /, *, folder: Path, datasource: str | None, guides: str | None) -> None:
     """Write the dashboards and rules into DIR.

@@ -33,7 +33,9 @@ def new_key(name: str, file: Path | None) -> tuple[str, str]:
     try:
         Key.model_validate({"name": name, "hash": digest})
     except ValidationError:
-        message = "a name is 1 to 64 letters, digits, dots, dashes and underscores, a letter or digit first"
+        message = (
+            "a name must be 1 to 64 letters, digits, dots, dashes and underscores, and begin with a letter or digit"
+        )
         raise WrongUse(message) from None
     if file is None:
         return key, f"- name: {name}\n  hash: {digest}"
@@ -43,9 +45,9 @@ def new_key(name: str, file: Path | None) -> tuple[str, str]:
         raise WrongUse(str(error)) from error
     except OSError as error:
         raise WrongUse(f"{file}: {(error.strerror or str(error)).lower()}") from error
-    done = f"its hash stands in {file}"
+    done = f"its hash was added to {file}"
     if before:
-        done += f", beside {before} of {name} from before: those keys stay good until their hashes are taken out"
+        done += f"; earlier keys of {name}: {before}, which stay valid until their hashes are removed"
     return key, done
 
 
@@ -53,7 +55,8 @@ def hash_of(key: str) -> str:
     """Return the hash of a key, as text. Raises WrongUse for a key that is too short to be random."""
     if len(key) < SHORTEST or not key.isascii() or not key.isprintable() or " " in key:
         raise WrongUse(
-            f"a key has {SHORTEST} or more printable ASCII characters and no space; make one with: nproxy keys new NAME"
+            f"a key must have at least {SHORTEST} printable ASCII characters and no spaces;"
+            " create one with: nproxy keys new NAME"
         )
     return f"sha256:{digest_of(key).hex()}"
 

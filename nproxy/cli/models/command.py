@@ -27,7 +27,9 @@ def show(*, json_form: bool) -> None:
         click.echo(json.dumps({"version": VERSION, "default": DEFAULT.id, "models": [*map(_entry, found)]}))
         return
     if DEFAULT.id not in [model.name for model in found]:
-        click.echo(f"{DEFAULT.id}, the default, is not here yet: nproxy models pull", err=True)
+        click.echo(
+            f"{DEFAULT.id}, the default, is not on this machine yet; fetch it with: nproxy models pull", err=True
+        )
     if not sys.stdout.isatty():
         for model in found:
             click.echo(f"{model.name}\t{model.size}\t{model.path}")
@@ -39,11 +41,11 @@ def pull(name: str | None) -> None:
     """Fetch a model if it is not on this machine yet. Raises WrongUse for a local path, and ModelError."""
     wanted = DEFAULT.id if name is None else name
     if wanted and Path(wanted).expanduser().exists():
-        raise WrongUse(f"{wanted} is a path, and here already: nproxy serve --model {wanted}")
+        raise WrongUse(f"{wanted} is a path on this machine; serve it with: nproxy serve --model {wanted}")
     try:
         model = resolve(wanted)
     except KeyboardInterrupt:
-        raise ModelError(f"model {wanted}: not fetched") from None
+        raise ModelError(f"model {wanted}: was not fetched") from None
     click.echo(model.path)
 
 
@@ -55,11 +57,11 @@ def remove(names: Sequence[str], *, yes: bool) -> None:
     """
     here = {model.name: model for model in kept()}
     if missing := [name for name in names if name not in here]:
-        raise WrongUse(f"no model here is named {missing[0]}; see: nproxy models list")
+        raise WrongUse(f"no model on this machine is named {missing[0]}; see: nproxy models list")
     going = [here[name] for name in dict.fromkeys(names)]
     if not yes:
         if not sys.stdin.isatty():
-            raise WrongUse("nobody can be asked here: --yes removes without a question")
+            raise WrongUse("there is no terminal to ask for confirmation; use --yes to remove without confirmation")
         for model in going:
             click.echo(f"{model.name}, {decimal(model.size)}, in {model.path}", err=True)
         if not click.confirm(f"Remove {'it' if len(going) == 1 else 'them'}?", err=True):

@@ -24,7 +24,7 @@ def models() -> None:
 
 
 @models.command("list")
-@click.option("--json", "json_form", is_flag=True, help="Print them as JSON, with sizes in bytes.")
+@click.option("--json", "json_form", is_flag=True, help="Print the models as JSON, with sizes in bytes.")
 @click.pass_context
 def list_models(context: click.Context, /, *, json_form: bool) -> None:
     """List the models on this machine.
@@ -67,7 +67,7 @@ def pull(context: click.Context, /, *, name: str | None) -> None:
 
 @models.command()
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.pass_context
 def remove(context: click.Context, /, *, names: tuple[str, ...], yes: bool) -> None:
     """Remove models from this machine.

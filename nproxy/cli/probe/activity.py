@@ -43,7 +43,7 @@ def slots() -> Asking[Finding]:
     told = (yield Get("/props", root=True)).json()
     if isinstance(told, dict) and isinstance(total := told.get("total_slots"), int) and total > 0:
         return yes(f"/props says {total}", total)
-    return unknown("neither /slots nor /props tells")
+    return unknown("neither /slots nor /props reports it")
 
 
 def prefix_cache(form: Form, nonce: str) -> Asking[Finding]:
@@ -58,10 +58,10 @@ def prefix_cache(form: Form, nonce: str) -> Asking[Finding]:
     if usage is not None and usage.prompt_details is not None and "cached_tokens" in usage.prompt_details:
         cached = usage.prompt_details["cached_tokens"]
         how = f"cached_tokens says {cached} of {usage.prompt} the second time"
-        return yes(how) if cached else no(f"{how}; longer prompts may do better")
+        return yes(how) if cached else no(f"{how}; longer prompts may be cached")
     if before is not None and after is not None:
         how = f"/metrics counts {after - before:g} cached tokens the second time"
-        return yes(how) if after > before else no(f"{how}; longer prompts may do better")
+        return yes(how) if after > before else no(f"{how}; longer prompts may be cached")
     return unknown(f"no cached_tokens in usage; first time {first.seconds:.2f} s, then {second.seconds:.2f} s")
 
 
@@ -72,7 +72,7 @@ def beside(form: Form) -> Asking[Finding]:
     if reading is None:
         return unknown("the stream held no choice, or an error") if streamed.ok else unknown(streamed.said())
     if all(said.finish is not None for said in reading.choices):
-        return yes("the stream came to its end")
+        return yes("the stream was complete")
     return no("a second request cut the stream short")
 
 
@@ -82,10 +82,10 @@ def seeds_at_once(form: Form, seed: int) -> Asking[Finding]:
     readings = [read(one) for one in (both, *both.others)]
     texts = [reading.texts[0] for reading in readings if reading is not None and reading.texts[0]]
     if len(texts) < 2:
-        return unknown("not both were answered")
+        return unknown("not both requests were answered")
     if texts[0] == texts[1]:
-        return no("two seeds at the same time gave one answer")
-    return yes("two seeds at the same time gave two answers")
+        return no("two concurrent seeds gave the same answer")
+    return yes("two concurrent seeds gave different answers")
 
 
 def at_once(form: Form) -> Asking[Finding]:
@@ -102,8 +102,8 @@ def at_once(form: Form) -> Asking[Finding]:
         if failed := next((reply for reply in replies if not reply.ok and reply not in full), None):
             return unknown(failed.said())
         if not full:
-            return no(refused, asking) if refused else yes(f"{asking} calls at once were answered", asking)
-        refused = refused or f"{len(full)} of {asking} calls at once were refused: {full[0].said()}"
+            return no(refused, asking) if refused else yes(f"{asking} concurrent calls were answered", asking)
+        refused = refused or f"{len(full)} of {asking} concurrent calls were refused: {full[0].said()}"
         asking, asked, after = asking - len(full), form, BACK_PAUSE
     return unknown(refused)
 
@@ -116,12 +116,12 @@ def cancel(form: Form) -> Asking[Finding]:
         if before is None:
             continue
         if before:
-            return unknown(f"{path} showed other work going on")
+            return unknown(f"{path} showed other requests running")
         during = running((yield Leave(long.ask(stream=True), Get(path, root=True))))
         if not during:
             return unknown(f"{path} did not show the stream while it ran")
         return (yield from _until_idle(path, running))
-    return unknown("neither /metrics nor /slots tells what runs")
+    return unknown("neither /metrics nor /slots reports running requests")
 
 
 def _until_idle(path: str, running: Callable[[Reply], float | None]) -> Asking[Finding]:
@@ -129,8 +129,8 @@ def _until_idle(path: str, running: Callable[[Reply], float | None]) -> Asking[F
     for pause in PAUSES:
         waited += pause
         if running((yield Get(path, root=True, after=pause))) == 0:
-            return yes(f"{path} shows it idle {waited:g} s after leaving")
-    return no(f"{path} shows it still working {waited:g} s after leaving")
+            return yes(f"{path} shows it idle {waited:g} s after the disconnect")
+    return no(f"{path} shows it still working {waited:g} s after the disconnect")
 
 
 def running_in_metrics(reply: Reply) -> float | None:

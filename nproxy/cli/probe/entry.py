@@ -57,10 +57,10 @@ def _models(report: Report) -> Line:
 
 def _api_key(given: str | None) -> Line:
     if given is None:
-        return "api_key", "none", "it answered without one"
+        return "api_key", "none", "the server answered without a key"
     if re.fullmatch(r"\$\{\w+\}", given) or given.startswith("file:"):
         return "api_key", _quoted(given), ""
-    return "api_key", "passthrough", "or the key that was given, as ${NAME} or file:PATH"
+    return "api_key", "passthrough", "or the key that was used, as ${NAME} or file:PATH"
 
 
 def _n(report: Report, widest: int) -> Line:
@@ -76,7 +76,7 @@ def _n(report: Report, widest: int) -> Line:
     if equal := _lacking(report, "seed_per_choice"):
         return "n", "fanout", f"{TITLES[equal]}: choices of one call with a seed are equal"
     if (uncounted := _lacking(report, "usage_all_choices")) and _streams_count_less(report):
-        return "n", "fanout", f"{TITLES[uncounted]}: usage of n choices counts one only, in streams as well"
+        return "n", "fanout", f"{TITLES[uncounted]}: usage of n choices counts only one choice, also in streams"
     width = found[0].value
     if isinstance(width, int) and width < widest:
         return "n", f"{{native_up_to: {width}}}", found[0].how

@@ -38,20 +38,20 @@ Findings = Mapping[str, Finding]
 
 SERVER_FACTS: Mapping[str, str] = {
     "model_list": "lists its models",
-    "slots": "says how many it works on at once",
+    "slots": "reports its parallel slots",
     "prefix_cache": "caches prefixes",
-    "beside": "streams on beside other requests",
-    "seeds_at_once": "tells two seeds at once apart",
-    "at_once": "takes many calls at once",
-    "cancel": "stops when the client leaves",
+    "beside": "keeps streaming during other requests",
+    "seeds_at_once": "keeps concurrent seeds apart",
+    "at_once": "accepts many concurrent calls",
+    "cancel": "stops when the client disconnects",
 }
 ENDPOINT_FACTS: Mapping[str, str] = {
     "available": "answers",
-    "sampling": "draws at temperature 1",
+    "sampling": "samples at temperature 1",
     "n": "native n",
     "n_stream": "native n in streams",
     "n_greedy": "n at temperature 0",
-    "seed_accepted": "takes seed",
+    "seed_accepted": "accepts seed",
     "seed": "honours seed",
     "seed_per_choice": "own seed for each choice",
     "fresh_seed": "random without a seed",
@@ -59,17 +59,17 @@ ENDPOINT_FACTS: Mapping[str, str] = {
     "usage": "usage in JSON",
     "usage_all_choices": "usage in JSON counts all choices",
     "stream": "streams",
-    "stream_options": "takes stream_options",
+    "stream_options": "accepts stream_options",
     "stream_usage": "usage in streams",
     "stream_usage_once": "usage in streams comes once, last",
-    "stream_usage_all_choices": "usage in streams counts all",
+    "stream_usage_all_choices": "usage in streams counts all choices",
     "one_id": "one id for all choices",
     "finish": "a finish_reason for each choice",
     "done": "sends [DONE]",
 }
 CHAT_FACTS: Mapping[str, str] = {
     "role_chunks": "role chunks first, in order",
-    "tools": "calls the tool it must",
+    "tools": "calls a required tool",
 }
 LEGACY_FACTS: Mapping[str, str] = {
     "prompt_lists": "lists of prompts",

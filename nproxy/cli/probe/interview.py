@@ -77,7 +77,7 @@ def interview(plan: Plan) -> Asking[Report]:
     listed = _read_list((yield Get("/models")))
     model = plan.model or next(iter(listed.models), None)
     if model is None:
-        raise ProbeFailed(f"no model to ask: {listed.finding.how}; name one with --model")
+        raise ProbeFailed(f"there is no model to ask: {listed.finding.how}; name one with --model")
     opened = dict[Dialect, _Opened]()
     for dialect in Dialect:
         opened[dialect] = yield from _open(Form(dialect, model, plan.tokens))
@@ -115,7 +115,7 @@ def _read_list(reply: Reply) -> _Listed:
     if reply.failure:
         raise ProbeFailed(reply.failure)
     if reply.status in (401, 403):
-        raise ProbeFailed(f"it wants a key (--api-key): {reply.said()}")
+        raise ProbeFailed(f"it needs a key (--api-key): {reply.said()}")
     if reply.status != 200:
         return _Listed(no(f"/models: {reply.said()}"))
     listed = models_in(reply.body)
@@ -133,11 +133,11 @@ def _open(form: Form) -> Asking[_Opened]:
         form = replace(form, length_field="max_completion_tokens")
         reply = yield form.ask()
     if reply.status in (401, 403):
-        raise ProbeFailed(f"it wants a key (--api-key): {reply.said()}")
+        raise ProbeFailed(f"it needs a key (--api-key): {reply.said()}")
     if read(reply) is not None:
         return _Opened(yes("a question was answered"), form, reply)
     if reply.ok:
-        return _Opened(no("the answer holds no choices"), None, reply)
+        return _Opened(no("the answer contains no choices"), None, reply)
     return _Opened(no(reply.said()) if reply.refused else unknown(reply.said()), None, reply)
 
 

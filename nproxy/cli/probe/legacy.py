@@ -42,7 +42,7 @@ def _lists(form: Form) -> Asking[Finding]:
     """Ask for a list of prompts, non-streamed and, if that works, as a stream: Modular's MAX then answers 500."""
     whole = yield form.ask(prompt=PROMPTS)
     if not whole.ok and not (yield form.ask()).ok:
-        return no(f"it answers nothing since: {whole.said()}")
+        return no(f"it stopped answering after that: {whole.said()}")
     found = _choices(whole, len(PROMPTS))
     if found.verdict != "yes":
         return found
@@ -70,5 +70,5 @@ def _echo(asked: Reply, reading: ParsedReply | None, prompt: str) -> Finding:
 def unanswered(asked: Reply) -> Finding:
     """Return the finding for an answer without choices: a refusal is a no."""
     if asked.ok:
-        return unknown("the answer holds no choices")
+        return unknown("the answer contains no choices")
     return no(asked.said()) if asked.refused else unknown(asked.said())

@@ -69,8 +69,8 @@ def _draws(form: Form, replies: Sequence[Reply]) -> Asking[Finding]:
         return yes("answers to the same question differ")
     greedy = _texts([(yield form.ask(temperature=0))])
     if greedy and greedy[0] != texts[0]:
-        return yes("not the answer of temperature 0, though always the same")
-    return no(f"{len(texts)} answers are equal, and equal to the one of temperature 0")
+        return yes("the answers are always the same, but differ from the one at temperature 0")
+    return no(f"{len(texts)} answers are equal, also to the one at temperature 0")
 
 
 def _accepted(seeded: Sequence[Reply]) -> Finding:
@@ -87,36 +87,42 @@ def _honoured(seeded: Sequence[Reply], accepted: Finding, *, drawn: bool) -> Fin
         return unknown("not answered each time")
     same, other = texts[0] == texts[1], texts[0] != texts[2]
     if not drawn:
-        return unknown("it does not draw")
+        return unknown("it does not sample")
     if not same:
-        return no("the same seed gave two answers")
-    return yes("the same seed gave the same answer, another seed another") if other else no("two seeds gave one answer")
+        return no("the same seed gave different answers")
+    return (
+        yes("the same seed gave the same answer, another seed a different one")
+        if other
+        else no("two seeds gave the same answer")
+    )
 
 
 def _fresh(plain: Sequence[Reply], *, drawn: bool, fixed: bool) -> Finding:
     texts = _texts(plain)
     if len(texts) < 2 or not drawn:
-        return unknown("it does not draw" if len(texts) > 1 else "not answered each time")
+        return unknown("it does not sample" if len(texts) > 1 else "not answered each time")
     if texts[0] != texts[1]:
-        return yes("two requests without a seed gave two answers")
-    return no("two requests without a seed gave one answer" + (", though seeds change it" if fixed else ""))
+        return yes("two requests without a seed gave different answers")
+    return no(
+        "two requests without a seed gave the same answer" + (", although different seeds change it" if fixed else "")
+    )
 
 
 def per_choice(drawn: Drawn, width: int, seed: int) -> Asking[Finding]:
     """Find out whether the choices of one call with a seed differ."""
     if not drawn.draws:
-        return unknown("it does not draw")
+        return unknown("it does not sample")
     if drawn.found["seed_accepted"].verdict == "no":
         return unknown("seed is refused")
     asked = yield drawn.form.ask(n=width, seed=seed)
     reading = read(asked)
     if reading is None or len(reading.choices) < 2 or not any(reading.texts):
-        return unknown(asked.said() if not asked.ok else "no two choices with text came")
+        return unknown(asked.said() if not asked.ok else "there were no two choices with text")
     texts = reading.texts
     if not _differ(texts):
         return no(f"{len(texts)} choices of one call with a seed are equal; n: fanout gives each its own")
     if len(drawn.singles) > 1 and list(texts[: len(drawn.singles)]) == list(drawn.singles):
-        return yes("choice i is what seed + i gives alone")
+        return yes("choice i equals the answer to one request with seed + i")
     return yes("choices of one call with a seed differ")
 
 

@@ -85,7 +85,7 @@ def role_chunks(look: Look, count: int) -> Finding:
     texts = [position for position, (_, what) in enumerate(look.opened) if what == "text"]
     last = max(position for position, (_, what) in enumerate(look.opened) if what == "role")
     if texts and texts[0] < last:
-        return no("text of one choice comes before another one's role")
+        return no("text of one choice comes before the role of another")
     return yes(f"{count} of {count}") if roles == sorted(roles) else no(f"in the order {roles}")
 
 
@@ -93,13 +93,13 @@ def _usage(form: Form, reading: ParsedReply, look: Look) -> dict[str, Finding]:
     if reading.usage is None:
         return {"stream_usage": no("no chunk carried it")}
     if look.tails and look.riders:
-        once = no("it rides with the choices, and comes in a chunk of its own")
+        once = no("it comes in chunks with choices, and again in a separate chunk")
     elif len(look.tails) == 1:
-        once = yes("one chunk of its own")
+        once = yes("one separate chunk")
     elif look.tails:
         once = no(f"{len(look.tails)} chunks for {len(reading.choices)} choices")
     else:
-        once = no("it rides with the choices")
+        once = no("it comes in chunks with choices")
     return {
         "stream_usage": yes(_counted(reading.usage)),
         "stream_usage_once": once,
@@ -138,5 +138,5 @@ def counts_all(answers: Sequence[tuple[int, ParsedReply]]) -> Finding:
         if counted > tokens * (several - 1):
             known = yes(f"{counted} tokens counted for {several} choices")
         elif known.verdict == "unknown":
-            known = unknown(f"{counted} tokens counted for {several} choices; they ended too early to tell")
+            known = unknown(f"{counted} tokens counted for {several} choices; the choices ended too early to tell")
     return known

@@ -32,7 +32,7 @@ def pair(form: Form) -> Asking[Width]:
     if reading is None:
         if asked.refused:
             return Width(no(f"n=2 is refused: {asked.said()}", "refused"), limited=True)
-        return Width(unknown(asked.said() if not asked.ok else "the answer holds no choices"))
+        return Width(unknown(asked.said() if not asked.ok else "the answer contains no choices"))
     if len(reading.choices) == 1:
         return Width(no("n=2 is ignored: one choice came", "ignored"), limited=True)
     return Width(yes("n=2 gave 2 choices", 2), 2, readings=[(form.tokens, reading)])

@@ -24,9 +24,9 @@ def refuse_pages(headers: Mapping[str, str], settings: Admin) -> None:
     sends none. So if no token is configured, the Host header has to be an IP address or localhost.
     """
     if hdrs.ORIGIN in headers or headers.get("Sec-Fetch-Site", "none") not in _BY_HAND:
-        raise _forbidden("The admin port is not for pages in a browser.")
+        raise _forbidden("The admin port does not accept requests of web pages.")
     if settings.token is None and not _is_no_name(headers.get(hdrs.HOST, "")):
-        raise _forbidden("Without a token, the admin port is called by an address or as localhost.")
+        raise _forbidden("Without a token, the admin port must be called by its IP address or as localhost.")
 
 
 def demand_token(headers: Mapping[str, str], settings: Admin) -> None:
@@ -37,7 +37,7 @@ def demand_token(headers: Mapping[str, str], settings: Admin) -> None:
     if not hmac.compare_digest(shown, digest_of(settings.token.get_secret_value())):
         raise ApiError(
             401,
-            "The admin token was not shown. It belongs into a header: 'Authorization: Bearer TOKEN'.",
+            "The admin token is missing or wrong. Send it in the header 'Authorization: Bearer TOKEN'.",
             type="invalid_request_error",
             code="invalid_admin_token",
             headers={"WWW-Authenticate": "Bearer"},

@@ -50,5 +50,5 @@ class Alone:
         return await why_unready(self._app)
 
     def restart(self) -> None:
-        message = "There is one process only, which nobody could stand in for; see listen.workers."
+        message = "This gateway is a single process, so there are no workers to replace; see listen.workers."
         raise ApiError(409, message, type="invalid_request_error", code="one_process")

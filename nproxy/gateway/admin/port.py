@@ -139,5 +139,5 @@ def _demand_upstream(behind: Behind, name: str) -> None:
     names = [upstream.name for upstream in behind.gateway.config.upstreams]
     if name not in names:
         there = ", ".join(names) or "none"
-        message = f"There is no such upstream in the configuration; there are: {there}."
+        message = f"The configuration has no such upstream; it has: {there}."
         raise invalid_request(message, code="upstream_not_found", status=404)

@@ -12,7 +12,7 @@ from nproxy.openai.errors import ApiError, invalid_request
 
 FULL = "Too many choices are waiting or in flight; try again later."
 UNANSWERED = "The parent process does not answer."
-LATE = "The request waited too long for others to end; try again later."
+LATE = "The request waited too long in the queue; try again later."
 
 
 class Unanswered(ApiError):
@@ -26,12 +26,12 @@ def error_of(refused: Refused, choices: int) -> ApiError:
     """Return the error for a refused request for so many choices."""
     match refused.reason:
         case "too_wide":
-            message = f"The request needs {choices} choices at once; at most {refused.limit} are served."
+            message = f"The request needs {choices} choices at once; at most {refused.limit} are allowed."
             return invalid_request(message, param="n", code="integer_above_max_value")
         case "requests" | "choices" | "tokens":
             limit = next(level.limit for level in refused.levels if level.what == refused.reason)
             when = duration(refused.retry_after)
-            message = f"The limit of {limit} {refused.reason} a minute is reached; try again in {when}."
+            message = f"The limit of {limit} {refused.reason} per minute is reached; try again in {when}."
             return limited(message, "rate_limit_exceeded", refused.retry_after)
         case "queue_full":
             return limited(FULL, "overloaded", refused.retry_after)

@@ -31,7 +31,7 @@ def _any(path: str) -> Fragment:
     """Return the operations of a path about which nothing is known."""
     name = re.sub(r"\W+", "_", path).strip("_")
     return {
-        method: {"operationId": f"{method}_{name}", "summary": "As the server has it"} for method in ("get", "post")
+        method: {"operationId": f"{method}_{name}", "summary": "A path of the server"} for method in ("get", "post")
     }
 
 

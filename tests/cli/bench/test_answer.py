@@ -112,7 +112,7 @@ def test_choices_that_nobody_asked_for_stand_in_for_none() -> None:
 
 @pytest.mark.parametrize("told", [(), ((1.0, says(0, "a")),), ((1.0, says(0, "a", "stop")), (2.0, says(1, "b")))])
 def test_a_stream_that_breaks_off(told: tuple[tuple[float, bytes], ...]) -> None:
-    assert why(heard(2, *told)) == ("cut", "the stream ended before its end")
+    assert why(heard(2, *told)) == ("cut", "the stream ended before it was complete")
 
 
 def test_an_error_in_the_stream() -> None:

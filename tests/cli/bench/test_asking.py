@@ -117,7 +117,7 @@ def test_a_dataset(file: Path) -> None:
         ('{"messages": []}', CHAT, 'line 1: must be an object with "messages" or a "prompt"'),
         ('{"messages": [1]}', COMPLETIONS, 'line 1: must be an object with a "prompt"'),
         ("[]", CHAT, "line 1: must be an object"),
-        ("\n \n", CHAT, "holds no request"),
+        ("\n \n", CHAT, "contains no requests"),
     ],
 )
 def test_what_is_no_dataset(file: Path, lines: str, dialect: Dialect, why: str) -> None:

@@ -119,7 +119,7 @@ async def test_the_key_is_shown_nowhere(tmp_path: Path) -> None:
         assert {seen.headers["Authorization"] for seen in server.requests} == {f"Bearer {CANARY}"}
     assert done.code == 1  # nothing was answered
     assert "       1  403: *** is not for this" in done.out
-    assert line == f"nproxy: {server.url}: no warm-up request was answered: 403: *** is not for this"
+    assert line == f"nproxy: {server.url}: no warm-up request succeeded: 403: *** is not for this"
     assert CANARY not in done.out + done.err + line + (tmp_path / "a.json").read_text()
 
 
@@ -138,14 +138,14 @@ def wrong(*words: str) -> str:
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (("http://a", "--rate", "1", "--concurrency", "1"), "Error: --concurrency and --rate exclude each other"),
-        (("http://a", "--prompt", "a", "--dataset", "b"), "Error: --prompt and --dataset exclude each other"),
+        (("http://a", "--rate", "1", "--concurrency", "1"), "Error: --concurrency and --rate cannot be used together"),
+        (("http://a", "--prompt", "a", "--dataset", "b"), "Error: --prompt and --dataset cannot be used together"),
         (
             ("http://a", "--prompt", "a", "--prompt-tokens", "5"),
-            "Error: --prompt and --prompt-tokens exclude each other",
+            "Error: --prompt and --prompt-tokens cannot be used together",
         ),
-        (("http://a", "--burstiness", "2"), "Error: --burstiness goes with --rate"),
-        (("http://a", "--prompt", "a", "--shared-prefix", "2"), "Error: --shared-prefix goes with --prompt-tokens"),
+        (("http://a", "--burstiness", "2"), "Error: --burstiness needs --rate"),
+        (("http://a", "--prompt", "a", "--shared-prefix", "2"), "Error: --shared-prefix needs --prompt-tokens"),
         (
             ("http://a", "--prompt-tokens", "4", "--shared-prefix", "5"),
             "Error: --shared-prefix is longer than the prompt (--prompt-tokens)",
@@ -153,17 +153,17 @@ def wrong(*words: str) -> str:
         *(
             (
                 ("http://a", "--goodput", bad),
-                f"Error: Invalid value for '--goodput': {bad} is not one of ttft, tpot, e2el, a colon, and "
-                "milliseconds, as in ttft:500.",
+                f"Error: Invalid value for '--goodput': {bad} must be one of ttft, tpot, e2el, a colon and "
+                "a number of milliseconds, as in ttft:500.",
             )
             for bad in ("ttft", "ttft:", "ttft:0", "ttft:nan", "ttft:inf", "itl:5", "500")
         ),
         (("http://a", "--goodput", "ttft:1", "--goodput", "ttft:2"), "Error: --goodput bounds ttft twice"),
         (
             ("http://a", "--goodput", "e2el:1", "--goodput", "tpot:2", "--no-stream"),
-            "Error: --goodput tpot needs a stream: an answer in one piece does not tell it",
+            "Error: --goodput tpot needs streams; it cannot be measured with --no-stream",
         ),
-        (("http://user:secret@a",), "nproxy: URL: must hold no credentials; use api_key"),
+        (("http://user:secret@a",), "nproxy: URL: must not contain credentials; use api_key"),
         (("http://a", "--compare", "/no/such/file"), "nproxy: --compare: /no/such/file: No such file or directory"),
         (("http://a", "--dataset", "/no/such/file"), "nproxy: --dataset: /no/such/file: No such file or directory"),
         (("http://a", "--save", "/no/such/file"), "nproxy: --save: /no/such/file cannot be written"),

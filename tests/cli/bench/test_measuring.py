@@ -112,7 +112,7 @@ REFUSED = b'{"error": {"message": "too many of you"}}'
         (Behaviour(end_after=3, end="error"), "500 in the stream", "ran out of luck"),
         (Behaviour(end_after=3, end="malformed"), "malformed", "a chunk cannot be read: it is not JSON"),
         (Behaviour(end_after=3, end="cut"), "cut", "the connection ended before the answer"),
-        (Behaviour(end_after=3, end="close"), "cut", "the stream ended before its end"),
+        (Behaviour(end_after=3, end="close"), "cut", "the stream ended before it was complete"),
         (Behaviour(before_head="close"), "broken", "the connection ended before the answer"),
         (Behaviour(body=b"<html>", content_type="text/html"), "malformed", "the answer cannot be read: it is not JSON"),
     ],
@@ -137,7 +137,7 @@ async def test_nobody_there() -> None:
 async def test_an_answer_that_takes_too_long() -> None:
     behaviour = Behaviour(hold=asyncio.Event())
     async with FakeUpstream(behaviour) as server, asking(server.url, seconds=0.05) as it:
-        assert (await it.ask(form().ask(0))).failure == ("timeout", "no end within 0.05 s")
+        assert (await it.ask(form().ask(0))).failure == ("timeout", "not complete within 0.05 s")
 
 
 async def test_a_server_that_goes_on_behind_the_end_is_left() -> None:
@@ -246,5 +246,5 @@ async def test_the_first_model() -> None:
         with pytest.raises(BenchFailed, match="it lists no models; name one with --model"):
             await it.first_model()
         server.list_fails = True
-        with pytest.raises(BenchFailed, match="no list of models, name one with --model: 500: no list"):
+        with pytest.raises(BenchFailed, match="the list of models cannot be read, name one with --model: 500: no list"):
             await it.first_model()

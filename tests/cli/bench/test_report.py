@@ -51,7 +51,7 @@ http://a/v1, m
 endpoint chat/completions, n 2, stream, rate 2.5
 
 requests                         100 answered, 3 failed
-wall time                        10.00 s, 0.50 s of it after the last was sent
+wall time                        10.00 s, 0.50 s of it after the last request was sent
 requests/s                       10.00
 choices/s                        20.00
 completion tokens/s              50.0 (by usage)
@@ -95,7 +95,7 @@ def test_the_table_says_what_was_cached_and_how_late_requests_were() -> None:
     tokens = whole.tokens.model_copy(update={"cached": 250})
     said = "\n".join(table.lines(whole.model_copy(update={"client": client, "tokens": tokens})))
     assert "10.0 of prompt a request (25% of them cached), 2.5 a choice" in said
-    assert "10% of a core, 1 in 100 requests sent 4.20 ms late or later" in said
+    assert "10% of a core, 1 in 100 requests sent 4.20 ms or more late" in said
 
 
 def test_where_percentiles_are_not_exact_it_says_so() -> None:
@@ -173,7 +173,7 @@ def test_no_doubts() -> None:
         (doubted(by_chunks=7), "7 of 100 answers had no usage"),
         (doubted(per_chunk=2.5), "a chunk holds 2.5 tokens"),
         (doubted(tail=0.4), "40% of the wall time passed after the last request was sent"),
-        (doubted(tail=0.4, late=0.0), "or the server does not keep up with the rate"),
+        (doubted(tail=0.4, late=0.0), "or the server did not keep up with the rate"),
     ],
 )
 def test_doubts(found: list[str], words: str) -> None:

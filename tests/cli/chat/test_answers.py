@@ -83,7 +83,7 @@ def test_a_footer_says_the_end_the_tokens_and_the_speed() -> None:
 
 
 def test_a_choice_that_nobody_asked_for_is_an_error() -> None:
-    with pytest.raises(ChatFailed, match="the server sent choice 2, though 2 were asked for"):
+    with pytest.raises(ChatFailed, match="the server sent choice 2, but 2 were requested"):
         answers(2, chunk((2, "a", None)))
 
 

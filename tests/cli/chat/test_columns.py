@@ -56,7 +56,7 @@ def test_thoughts_stand_above_the_answer() -> None:
 
 
 def test_where_all_are_seen_nobody_is_told_which() -> None:
-    assert drawn(answered("x", "y"), 80, growing=True)[-1] == "2 of 2 ended; Ctrl-C stops"
+    assert drawn(answered("x", "y"), 80, growing=True)[-1] == "2 of 2 ended; Ctrl-C to stop"
 
 
 def test_where_all_have_ended_the_first_are_seen() -> None:

@@ -97,9 +97,13 @@ async def test_a_key_goes_with_the_request_and_nowhere_else() -> None:
         (
             Behaviour(n="native", end_after=5, end="malformed"),
             "seed 1",
-            "does not answer as OpenAI does: it is not JSON",
+            "does not answer as the OpenAI API specifies: it is not JSON",
         ),
-        (Behaviour(status=200, body=b"<html>", content_type="text/html"), "", "does not answer as OpenAI does"),
+        (
+            Behaviour(status=200, body=b"<html>", content_type="text/html"),
+            "",
+            "does not answer as the OpenAI API specifies",
+        ),
         (Behaviour(status=503, body=b"<html>", content_type="text/html"), "", "503: The upstream answered 503"),
     ],
 )
@@ -114,7 +118,7 @@ async def test_what_goes_wrong_is_one_line_behind_what_came(behaviour: Behaviour
 async def test_a_server_that_is_silent_for_too_long() -> None:
     async with FakeUpstream(Behaviour(hold=asyncio.Event())) as upstream:
         done = await chat(upstream, "--timeout", "0.2", "hi")
-        assert done == Done(1, "", f"nproxy: {upstream.url} was silent for 0.2 s\n")
+        assert done == Done(1, "", f"nproxy: {upstream.url} sent nothing for 0.2 s\n")
 
 
 async def test_a_server_without_models() -> None:
@@ -127,7 +131,7 @@ async def test_a_server_without_models() -> None:
     ("words", "given", "why"),
     [
         ((), b" \n", "nproxy: the prompt is empty"),
-        ((), b"\xff", "nproxy: the prompt is not UTF-8"),
+        ((), b"\xff", "nproxy: the prompt is not valid UTF-8"),
         (("-n", "0", "hi"), b"", "0 is not in the range"),
         (("--api-key", "${NOT_THERE}", "hi"), b"", "nproxy: --api-key: environment variable NOT_THERE is not set"),
         (("--url", "localhost", "hi"), b"", "nproxy: URL: must begin with http"),

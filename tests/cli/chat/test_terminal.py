@@ -134,7 +134,7 @@ async def test_the_answer_that_is_picked_goes_on() -> None:
         async with terminal(*chat(upstream, "-n", "3", "--seed", "1", "--system", "Be brief.")) as screen:
             await enter(screen, "one")
             await enter(screen, "two")
-            assert "answer 2 goes on" in await enter(screen, "/pick 2")
+            assert "continuing from answer 2" in await enter(screen, "/pick 2")
             await enter(screen, "three")
             await leave(screen)
         first, second, third = [call.body["messages"] for call in upstream.calls]
@@ -149,12 +149,12 @@ async def test_words_behind_a_slash_change_what_is_asked() -> None:
         for line in ("/n 2", "/seed off", "/temperature 0.5", "/max-tokens 7", "/system Be brief.", "/mo\tother"):
             await enter(screen, line)  # the tab key completes
         await enter(screen, "/retry")
-        assert "there is no /frob; /help lists what there is" in await enter(screen, "/frob")
-        assert "a whole number is wanted, from 1 to 512" in await enter(screen, "/n 0")
+        assert "there is no /frob; /help lists the commands" in await enter(screen, "/frob")
+        assert "a whole number is expected, from 1 to 512" in await enter(screen, "/n 0")
         assert "/retry" in await enter(screen, "/help")
         await enter(screen, "//etc is \\", then=". ")
         await enter(screen, "a folder")
-        assert "nothing follows this word" in await enter(screen, "/quit now")
+        assert "this command takes no argument" in await enter(screen, "/quit now")
         screen.type("/quit\n")
         assert await screen.ended() == 0
         once, again, last = [call.body for call in upstream.calls]

@@ -45,9 +45,9 @@ def test_a_file_gets_the_hash_and_nobody_else_the_file(tmp_path: Path) -> None:
         ("team-b", tuple(digests[2:])),
     ]
     assert not any(key in file.read_text() for key in printed)
-    assert first.stderr == other.stderr == f"its hash stands in {file}\n"
-    beside = "beside 1 of team-a from before: those keys stay good until their hashes are taken out"
-    assert second.stderr == f"its hash stands in {file}, {beside}\n"
+    assert first.stderr == other.stderr == f"its hash was added to {file}\n"
+    beside = "earlier keys of team-a: 1, which stay valid until their hashes are removed"
+    assert second.stderr == f"its hash was added to {file}; {beside}\n"
     assert list(tmp_path.iterdir()) == [file]
 
 
@@ -93,12 +93,12 @@ def test_a_link_may_lead_to_another_disk(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said", "problem"),
     [
-        (("new", "team a"), "", "a name is 1 to 64 letters"),
+        (("new", "team a"), "", "a name must be 1 to 64 letters"),
         (("new", "a", "--file", "bad.yaml"), "", "bad.yaml:2: keys[0].hash: is required"),
         (("new", "a", "--file", "none/keys.yaml"), "", "none/keys.yaml: no such file or directory"),
-        (("hash",), "password\n", "a key has 20 or more printable ASCII characters and no space"),
+        (("hash",), "password\n", "a key must have at least 20 printable ASCII characters and no spaces"),
         (("hash",), "ein langer Satz, den man sich merkt\n", "no space"),
-        (("hash",), "", "a key has 20 or more"),
+        (("hash",), "", "a key must have at least 20"),
     ],
 )
 def test_wrong_use_is_one_line(

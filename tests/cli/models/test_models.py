@@ -79,8 +79,10 @@ def listed() -> dict[str, int]:
 
 def test_nothing_is_here_at_first(place: Path) -> None:
     nothing, removed = models("list", f"remove --yes {DEFAULT.id}")
-    assert nothing == Done(0, "", f"{DEFAULT.id}, the default, is not here yet: nproxy models pull\n")
-    assert removed == Done(2, "", f"nproxy: no model here is named {DEFAULT.id}; see: nproxy models list\n")
+    assert nothing == Done(
+        0, "", f"{DEFAULT.id}, the default, is not on this machine yet; fetch it with: nproxy models pull\n"
+    )
+    assert removed == Done(2, "", f"nproxy: no model on this machine is named {DEFAULT.id}; see: nproxy models list\n")
 
 
 def test_a_model_of_the_hub_comes_and_goes(place: Path) -> None:
@@ -93,7 +95,9 @@ def test_a_model_of_the_hub_comes_and_goes(place: Path) -> None:
     assert sorted(hub.downloaded) == ["config.json", "model.safetensors", "tokenizer.json"]  # each of them once
     assert names(there) == {"org/name": 5000}
     assert lines.out == f"org/name\t5000\t{folder}\n"
-    assert asked == Done(2, "", "nproxy: nobody can be asked here: --yes removes without a question\n")
+    assert asked == Done(
+        2, "", "nproxy: there is no terminal to ask for confirmation; use --yes to remove without confirmation\n"
+    )
     assert gone == Done(0, "removed org/name, 5.0 kB\n", "")
     assert names(after) == {}
     assert not folder.parents[1].exists()
@@ -107,7 +111,11 @@ def test_files_of_a_repository_are_models_of_their_own(place: Path) -> None:
             *(LIST, f"remove --yes {large}", LIST),
             hub=hub,
         )
-    assert which == Done(1, "", f"nproxy: model org/ggufs: several models, each a file; name one: {small}, {large}\n")
+    assert which == Done(
+        1,
+        "",
+        f"nproxy: model org/ggufs: the repository holds several models, each in one file; name one: {small}, {large}\n",
+    )
     assert Path(first.out.strip()).read_bytes() == GGUFS["small.gguf"]
     assert second.out.endswith("/sub/large.gguf\n")
     assert none == Done(1, "", "nproxy: model org/ggufs/none.gguf: the repository holds no such file\n")
@@ -140,7 +148,7 @@ def test_a_name_that_can_mean_no_model_is_wrong_use(place: Path) -> None:
     wrong = {
         "gpt-9": "neither smollm2-135m-instruct, nor a file or folder here, nor a hub id such as org/name",
         "./none.gguf": "no such file or folder",
-        ".": "is a path, and here already",
+        ".": "is a path on this machine",
     }
     for why, done in zip(wrong.values(), models(*(f"pull {name}" for name in wrong)), strict=True):
         assert (done.code, done.out) == (2, "")
@@ -174,7 +182,7 @@ async def test_control_c_ends_it_at_once_and_leaves_nothing_half(place: Path) ->
             await screen.until("10.5/26.2 MB")
             screen.type(CONTROL_C)
             assert await screen.ended() == 1
-            await screen.until("nproxy: model org/name: not fetched in full; the same command goes on")
+            await screen.until("nproxy: model org/name: not fetched completely; run the same command again")
             assert b"\x1b[?25h" in screen.raw  # the cursor is back
         assert list(place.rglob("*.incomplete")) == []
         hub.held, hub.downloaded[:] = "", []

@@ -148,7 +148,7 @@ async def test_room_for_six_calls_is_found() -> None:
         done = await probe(upstream.url)
         told = await in_here("probe", upstream.url, "--yaml")
     assert (done.verdict("at_once", "server"), done.value("at_once", "server")) == ("no", 6)
-    assert "parallel: 6  # 26 of 32 calls at once were refused: 429: " in told.out
+    assert "parallel: 6  # 26 of 32 concurrent calls were refused: 429: " in told.out
 
 
 async def test_in_front_of_nproxy_everything_is_mended() -> None:
@@ -243,7 +243,7 @@ async def test_nothing_useful_there() -> None:
     async with FakeUpstream(list_fails=True) as upstream:
         assert (await in_here("probe", upstream.url)).line(1).endswith("name one with --model")
     async with FakeUpstream(Behaviour(status=401, body=b'{"error": {"message": "no key"}}')) as upstream:
-        assert (await in_here("probe", upstream.url)).line(1).endswith("it wants a key (--api-key): 401: no key")
+        assert (await in_here("probe", upstream.url)).line(1).endswith("it needs a key (--api-key): 401: no key")
 
 
 async def test_a_server_that_says_nothing_is_given_up() -> None:
@@ -271,7 +271,7 @@ async def test_a_server_that_drips_is_given_up() -> None:
     ("words", "line"),
     [
         (("127.0.0.1:8000",), "nproxy: URL: must begin with http://, https:// or unix:/"),
-        (("http://user:secret@a",), "nproxy: URL: must hold no credentials; use api_key"),
+        (("http://user:secret@a",), "nproxy: URL: must not contain credentials; use api_key"),
         (
             ("http://a", "--api-key", "${NOT_SET_ANYWHERE}"),
             "nproxy: --api-key: environment variable NOT_SET_ANYWHERE is not set",

@@ -112,24 +112,27 @@ def test_seed_refused() -> None:
 def test_seed_ignored() -> None:
     report = Pretend(ignore=("seed",)).probe()
     assert [report["chat", fact].verdict for fact in ("seed_accepted", "seed")] == ["yes", "no"]
-    assert report["chat", "seed"].how == "the same seed gave two answers"
+    assert report["chat", "seed"].how == "the same seed gave different answers"
 
 
 def test_seed_ignored_for_a_fixed_one() -> None:
     report = Pretend(ignore=("seed",), fixed_seed=True).probe()
     assert report["chat", "sampling"].verdict == "yes"
-    assert report["chat", "seed"].how == "two seeds gave one answer"
+    assert report["chat", "seed"].how == "two seeds gave the same answer"
     assert report["chat", "fresh_seed"].verdict == "no"
 
 
 def test_fixed_default_seed() -> None:
     found = Pretend(fixed_seed=True).probe()["chat", "fresh_seed"]
-    assert (found.verdict, found.how) == ("no", "two requests without a seed gave one answer, though seeds change it")
+    assert (found.verdict, found.how) == (
+        "no",
+        "two requests without a seed gave the same answer, although different seeds change it",
+    )
 
 
 def test_R6_one_seed_for_all_choices() -> None:
     assert verdict(Pretend(same_seed=True), "seed_per_choice") == "no"
-    assert Pretend().probe()["chat", "seed_per_choice"].how == "choice i is what seed + i gives alone"
+    assert Pretend().probe()["chat", "seed_per_choice"].how == "choice i equals the answer to one request with seed + i"
 
 
 def test_it_never_draws() -> None:
@@ -187,7 +190,7 @@ def test_stream_options_refused() -> None:
     ("roles", "how"),
     [
         ("reversed", "in the order [1, 0]"),
-        ("late", "text of one choice comes before another one's role"),
+        ("late", "text of one choice comes before the role of another"),
         ("none", "no role for [0, 1]"),
         ("twice", "roles are repeated"),
     ],
@@ -225,7 +228,7 @@ def test_J4_one_string_only() -> None:
 def test_J4_a_server_that_dies_of_a_list_is_asked_for_it_last() -> None:
     report = Pretend(prompt_lists="die", cached=32).probe()
     found = report["completions", "prompt_lists"]
-    assert (found.verdict, found.how) == ("no", "it answers nothing since: 404: generation thread died")
+    assert (found.verdict, found.how) == ("no", "it stopped answering after that: 404: generation thread died")
     assert [report["completions", fact].verdict for fact in ("token_prompts", "echo")] == ["yes", "yes"]
     assert [report["server", fact].verdict for fact in ("prefix_cache", "beside")] == ["yes", "yes"]
 
@@ -298,7 +301,7 @@ def test_leaving_seen_in_slots() -> None:
 
     told = iter([slots(False), slots(False), slots(True), slots(False)])  # the first is read for their number
     found = Pretend(gets={"/slots": told}).probe()["server", "cancel"]
-    assert (found.verdict, found.how) == ("yes", "/slots shows it idle 0.25 s after leaving")
+    assert (found.verdict, found.how) == ("yes", "/slots shows it idle 0.25 s after the disconnect")
 
 
 @pytest.mark.parametrize(
@@ -327,11 +330,17 @@ def test_B1_two_seeds_at_once(server: Pretend, expected: str) -> None:
 @pytest.mark.parametrize(
     ("server", "expected"),
     [
-        (Pretend(), ("yes", 32, "32 calls at once were answered")),
-        (Pretend(room=5), ("no", 5, "27 of 32 calls at once were refused: 503: server busy, please try again")),
-        (Pretend(room=5, room_for_long_ones=3), ("no", 3, "27 of 32 calls at once were refused: 503: server busy, ")),
-        (Pretend(room=2, room_for_long_ones=0), ("unknown", None, "30 of 32 calls at once were refused: 503: server")),
-        (Pretend(room=0), ("unknown", None, "32 of 32 calls at once were refused: 503: server busy")),
+        (Pretend(), ("yes", 32, "32 concurrent calls were answered")),
+        (Pretend(room=5), ("no", 5, "27 of 32 concurrent calls were refused: 503: server busy, please try again")),
+        (
+            Pretend(room=5, room_for_long_ones=3),
+            ("no", 3, "27 of 32 concurrent calls were refused: 503: server busy, "),
+        ),
+        (
+            Pretend(room=2, room_for_long_ones=0),
+            ("unknown", None, "30 of 32 concurrent calls were refused: 503: server"),
+        ),
+        (Pretend(room=0), ("unknown", None, "32 of 32 concurrent calls were refused: 503: server busy")),
     ],
     ids=["for all", "for some", "for fewer that take longer", "for none then", "for none"],
 )
@@ -372,10 +381,10 @@ def test_the_model_that_is_named_is_asked() -> None:
     ("server", "message"),
     [
         (Pretend(listed=Reply(0, failure="cannot be reached")), "cannot be reached"),
-        (Pretend(listed=refusal("no key", 401)), r"it wants a key \(--api-key\): 401: no key"),
+        (Pretend(listed=refusal("no key", 401)), r"it needs a key \(--api-key\): 401: no key"),
         (Pretend(paths=()), "model pretend answers at no endpoint: 404: no such path"),
         (Pretend(listed=reply({"data": [{"id": None}]})), "no model to ask: /models lists none; name one"),
-        (Pretend(listed=reply([])), "no model to ask: it gives no list of models at /models, but application/json"),
+        (Pretend(listed=reply([])), "no model to ask: it returned no list of models at /models, but application/json"),
     ],
 )
 def test_nothing_useful(server: Pretend, message: str) -> None:

@@ -103,7 +103,7 @@ def test_llama_cpp() -> None:
         "usage_all_choices": "no",  # R4
         "role_chunks": "no",
     }
-    assert report["chat", "role_chunks"].how == "text of one choice comes before another one's role"
+    assert report["chat", "role_chunks"].how == "text of one choice comes before the role of another"
     assert report["chat", "usage_all_choices"].how == "4 tokens counted for 2 choices that had at least 9"
 
 

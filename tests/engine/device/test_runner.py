@@ -125,7 +125,7 @@ def test_a_device_that_is_too_small_is_told_in_words(llama: Path, monkeypatch: p
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate ...")
 
     monkeypatch.setattr("engine.device.runner.load_model", load_model)
-    with pytest.raises(ConfigError, match="does not hold the model, the KV cache and a step of 32 tokens"):
+    with pytest.raises(ConfigError, match="is too small for the model, the KV cache and a step of 32 tokens"):
         load(config(llama, kernels="triton"))
 
 

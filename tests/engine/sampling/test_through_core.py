@@ -112,7 +112,7 @@ def test_a_group_without_a_token_left_fails_by_itself(tiny: CpuRunner) -> None:
     undisturbed, *_ = _run(tiny, [good])
     drawn, _, failed, stats = _run(tiny, [never, good, soon])
     assert [(one.group, one.kind) for one in failed] == [(2, "unsatisfiable"), (3, "unsatisfiable")]
-    assert failed[0].message.startswith("no token is left to draw")
+    assert failed[0].message.startswith("no token is left to sample")
     assert {key: [one.token for one in tokens] for key, tokens in drawn.items()} == {
         **{key: [one.token for one in tokens] for key, tokens in undisturbed.items()},
         (3, 0): [7],

@@ -105,7 +105,11 @@ async def said_of(endpoint: str, caplog: pytest.LogCaptureFixture) -> list[str]:
     async with announcer(endpoint, "http://10.0.0.1/v1", works).announced():
         await until(tried)
     assert TOKEN not in caplog.text
-    return [record.getMessage() for record in caplog.records if "does not know" in record.getMessage()]
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if "registration with the gateway failed" in record.getMessage()
+    ]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +121,7 @@ async def said_of(endpoint: str, caplog: pytest.LogCaptureFixture) -> list[str]:
             {"text": "", "status": 302, "headers": {"Location": "http://127.0.0.1:1/"}},
             "The upstream answered 302 Found.",
         ),
-        ({"data": []}, "what answers is no gateway"),
+        ({"data": []}, "the answer is not that of a gateway"),
         ({"text": "<html>"}, "not JSON"),
     ],
 )
@@ -128,7 +132,7 @@ async def test_what_the_gateway_does_not_take_is_logged_once(
     caplog.set_level(logging.INFO)
     async with answering(**answer) as endpoint:
         (said,) = await said_of(endpoint, caplog)
-    assert said.startswith("the gateway does not know of this server: ") and (why in said or why == "not JSON")
+    assert said.startswith("registration with the gateway failed: ") and (why in said or why == "not JSON")
 
 
 async def test_a_gateway_that_is_away_is_tried_again_until_it_is_there(
@@ -138,4 +142,4 @@ async def test_a_gateway_that_is_away_is_tried_again_until_it_is_there(
     async with answering(data={}) as endpoint:
         pass
     (said,) = await said_of(endpoint, caplog)
-    assert "does not know of this server" in said
+    assert "registration with the gateway failed" in said

@@ -63,7 +63,7 @@ async def test_N3_wider_than_a_limit_is_the_clients_fault(begin: Begin) -> None:
         error = await refusal(scene, choices, caller)
         assert (error.status, error.param, error.code) == (400, "n", "integer_above_max_value")
         assert str(limit) in error.message
-    assert (await refusal(scene, 9, upstream="elsewhere")).message.endswith("at most 8 are served.")
+    assert (await refusal(scene, 9, upstream="elsewhere")).message.endswith("at most 8 are allowed.")
 
 
 async def test_while_draining_who_waits_is_served_and_who_would_wait_is_not(begin: Begin) -> None:

@@ -117,7 +117,7 @@ def test_a_compiler_without_threads_will_do(
     monkeypatch.setenv("CC", script)
     works(build.kernels(torch.float32))
     assert "kernels run on one thread each" in caplog.text
-    assert "does not take -fopenmp: no such option" in caplog.text
+    assert "does not support -fopenmp: no such option" in caplog.text
     assert not list(cache.iterdir())
     Path(script).write_text(whole)
     works(build.kernels(torch.float32))
@@ -166,7 +166,7 @@ def test_a_blank_cc_names_none(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("echo 'kernels.c:7: error: no' >&2; exit 1", "cannot compile them: kernels.c:7: error: no"),
         ("exit 3", "cannot compile them: status 3"),
-        ('while [ "$1" != -o ]; do shift; done; echo rubbish > "$2"', "cannot be made here"),
+        ('while [ "$1" != -o ]; do shift; done; echo rubbish > "$2"', "they cannot be built"),
     ],
 )
 def test_a_compiler_that_fails(
@@ -178,7 +178,7 @@ def test_a_compiler_that_fails(
         compiled(EngineConfig("m", kernels="native"), torch.float32)
     assert compiled(EngineConfig("m"), torch.float32) is None
     assert said in caplog.text
-    assert "torch's are taken, which are slower" in caplog.text
+    assert "torch's kernels are used instead, which are slower" in caplog.text
 
 
 def test_a_compiler_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_a_compiler_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 def test_a_dtype_that_the_kernels_do_not_know() -> None:
-    with pytest.raises(ConfigError, match="float32 and bfloat16 and not float16"):
+    with pytest.raises(ConfigError, match="only float32 and bfloat16, not float16"):
         build.kernels(torch.float16)
 
 
@@ -204,7 +204,7 @@ def test_where_nothing_can_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     works(build.kernels(torch.float32))
     assert not list((tmp_path / "temporary").iterdir()), "what is loaded need not lie there any more"
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
-    with pytest.raises(ConfigError, match="cannot be made here"):
+    with pytest.raises(ConfigError, match="they cannot be built"):
         build.kernels(torch.float32)
 
 

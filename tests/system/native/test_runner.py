@@ -175,5 +175,5 @@ def test_a_model_of_transformers_takes_torchs_backend(tmp_path: Path) -> None:
 
 def test_asked_for_by_name_it_must_be_there(tmp_path: Path) -> None:
     """With kernels=native, a model that the kernels do not know is refused."""
-    with pytest.raises(ConfigError, match="kernels are native, which do not know this model"):
+    with pytest.raises(ConfigError, match="kernels is native, which does not support this model"):
         CpuRunner.load(config(write(tmp_path, head_dim=8), kernels="native"))

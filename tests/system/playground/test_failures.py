@@ -21,7 +21,7 @@ def test_a_wrong_key(pages: Pages, logs: Path) -> None:
         assert field.is_visible(), "a key is asked for when the models are not told"
         page.fill("[name=key]", "wrong")
         page.keyboard.press("Tab")
-        page.wait_for_selector("#key-field .problem:has-text('No valid API key')")
+        page.wait_for_selector("#key-field .problem:has-text('API key is missing or invalid')")
         page.fill("[name=typed-model]", "fake-model")
         send(page, n="2")
         page.wait_for_selector("#failure:visible")

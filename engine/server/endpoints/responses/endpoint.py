@@ -124,12 +124,12 @@ async def _input_items(request: web.Request) -> web.Response:
     limit = Members({"limit": _number(query.get("limit", "20"))}).integer("limit", 1, _MOST_LISTED) or 0
     order, after = query.get("order", "desc"), query.get("after")
     if order not in ("asc", "desc"):
-        raise invalid_request("'order' is 'asc' or 'desc'.", param="order")
+        raise invalid_request("'order' must be 'asc' or 'desc'.", param="order")
     listed = context if order == "asc" else context[::-1]
     if after is not None:
         places = [place for place, item in enumerate(listed, 1) if item["id"] == after]
         if not places:
-            raise invalid_request("There is no such item.", param="after", status=404)
+            raise invalid_request("The response has no such item.", param="after", status=404)
         listed = listed[places[0] :]
     return json_answer(_page(listed, limit))
 

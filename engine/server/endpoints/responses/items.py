@@ -95,7 +95,7 @@ def _read_item(value: JSON, where: str, new_id: NewId) -> Item:
     read = _READERS.get(kind) if isinstance(kind, str) else None
     if read is None:
         raise invalid_request(
-            f"'{where}' is of the type '{shorten(str(kind))}', which is not supported by this engine.",
+            f"'{where}' has the type '{shorten(str(kind))}', which is not supported by this engine.",
             param=f"{where}.type",
             code="unsupported_parameter",
         )
@@ -108,7 +108,7 @@ def _read_message(item: Item, members: Members) -> Item:
     role, content = item.get("role"), item.get("content")
     if not isinstance(role, str) or role not in _ROLES:
         raise invalid_request(
-            f"'{members.called('role')}' is one of {', '.join(_ROLES)}.", param=members.called("role")
+            f"'{members.called('role')}' must be one of {', '.join(_ROLES)}.", param=members.called("role")
         )
     if content is None:
         raise missing(members.called("content"))
@@ -169,7 +169,7 @@ def _read_parts(value: JSON, where: str, kind: str) -> list[JSON]:
         text = part.get("refusal") if part.get("type") == "refusal" else part.get("text")
         if part.get("type") not in (*_TEXT_PARTS, "refusal") or not isinstance(text, str):
             raise invalid_request(
-                f"'{where}' may hold text parts only.", param=f"{where}.{number}", code="unsupported_parameter"
+                f"'{where}' may contain only text parts.", param=f"{where}.{number}", code="unsupported_parameter"
             )
         parts.append(_part(kind, text))
     return parts

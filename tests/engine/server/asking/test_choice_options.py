@@ -117,7 +117,7 @@ def test_each_choice_has_its_limit_and_the_longest_must_fit() -> None:
     assert prompt.limits == (4, 95, 95)
     (prompt,) = prepare(completion(n=2, choice_params=[{"max_tokens": 40}, {}]), LETTERS, READY)
     assert prompt.limits == (40, 16)
-    with pytest.raises(ApiError, match="and 96 new tokens were asked for"):
+    with pytest.raises(ApiError, match="and 96 new tokens were requested"):
         prepare(chat(n=2, choice_params=[{"max_tokens": 4}, {"max_tokens": 96}]), LETTERS, READY)
 
 

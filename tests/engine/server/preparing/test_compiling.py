@@ -131,14 +131,14 @@ async def test_what_the_process_dies_of_is_refused_and_the_next_grammar_passes()
 async def test_what_takes_too_long_is_refused_and_the_next_grammar_passes() -> None:
     fine = Structure(grammar_of(regex_rule("[ab]+")), "guided_regex")
     async with compiling(trial_seconds=1.5) as by:
-        said = "Invalid 'response_format': it is too complex: it takes more than 1.5 s of processor time."
+        said = "Invalid 'response_format': it is too complex: compiling takes more than 1.5 s of CPU time."
         assert await refusal(by, conjunction(40)) == said
         assert await by.check(fine) == fine
 
 
 async def test_what_takes_too_long_for_one_token_is_refused() -> None:
     async with compiling(token_seconds=0.0) as by:
-        said = "Invalid 'guided_regex': it is too complex: a token takes too long."
+        said = "Invalid 'guided_regex': it is too complex: computing one token takes too long."
         assert await refusal(by, Structure(grammar_of(regex_rule("[ab]+")), "guided_regex")) == said
 
 

@@ -40,10 +40,10 @@ def test_a_text_with_a_token_that_the_model_lacks_is_refused() -> None:
     """A tokenizer may have more than the model, as that of a fine-tune with a token to pad with."""
     few = replace(READY, vocab_size=max(LETTERS.encode("az")))
     for order in (completion(prompt="az"), chat(messages=[{"role": "user", "content": "az"}])):
-        with pytest.raises(ApiError, match="a token of the tokenizer's that the model") as refused:
+        with pytest.raises(ApiError, match="a token of the tokenizer that is outside the model") as refused:
             prepare(order, LETTERS, few)
         assert refused.value.status == 400
-    with pytest.raises(ApiError, match="a token of the tokenizer's"):
+    with pytest.raises(ApiError, match="a token of the tokenizer that is outside"):
         tokens_of("az", LETTERS, few, "input")
 
 

@@ -77,11 +77,11 @@ def test_the_operators_word_goes_before_the_folders(tmp_path: Path) -> None:
     ("pooling", "stages", "why"),
     [
         (MEAN, ("Transformer", "Pooling", "Dense"), "asks for 'dense'"),
-        (MEAN, ("Transformer",), "names no pooling"),
+        (MEAN, ("Transformer",), "defines no pooling"),
         ({"pooling_mode_cls_token": True}, ("Transformer", "Pooling"), r"\['cls_token'\]"),
         ({**MEAN, "pooling_mode_lasttoken": True}, ("Transformer", "Pooling"), "mean_tokens', 'lasttoken"),
         ({}, ("Transformer", "Pooling"), r"\[\]"),
-        ("[]", ("Transformer", "Pooling"), "holds no object"),
+        ("[]", ("Transformer", "Pooling"), "does not contain an object"),
         ("{", ("Transformer", "Pooling"), "cannot be read"),
     ],
 )
