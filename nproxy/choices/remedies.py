@@ -22,7 +22,7 @@ from nproxy.openai.requests import CompletionRequest, Request
 # "'n' : number must be at most 1", "Only one completion choice is allowed", "Invalid n value (only n = 1 ...)",
 # "Greedy methods without beam search do not support `num_return_sequences` different than 1 (got 2)".
 _ABOUT_N = re.compile(
-    r"(?<![\w/\\-])n(?![\w/-])|num_return_sequences|one (?:completion )?choice"
+    r"(?<![\w/\\-])n(?:_cmpl)?(?![\w/-])|num_return_sequences|one (?:completion )?choice"
     r"|multiple (?:completions|choices|candidates)|candidate_?count",
     re.IGNORECASE,
 )
@@ -35,15 +35,20 @@ _ABOUT_OPTIONS = re.compile(r"\bstream_options\b")
 _ABOUT_STREAMS = re.compile(r"\bstream(?:s|ed|ing)?\b", re.IGNORECASE)
 _ABOUT_LOGPROBS = re.compile(r"log[ _]?prob", re.IGNORECASE)
 _LIMIT = re.compile(
-    r"(?:<=|≤|at most|no more than|not (?:be )?(?:greater|more|larger|higher|bigger) than"
-    r"|(?:less|smaller|lower) than or equal to"  # pydantic's, and so FastAPI's and vLLM's
-    r"|max(?:imum)?\b(?:[\w ']{0,24}?(?:\b(?:of|is|to)|:))?|up to|limit(?:ed)? (?:of|is|to)"
+    r"(?:<=|=<|≤|at most|no more than|(?:not (?:be )?|no )(?:greater|more|larger|higher|bigger) than"
+    r"|(?:less|smaller|lower)(?: than)? or equal(?: to)?"  # pydantic's, and so FastAPI's and vLLM's
+    r"|equal(?: to)? or (?:less|smaller|lower) than"
+    r"|max(?:imum)?\b(?:[\w ']{0,24}?(?:\b(?:of|is|to)|[:=]))?|up to|limit(?:ed)? (?:of|is|to)|capped at"
     r"|exceeds?(?: the)?(?: limit| maximum)?(?: of)?"
-    r"|(?:range|between|from|in)\W{0,6}1\s*(?:,|-|to|and))\s*(\d+)",
+    r"|(?:range|between|from|in|be)\W{0,6}1\s*(?:,|-|to|and|\.\.))\s*(\d{1,9})(?!\d)",
     re.IGNORECASE,
 )
 # Gemini: "from 1 (inclusive) to 9 (exclusive)"; pydantic: "Input should be less than 9"
-_BEYOND = re.compile(r"\bto (\d+) \(exclusive\)|(?:less|smaller|lower) than (\d+)|(?<!\w)< ?(\d+)", re.IGNORECASE)
+_BEYOND = re.compile(
+    r"\bto (\d{1,9}) \(exclusive\)|(?<!or )(?:less|smaller|lower) than (\d{1,9})(?!\d)|below (\d{1,9})(?!\d)"
+    r"|(?<![\w=])< ?(\d{1,9})(?!\d)",
+    re.IGNORECASE,
+)
 # "Unrecognized request argument supplied", "Extra inputs are not permitted", "property 'seed' is unsupported".
 _UNKNOWN = re.compile(
     r"unknown|unrecogni[sz]ed|unexpected|unsupported|additional propert|extra (?:input|field)"
@@ -196,7 +201,9 @@ def _as_whole(request: Request, capability: Capability, leg: Leg, error: ApiErro
 
 def _names(error: ApiError, field: str, wording: re.Pattern[str]) -> bool:
     """Whether the refusal is about this field: by the field that it names, or by its wording if it names none."""
-    return error.param == field if error.param is not None else wording.search(error.message) is not None
+    if error.param is None:
+        return wording.search(error.message) is not None
+    return error.param == field or (field == "n" and error.param == "n_cmpl")
 
 
 def _conditional(request: Request, error: ApiError) -> bool:

@@ -146,6 +146,12 @@ class App:
         """Wait until no request of any kind is in flight."""
         await self._idle.wait()
 
+    def drain(self) -> None:
+        """Say at /ready that no new requests are welcome; connections end with the answers that begin from now on."""
+        self.draining = self.admission.draining = True
+        for exchange in self._unanswered:
+            exchange.closing = True
+
     def end(self, error: ApiError) -> None:
         """End all requests in flight with an error. A generation stream that has begun gets the error as an event."""
         self._ended_by = error

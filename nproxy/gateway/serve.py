@@ -168,7 +168,7 @@ async def drain(app: App, seconds: float, hurry: asyncio.Event | None = None) ->
 
     Meanwhile the port stays open, so that /ready can say that no new requests should be sent.
     """
-    app.draining = app.admission.draining = True
+    app.drain()
     log.info("draining", extra={"fields": {"requests": app.inflight}})
     if not await _within(seconds, app.idle(), hurry):
         await _break_off(app)

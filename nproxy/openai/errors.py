@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from http import HTTPStatus
 from types import MappingProxyType
@@ -133,6 +134,9 @@ def shorten(text: str, limit: int = 100) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+_TAG = re.compile(r"\s*<[!?/a-zA-Z]")
+
+
 def wrap_foreign(status: int, content_type: str, body: bytes) -> ApiError:
     """Read an upstream's error answer, in whatever shape, into an ApiError with the same status.
 
@@ -149,7 +153,7 @@ def wrap_foreign(status: int, content_type: str, body: bytes) -> ApiError:
         value = None if "html" in content_type.lower() else body.decode("utf-8", "replace")
     error = _opened(_inside(value))
     message = error.get("message")
-    if not isinstance(message, str) or not message.strip() or message.lstrip().startswith("<"):  # a tag, so HTML or XML
+    if not isinstance(message, str) or not message.strip() or _TAG.match(message):  # HTML or XML
         message = _said_nothing(given)
     kind, param, code = error.get("type"), error.get("param"), error.get("code")
     if isinstance(code, int):

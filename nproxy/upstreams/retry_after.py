@@ -29,15 +29,15 @@ def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> floa
     return max(0.0, (at - (now or datetime.now(UTC))).total_seconds())
 
 
-_NUMBER = r"\d{1,9}(?:\.\d{1,9})?"
+_NUMBER = r"\d{1,9}(?:\.\d{1,20})?"
 _UNIT = r"(?:ms|msecs?|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?)(?![a-z])"
 _SAID = re.compile(
     rf"""
-    (?:try\ again|retry(?:\ again)?)\ (?:in|after)\ (?:
+    (?:(?:try\ again|retry(?:\ again)?)\ (?:in|after)|please\ wait)\ (?:about\ )?(?:
         (?P<parts> (?: {_NUMBER}\ ?{_UNIT} (?:,?\ ?(?:and\ )?) ){{1,4}} )
-        | (?P<seconds> {_NUMBER}) (?![\d.]*\ ?[a-z])
+        | (?P<seconds> {_NUMBER}) (?![\d.]*(?:\ ?[a-z%]|\ ?[-:/,]\ ?\d))  # no date, time, range or share
     )
-    | "retryDelay":\ *"(?P<delay>{_NUMBER}s)"
+    | \\?"retryDelay\\?"\ *:\ *\\?"(?P<delay>{_NUMBER}s)\\?"
     """.encode(),
     re.IGNORECASE | re.VERBOSE,
 )

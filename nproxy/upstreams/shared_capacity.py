@@ -120,16 +120,19 @@ class OwnLimit:
     disproved: such an attempt was answered, and a separate limit was not believed since.
     """
 
-    __slots__ = ("_refused", "_until", "disproved")
+    __slots__ = ("_counted_at", "_refused", "_until", "disproved")
 
     REFUSALS = 5
     """A separate limit is believed after this many refusals in a row."""
+    APART_SECONDS = 0.1
+    """Refusals that follow each other sooner count as one: new accounts may take several slots in one moment."""
     SECONDS = 30.0
     """And for so long; then one more attempt may find out."""
 
     def __init__(self) -> None:
         self.disproved = False
         self._refused = 0
+        self._counted_at = -inf
         self._until = -inf
 
     def believed(self, now: float) -> bool:
@@ -137,6 +140,9 @@ class OwnLimit:
 
     def note_refused(self, now: float) -> None:
         """The first attempt for another account's slot was refused, and nobody else had taken the slot."""
+        if now - self._counted_at < self.APART_SECONDS:
+            return
+        self._counted_at = now
         self._refused += 1
         if self._refused >= self.REFUSALS:
             self.disproved, self._refused, self._until = False, self.REFUSALS - 1, now + self.SECONDS

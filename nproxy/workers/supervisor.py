@@ -190,6 +190,9 @@ class Supervisor:
 
         Raises WorkersFailed.
         """
+        async with slot.replacing:  # another worker may be starting for the slot already
+            if slot.worker is not dead or self._ending.is_set():
+                return
         slot.failures = 0 if dead.ready.is_set() else slot.failures + 1
         if slot.failures >= START_ATTEMPTS and not self.started.is_set():
             raise WorkersFailed(f"no worker becomes ready: {slot.failures} in a row; the last one {dead.how}")

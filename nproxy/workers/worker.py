@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from math import inf
 from pathlib import Path
 from typing import Any, assert_never
 
@@ -58,6 +59,9 @@ from nproxy.workers.shares import share
 BEAT_SECONDS = 2.0
 """Interval of the signs of life. What a killed worker has counted since its last report is lost."""
 
+LEAVE_SECONDS = 30.0
+"""A second SIGTERM so soon after the first ends the worker, whether or not another can take its place."""
+
 ASK_SECONDS = 5.0
 """How long the parent may take to ask all workers."""
 
@@ -103,7 +107,7 @@ class _Worker:
         self._channel = channel
         self._start = start
         self._draining: asyncio.Task[None] | None = None
-        self._asked_to_leave = False
+        self._leaves_at = -inf
         self._over = asyncio.Event()
         self._interval = ReportInterval()
         self._reporting = asyncio.Lock()
@@ -169,10 +173,11 @@ class _Worker:
 
     def _leave(self) -> None:
         """At the first SIGTERM, ask the parent to replace this worker; at the second, drain without that."""
-        if self._asked_to_leave:
+        now = time.monotonic()
+        if now - self._leaves_at < LEAVE_SECONDS:
             self._drain(Drain("end", self._app.config.listen.drain_seconds))
         else:
-            self._asked_to_leave = True
+            self._leaves_at = now
             self._channel.send(Leave())
 
     def _drain(self, order: Drain) -> None:

@@ -73,6 +73,15 @@ def test_R7_a_refused_n_is_split_and_learned(body: bytes, widths: list[int], cod
         "The number of candidates must be from 1 (inclusive) to 9 (exclusive)",
         "n must be < 9",
         "n must satisfy 1 ≤ n ≤ 8",
+        "n must be =< 8",
+        "n must be equal or less than 8",
+        "n must be less or equal to 8",
+        "n must be no greater than 8",
+        "n must be below 9",
+        "n is capped at 8",
+        "max=8 for n",
+        "Range of n should be [1, 8]",
+        "n must be 1..8",
     ],
 )
 def test_R7_the_limit_that_a_refusal_names_is_found(wording: str) -> None:
@@ -88,10 +97,27 @@ def test_R7_the_limit_that_a_refusal_names_is_found(wording: str) -> None:
         "n=16 is too many",
         "Maximum context length is 2048 tokens",
         "n must be greater than 0",
+        "n must be at most " + "9" * 5000,
+        "n must be less than " + "9" * 5000,
     ],
 )
 def test_R7_no_limit_is_read_into_other_numbers(wording: str) -> None:
     assert named_width(wording, 16) is None
+
+
+@pytest.mark.parametrize(
+    ("body", "widths"),
+    [
+        # DashScope's form, with the wording of its other ranges
+        (b'{"error":{"message":"<400> InternalError.Algo.InvalidParameter: Range of n should be [1, 4]"}}', [4, 4]),
+        (b'{"error":{"message":"n_cmpl cannot be greater than the number of slots, please increase -np"}}', [1] * 8),
+        (b'{"error":{"message":"must be at most 4","param":"n_cmpl"}}', [4, 4]),
+    ],
+)
+def test_R7_refusals_of_some_servers(body: bytes, widths: list[int]) -> None:
+    play = Play(chat(n=8), UNTESTED)
+    play.fails(0, status(400, body))
+    assert [opened.leg.width for opened in play.opened[1:]] == widths
 
 
 def test_R7_the_limit_of_a_server_of_fastapi_is_kept_to() -> None:

@@ -40,6 +40,20 @@ async def test_L5_ready_says_no_while_streams_end(gateway: Gateway, upstream: Fa
     await draining
 
 
+async def test_L5_answers_under_way_end_their_connections(
+    gateway: Gateway, upstream: FakeUpstream
+) -> None:
+    upstream.behaviour = Behaviour(hold=(held := asyncio.Event()))
+    asked = asyncio.create_task(gateway.ask())
+    await upstream.until(lambda: len(upstream.open_calls) == 1)
+    draining = asyncio.create_task(drain(gateway.app, 30))
+    await asyncio.sleep(0)
+    held.set()
+    answer = await asked
+    assert (answer.status_code, answer.headers["connection"]) == (200, "close")
+    await draining
+
+
 async def test_L5_at_the_limit_streams_get_an_error_event(gateway: Gateway, upstream: FakeUpstream) -> None:
     upstream.behaviour = Behaviour(hold_after=2)
     streamed = asyncio.create_task(gateway.stream(n=2, seed=1))

@@ -100,3 +100,14 @@ def test_each_has_all_its_room_where_that_is_its_own(how: dict[str, Any]) -> Non
         assert asked.answered[OTHER] > 0.9 * 200 * 2
 
     play(scene)
+
+
+def test_refusals_in_one_moment_prove_no_separate_limit() -> None:
+    """New accounts may take several freed slots at once, without that telling anything of limits."""
+    limit = OwnLimit()
+    for number in range(50):
+        limit.note_refused(number / 1000)
+    assert not limit.believed(0.1)
+    for number in range(OwnLimit.REFUSALS):
+        limit.note_refused(1.0 + number)
+    assert limit.believed(6.0)

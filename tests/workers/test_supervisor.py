@@ -129,6 +129,19 @@ async def test_a_worker_that_wants_to_leave_is_replaced_once_whatever_else_repla
         assert scene.restarts == 0
 
 
+async def test_a_worker_that_dies_while_another_starts_for_its_slot_is_not_replaced_twice() -> None:
+    async with kept() as scene:
+        (old,) = scene.supervisor.serving
+        assert old.pid is not None
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(scene.supervisor.replace(old))
+            await asyncio.sleep(0)
+            os.kill(old.pid, signal.SIGKILL)
+        await until(lambda: bool(scene.lost), PATIENCE)
+        assert [worker.name for worker in scene.supervisor.living] == ["w1"]
+        assert scene.restarts == 0
+
+
 async def test_settings_that_cannot_be_served_any_more_are_told_of_without_a_traceback(
     capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -184,7 +184,15 @@ def _json(value: JSON, where: str) -> str:
             value = loads(value.encode())
         except ValueError as error:
             raise invalid_request(f"'{where}' is not valid JSON: {error}", param=where) from error
+        _refuse_lone_surrogates(value, where)
     return grammar_of(json_rule(value, where))
+
+
+def _refuse_lone_surrogates(value: JSON, where: str) -> None:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise invalid_request(f"'{where}' contains half of a surrogate pair.", param=where) from None
 
 
 def _json_object(value: JSON, where: str) -> str:

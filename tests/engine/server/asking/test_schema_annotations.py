@@ -18,7 +18,12 @@ NUMBER = {"type": "integer"}
 @pytest.mark.parametrize(
     ("schema", "meant"),
     [
-        ({"$id": "Output Format", **NUMBER}, NUMBER),
+        ({"$id": "Output Format", **NUMBER}, {"$id": "Output%20Format", **NUMBER}),
+        ({"$id": "::Foo::Bar", **NUMBER}, {"$id": "%3A%3AFoo%3A%3ABar", **NUMBER}),
+        ({"$id": "a#b#c"}, {"$id": "a%23b%23c"}),
+        ({"$id": "http://x:abc/"}, {"$id": "http%3A//x%3Aabc/"}),
+        ({"$ref": "My X#/$defs/y"}, {"$ref": "My%20X#/$defs/y"}),
+        ({"$schema": "https://json-schema.org/draft-07/schema#", **NUMBER}, NUMBER),
         ({"$id": "https://x.y/z", **NUMBER}, {"$id": "https://x.y/z", **NUMBER}),
         ({"$schema": "foo", **NUMBER}, NUMBER),
         (
@@ -35,7 +40,7 @@ NUMBER = {"type": "integer"}
             {"properties": {"format": {"type": "string", "format": "int64"}}},
             {"properties": {"format": {"type": "string"}}},
         ),
-        ({"properties": {"$id": {"$id": "no URI"}}}, {"properties": {"$id": {}}}),
+        ({"properties": {"$id": {"$id": "no URI"}}}, {"properties": {"$id": {"$id": "no%20URI"}}}),
         ({"enum": [{"format": "path"}]}, {"enum": [{"format": "path"}]}),
         ({"anyOf": [{"format": "byte"}, True]}, {"anyOf": [{}, True]}),
         (True, True),
@@ -55,6 +60,9 @@ def test_what_is_left_of_a_schema(schema: Any, meant: Any) -> None:
         {"$defs": {"Foo[int]": NUMBER}, "type": "array", "items": {"$ref": "#/$defs/Foo[int]"}},
         {"$defs": {"A B": NUMBER}, "$ref": "#/$defs/A B"},
         {"$schema": "foo", **NUMBER},
+        {"$schema": "http://json-schema.org/schema#", **NUMBER},
+        {"$id": "::Foo::Bar", "$defs": {"y": NUMBER}, "$ref": "#/$defs/y"},
+        {"$id": "My X", "$defs": {"y": NUMBER}, "$ref": "My X#/$defs/y"},
         {"type": "object", "properties": {"p": {"type": "string", "format": "path"}}},  # pydantic's Path
     ],
     ids=str,

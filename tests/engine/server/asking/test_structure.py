@@ -99,6 +99,7 @@ def test_what_asks_for_nothing(fields: dict[str, Any]) -> None:
         ({"guided_choice": ["a", 1]}, "guided_choice.1"),
         ({"guided_choice": ["a"] * 1025}, "guided_choice"),
         ({"guided_json": "{"}, "guided_json"),
+        ({"guided_json": r'{"type": "string", "title": "\ud800"}'}, "guided_json"),
         ({"guided_json": "[" * 2000}, "guided_json"),
         ({"guided_json": [SCHEMA]}, "guided_json"),
         ({"guided_json": {"x-guidance": {"lenient": True}, "not": {}}}, "guided_json"),
