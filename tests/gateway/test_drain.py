@@ -40,9 +40,7 @@ async def test_L5_ready_says_no_while_streams_end(gateway: Gateway, upstream: Fa
     await draining
 
 
-async def test_L5_answers_under_way_end_their_connections(
-    gateway: Gateway, upstream: FakeUpstream
-) -> None:
+async def test_L5_answers_under_way_end_their_connections(gateway: Gateway, upstream: FakeUpstream) -> None:
     upstream.behaviour = Behaviour(hold=(held := asyncio.Event()))
     asked = asyncio.create_task(gateway.ask())
     await upstream.until(lambda: len(upstream.open_calls) == 1)
