@@ -37,6 +37,6 @@ async def test_a_conversation_goes_on(engine_road: Server) -> None:
             before = len(await screen.until(lambda text: text.endswith("\n> ")))
             screen.type(f"{line}\n")
             await screen.until(lambda text, before=before: "\n" in text[before:] and text.endswith("\n> "))  # type: ignore[misc]
-        assert "answer 1 goes on" in screen.text
+        assert "continuing from answer 1" in screen.text
         screen.type(CONTROL_D)
         assert await screen.ended() == 0
