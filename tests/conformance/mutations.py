@@ -267,7 +267,7 @@ _ERRORS = [
         "",
     ),
     ("K9", OPENAI + "errors.py", "error = _opened(_inside(value))", "error = _inside(value)"),
-    ("K9", OPENAI + "errors.py", ' or message.lstrip().startswith("<")', ""),
+    ("K9", OPENAI + "errors.py", " or _TAG.match(message)", ""),
     (
         "K10",
         CHOICES + "conduct.py",
@@ -313,7 +313,7 @@ _LIMITS = [
         "            raise",
     ),
     ("L3", GATEWAY + "server.py", "handler_cancellation=True", "handler_cancellation=False"),
-    ("L5", GATEWAY + "serve.py", "app.draining = app.admission.draining = True", "app.admission.draining = True"),
+    ("L5", GATEWAY + "app.py", "self.draining = self.admission.draining = True", "self.admission.draining = True"),
     ("L5", GATEWAY + "serve.py", "        await _break_off(app)\n", "        pass\n"),
     (
         "L5",
