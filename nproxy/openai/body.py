@@ -13,6 +13,7 @@ from nproxy.openai.jsonvalue import (
     EXACT,
     JSON,
     dumps,
+    has_lone_surrogate,
     nested_deeper,
     outside_strings,
     patient_value_at,
@@ -38,8 +39,6 @@ _BLANKS = frozenset(" \t\n\r")
 _KEY = r'[ \t\n\r]*+"([^"\\\x00-\x1f]{0,64}+)"[ \t\n\r]*+:[ \t\n\r]*+'  # a usual key: short, no escapes
 _FIRST_KEY, _NEXT_KEY = re.compile(r"[ \t\n\r]*+\{" + _KEY), re.compile("[ \t\n\r]*+," + _KEY)
 _BACKSLASH = ord("\\")  # bytes are searched faster for a number than for a one-byte string
-_HIGH, _LOW = rb"\\u[dD][89abAB][0-9a-fA-F]{2}", rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
-_LONE_SURROGATE = re.compile(rb"%b(?!%b)|(?<!%b)%b" % (_HIGH, _LOW, _HIGH, _LOW))
 
 
 @frozen
@@ -237,11 +236,8 @@ def _skip(text: str, at: int) -> int:
 
 def _refuse_lone_surrogates(unescaped: bytes, step: int = LONG) -> None:
     """Raise ApiError for an escaped surrogate without its other half: UTF-8 cannot carry it to an upstream."""
-    for start in range(0, len(unescaped), step):  # one search through a long text would block other threads
-        end = start + step
-        found = _LONE_SURROGATE.search(unescaped, start, end + 12)  # room for a pair that begins before the end
-        if found is not None and found.start() < end:
-            raise _refused("it contains half of a surrogate pair")
+    if has_lone_surrogate(unescaped, step):
+        raise _refused("it contains half of a surrogate pair")
 
 
 def _byte_spans(text: str, members: Mapping[str, tuple[int, int]]) -> Mapping[str, tuple[int, int]]:

@@ -21,6 +21,8 @@ _LONG_INTEGER = re.compile(rb"(?<![.0])" + _LONG_NUMBER)
 
 _BACKSLASH = ord("\\")
 _LONE = re.compile("[\ud800-\udfff]")
+_HIGH, _LOW = rb"\\u[dD][89abAB][0-9a-fA-F]{2}", rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_LONE_ESCAPE = re.compile(rb"%b(?!%b)|(?<!%b)%b" % (_HIGH, _LOW, _HIGH, _LOW))
 
 _BRACKETS = bytes.maketrans(b"{}", b"[]")
 _NOT_SHAPE = bytes(set(range(256)) - set(b'"[]{}'))
@@ -75,6 +77,19 @@ _FOREIGN = json.JSONDecoder(parse_constant=_CONSTANTS.get, parse_float=_finite)
 def without_escaped_quotes(data: bytes) -> bytes:
     """Return the text with escaped quotes and backslashes as dots, so that every remaining quote bounds a string."""
     return data.replace(b"\\\\", b"..").replace(b'\\"', b"..") if _BACKSLASH in data else data
+
+
+def has_lone_surrogate(unescaped: bytes, step: int) -> bool:
+    """Whether a JSON document without escaped backslashes has an escaped surrogate without its other half.
+
+    step: bytes that one search reads; a longer one would block other threads.
+    """
+    for start in range(0, len(unescaped), step):
+        end = start + step
+        found = _LONE_ESCAPE.search(unescaped, start, end + 12)  # room for a pair that begins before the end
+        if found is not None and found.start() < end:
+            return True
+    return False
 
 
 def outside_strings(unescaped: bytes) -> bytes:

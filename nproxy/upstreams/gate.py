@@ -276,8 +276,8 @@ class Gate:
         if queue is None:
             if len(self._queues) >= MOST_ACCOUNTS:
                 self._forget_idle_queues()
-            beside = partial(self._any_beside, model=account[0])
-            queue = OverloadQueue(account[0], self._shared, self._draw, self.clock, beside, lambda: self.patience)
+            other_usable = partial(self._any_beside, model=account[0])
+            queue = OverloadQueue(account[0], self._shared, self._draw, self.clock, other_usable, lambda: self.patience)
             self._queues[account] = queue
             if self._shares is not None:
                 queue.peers = self._shares(account)

@@ -63,7 +63,7 @@ class OverloadQueue:
     Requests take turns: a leg is queued behind as many legs of every other request as are before it of its own
     (start-time fair queueing: Goyal, Vin and Cheng, 1996), so that one choice is not kept waiting by a hundred.
 
-    waiting: in their order. calls: of this account, in flight or about to be. peers: the other workers of this
+    waiting: in their order. peers: the other workers of this
     gateway, None if there are none.
     """
 
@@ -81,7 +81,6 @@ class OverloadQueue:
         many seconds a request waits while nothing of it is answered; then it probes once more, and is told the result.
         """
         self.waiting: list[_Waiter] = []
-        self.calls = 0
         self.peers: PeerWorkers | None = None
         self._model = model
         self._shared = shared
@@ -101,16 +100,19 @@ class OverloadQueue:
         self._begun = 0  # calls
         self._standing: set[int] = set()  # numbers of those in flight
         self._stood: set[int] = set()  # the same, when the other workers were last reminded
-        self._answered_at = -inf  # of this account, by any worker
-        self._answered_here_at = -inf
+        self._answered_at = -inf
         self._slots: WeakSet[FreedSlot] = WeakSet()  # that are used, or about to be; each lives as long as its attempts
         self._delayed_slots = 0  # for which a leg will be admitted after a delay
+
+    @property
+    def calls(self) -> int:
+        """Calls of this account, in flight or about to be."""
+        return len(self._standing)
 
     # ---- the way of one leg
 
     def begin(self, attempt: CallAttempt) -> None:
         """A call is about to be made."""
-        self.calls += 1
         self._shared.calls += 1
         self._begun = attempt.number = self._begun + 1
         self._standing.add(attempt.number)
@@ -216,9 +218,8 @@ class OverloadQueue:
 
     def _last_answer(self, now: float) -> float:
         """When the server last answered a call that shares this account's capacity, as far as is known."""
-        if self._own_limit.believed(now):
-            return self._answered_at
-        return max(self._answered_at, self._shared.answered_at)
+        own = self._answered_at if self.peers is None else max(self._answered_at, self.peers.answers_at)
+        return own if self._own_limit.believed(now) else max(own, self._shared.answered_at)
 
     def _is_guest(self, attempt: CallAttempt) -> bool:
         """Whether it was admitted for a slot that another account freed."""
@@ -272,7 +273,7 @@ class OverloadQueue:
         if attempt.end == "broken":
             return
         if attempt.end:
-            self._answered_at = self._answered_here_at = self._shared.answered_at = now
+            self._answered_at = self._shared.answered_at = now
             if self.peers is not None:
                 self.peers.tell_answers(now)
             if attempt.end == "whole":
@@ -405,7 +406,6 @@ class OverloadQueue:
 
     def _uncount(self, attempt: CallAttempt) -> None:
         self._standing.discard(attempt.number)
-        self.calls -= 1
         self._shared.calls -= 1
 
     def _in_flight(self) -> int:
@@ -513,9 +513,7 @@ class OverloadQueue:
             if self.peers.hear(what, process, now, requests) and self.calls:
                 asyncio.get_running_loop().call_later(STANDS_SECONDS, self._tell_of_standing_calls, self._begun)
             self._note_waiting()
-        if what == "answers":
-            self._answered_at = now
-        elif what == "room" and replica is not None and self.waiting:
+        if what == "room" and replica is not None and self.waiting:
             delay = self._shared.release_delay(replica)
             slot = FreedSlot(self, replica, delay, delay.delay, self._begun, self.calls, left_by_peer=True)
             self._slots.add(slot)
@@ -528,7 +526,7 @@ class OverloadQueue:
         now = self._clock()
         if self.waiting:
             self.peers.tell_waiting(self._requests())
-        if self._standing & self._stood or (self.calls and now - self._answered_here_at < self._patience()):
+        if self._standing & self._stood or (self.calls and now - self._answered_at < self._patience()):
             self.peers.tell_answers(now)
         self._stood = self._standing.copy()
         self._note_waiting()
@@ -540,10 +538,8 @@ class OverloadQueue:
 
     def _note_waiting(self) -> None:
         """Have slots that other accounts free offered to this one while legs wait, here or in another worker."""
-        self._shared.note_waiting(self, waits=bool(self.waiting) or self._waits_in_peers())
-
-    def _waits_in_peers(self) -> bool:
-        return self.peers is not None and self.peers.waits(self._clock())
+        elsewhere = self.peers is not None and self.peers.waits(self._clock())
+        self._shared.note_waiting(self, waits=bool(self.waiting) or elsewhere)
 
     def forgotten(self) -> None:
         """The queue, in which no leg waits, is dropped."""

@@ -44,48 +44,44 @@ class PeerWorkers:
 
     Slots go to the workers by start-time fair queueing (Goyal, Vin and Cheng, 1996), weighted by how many requests wait
     in each. process: the name of this one. tell: sends news: what, the worker that waits or is told, a replica's label
-    or "", how many requests wait.
+    or "", how many requests wait. answers_at: when another worker last told that calls are being answered.
     """
 
     def __init__(self, process: str, tell: Callable[[What, str, str, int], None]) -> None:
+        self.answers_at = -inf
         self._process = process
         self._tell = tell
-        self._heard_at: dict[str, float] = {}  # by waiting worker
-        self._requests: dict[str, int] = {}  # by waiting worker, as it said last
+        self._waiting: dict[str, tuple[float, int]] = {}  # by worker, when it was heard last, and how many requests
         self._next: dict[str, float] = {}  # turns by worker; "" is this one
         self._turn = 0.0  # of the last slot
-        self._told_at = self._handed_at = self._answers_at = -inf
+        self._told_at = self._handed_at = -inf
 
     def hear(self, what: What, process: str, now: float, requests: int = 1) -> bool:
         """Take the news of another worker; returns whether it has begun to wait."""
         if what == "answers":
-            self._answers_at = now
+            self.answers_at = now
         elif what == "waits":
-            begins = process not in self._heard_at
-            self._heard_at[process], self._requests[process] = now, max(requests, 1)
+            begins = process not in self._waiting
+            self._waiting[process] = now, max(requests, 1)
             return begins
         elif what == "waits_no_more":
-            self._forget(process)
+            self._waiting.pop(process, None)
         return False
 
     def active(self, now: float) -> bool:
         """Whether another worker has calls in flight, or waiting legs, as far as is known."""
-        return now - self._answers_at < FRESH_SECONDS or self.waits(now)
+        return now - self.answers_at < FRESH_SECONDS or self.waits(now)
 
     def waits(self, now: float) -> bool:
         """Whether another worker has waiting legs."""
-        gone = [process for process, heard in self._heard_at.items() if now - heard > FRESH_SECONDS]
+        gone = [process for process, (heard, _) in self._waiting.items() if now - heard > FRESH_SECONDS]
         for process in gone:
-            self._forget(process)
-        return bool(self._heard_at)
-
-    def _forget(self, process: str) -> None:
-        self._heard_at.pop(process, None)
-        self._requests.pop(process, None)
+            del self._waiting[process]
+        return bool(self._waiting)
 
     def go_first(self, now: float, *, calls: int) -> bool:
         """Whether a new leg here lets the other workers go first. calls: in flight here."""
-        return bool(self._heard_at) and (calls > 0 or now - self._handed_at < HANDED_SECONDS) and self.waits(now)
+        return bool(self._waiting) and (calls > 0 or now - self._handed_at < HANDED_SECONDS) and self.waits(now)
 
     def take(self, label: str, now: float, *, requests: int) -> bool:
         """Whether a slot that was freed here, at the replica `label`, goes to another worker, which is told so.
@@ -94,7 +90,9 @@ class PeerWorkers:
         """
         if not self.waits(now):
             return False
-        weights = {**self._requests, "": requests} if requests else self._requests
+        weights = {process: waiting for process, (_, waiting) in self._waiting.items()}
+        if requests:
+            weights[""] = requests
         chosen = min(weights, key=self._turn_of)
         self._turn = self._turn_of(chosen)
         self._next = {process: turn for process, turn in self._next.items() if turn > self._turn}

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
+_DECIMAL = re.compile(r" *\d{1,18}(?:\.\d{0,18})? *", re.ASCII)
+
 
 def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
     """Seconds to wait by `retry-after-ms` (milliseconds) or `retry-after` (seconds, or an HTTP date: RFC 9110 10.2.3).
@@ -67,6 +69,3 @@ def _seconds(unit: str) -> float:
 def _number(text: str | None) -> float | None:
     """A decimal number that is not negative; None for anything else, including what only Python takes for a number."""
     return float(text) if text is not None and _DECIMAL.fullmatch(text) else None
-
-
-_DECIMAL = re.compile(r" *\d{1,18}(?:\.\d{0,18})? *", re.ASCII)

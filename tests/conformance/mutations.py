@@ -36,7 +36,7 @@ _VALIDATION = [
     ("A9", OPENAI + "requests.py", 'if fields.get("audio") is not None or (', "if False and ("),
     ("A10", OPENAI + "requests.py", 'if fields.get("prediction") is not None:', "if False:"),
     ("A11", OPENAI + "requests.py", "if fields.get(name) not in (None, -1):", "if False:"),
-    ("A12", OPENAI + "body.py", "if found is not None and found.start() < end:", "if False:"),
+    ("A12", OPENAI + "body.py", "if has_lone_surrogate(unescaped, step):", "if False:"),
     ("A14", CHOICES + "plan.py", 'if greedy == "reject":', "if False:"),
     ("A14", CHOICES + "plan.py", 'if greedy == "dedupe":', "if False:"),
     ("A16", OPENAI + "requests.py", "if best_of < n:", "if False:"),

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -48,8 +48,7 @@ class Processes:
 
         rest: those of the last stop for so long in the middle. accounts: of each process they are another account's.
         """
-        async with asyncio.TaskGroup() as tasks:
-            reminds = tasks.create_task(self._remind())
+        async with self.reminded(), asyncio.TaskGroup() as tasks:
             asking = [
                 tasks.create_task(
                     self._ask(
@@ -65,7 +64,16 @@ class Processes:
                 for place in range(count)
             ]
             await asyncio.wait(asking)
-            reminds.cancel()
+
+    @contextlib.asynccontextmanager
+    async def reminded(self) -> AsyncIterator[None]:
+        """Every two seconds each process tells the others how it stands, while the block runs."""
+        async with asyncio.TaskGroup() as tasks:
+            reminds = tasks.create_task(self._remind())
+            try:
+                yield
+            finally:
+                reminds.cancel()
 
     async def _remind(self) -> None:
         while True:
@@ -196,11 +204,9 @@ def test_nobody_is_refused_where_all_come_at_once(workers: int, n: int) -> None:
 
     async def scene() -> None:
         processes = Processes(workers, 4, 1.0)
-        reminds = asyncio.create_task(processes._remind())
-        async with asyncio.TaskGroup() as tasks:
+        async with processes.reminded(), asyncio.TaskGroup() as tasks:
             for number in range(16 // n or 2):
                 tasks.create_task(processes.servers[number % workers].request(n))
-        reminds.cancel()
 
     play(scene)
 
@@ -210,11 +216,9 @@ def test_clients_who_keep_coming_are_not_refused_either() -> None:
 
     async def scene() -> None:
         processes = Processes(4, 4, 1.0)
-        reminds = asyncio.create_task(processes._remind())
-        async with asyncio.TaskGroup() as tasks:
+        async with processes.reminded(), asyncio.TaskGroup() as tasks:
             for number in range(50):
                 tasks.create_task(processes.servers[number * 7 % 4].request(1, at=number / 10))
-        reminds.cancel()
 
     play(scene)
 
@@ -222,7 +226,6 @@ def test_clients_who_keep_coming_are_not_refused_either() -> None:
 def test_a_server_that_answers_nobody_is_told_of_soon() -> None:
     async def scene() -> None:
         processes = Processes(4, 0, 1.0)
-        reminds = asyncio.create_task(processes._remind())
         began, told = processes.servers[0].now, list[float]()
 
         async def asks(number: int) -> None:
@@ -230,10 +233,9 @@ def test_a_server_that_answers_nobody_is_told_of_soon() -> None:
                 await processes.servers[number % 4].request(1)
             told.append(processes.servers[0].now - began)
 
-        async with asyncio.TaskGroup() as tasks:
+        async with processes.reminded(), asyncio.TaskGroup() as tasks:
             for number in range(12):
                 tasks.create_task(asks(number))
-        reminds.cancel()
         assert sorted(told)[len(told) // 2] < 1.0 and max(told) < 11.0, told
 
     play(scene)

@@ -132,11 +132,12 @@ def _content(content: JSON, where: str) -> str:
         raise wrong_type(where, "a string or an array of parts", content)
     texts = []
     for part in content:
-        kind = part.get("type") if isinstance(part, dict) else None
-        text = part.get(kind) if isinstance(part, dict) and kind in ("text", "refusal") else None
-        if not isinstance(text, str):
-            raise invalid_request(f"'{where}' may contain only text parts.", param=where, code="unsupported_parameter")
-        texts.append(text)
+        match part:
+            case {"type": "text", "text": str(text)} | {"type": "refusal", "refusal": str(text)}:
+                texts.append(text)
+            case _:
+                message = f"'{where}' may contain only text parts."
+                raise invalid_request(message, param=where, code="unsupported_parameter")
     return "\n".join(texts)
 
 

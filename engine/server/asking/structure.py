@@ -16,8 +16,9 @@ from dataclasses import dataclass
 
 from engine.server.asking.schema_annotations import without_annotations
 from engine.server.asking.schema_strictness import closed
+from nproxy.openai.body import LONG
 from nproxy.openai.errors import invalid_request
-from nproxy.openai.jsonvalue import JSON, loads
+from nproxy.openai.jsonvalue import JSON, has_lone_surrogate, loads, without_escaped_quotes
 from nproxy.openai.refusals import empty_array, missing, wrong_type
 
 # At most once between two parts of a JSON text: a space, or a line break and an indent. Without a bound a
@@ -180,19 +181,14 @@ def _structured_outputs(value: JSON, where: str) -> str:
 def _json(value: JSON, where: str) -> str:
     """A schema, or its text."""
     if isinstance(value, str):
+        raw = value.encode()
         try:
-            value = loads(value.encode())
+            value = loads(raw)
         except ValueError as error:
             raise invalid_request(f"'{where}' is not valid JSON: {error}", param=where) from error
-        _refuse_lone_surrogates(value, where)
+        if has_lone_surrogate(without_escaped_quotes(raw), LONG):
+            raise invalid_request(f"'{where}' contains half of a surrogate pair.", param=where)
     return grammar_of(json_rule(value, where))
-
-
-def _refuse_lone_surrogates(value: JSON, where: str) -> None:
-    try:
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        raise invalid_request(f"'{where}' contains half of a surrogate pair.", param=where) from None
 
 
 def _json_object(value: JSON, where: str) -> str:
