@@ -82,6 +82,11 @@ def test_R7_a_refused_n_is_split_and_learned(body: bytes, widths: list[int], cod
         "max=8 for n",
         "Range of n should be [1, 8]",
         "n must be 1..8",
+        "n must be 1–8",
+        "1-8 for n",
+        "maximum value of `n` is 8",
+        "n=16 exceeds max_n=8",
+        "n (16) > max (8)",
     ],
 )
 def test_R7_the_limit_that_a_refusal_names_is_found(wording: str) -> None:
@@ -99,6 +104,8 @@ def test_R7_the_limit_that_a_refusal_names_is_found(wording: str) -> None:
         "n must be greater than 0",
         "n must be at most " + "9" * 5000,
         "n must be less than " + "9" * 5000,
+        "n is not supported since 2026-1-8",
+        "n must be 1, -8 was given",
     ],
 )
 def test_R7_no_limit_is_read_into_other_numbers(wording: str) -> None:
