@@ -37,8 +37,8 @@ class Case:
 
     @property
     def unit(self) -> str:
-        """What is counted: "answers" or "chunks"."""
-        return "chunks" if self.stream else "answers"
+        """What is counted: "chunks", or "choices" of whole answers."""
+        return "chunks" if self.stream else "choices"
 
     @property
     def wanted(self) -> float:
@@ -80,6 +80,7 @@ CASES: Mapping[str, Case] = {
     "burst": Case("64 streams at once, as fast as they go", 64),
     "paced": Case("128 streams at a pace", 128, pace=500),
     "first": Case("one stream after the other", 1, chunks=8, answers=200, pause_ms=2),
+    "n8-whole": Case("8 requests of n=8 at once, whole answers", 8, n=8, chunks=16, stream=False),
     "n8-burst": Case("32 requests of n=8 at once, as fast as they go", 32, n=8),
     "n8-paced": Case("32 requests of n=8 at a pace", 32, n=8, pace=500),
     "n8-first": Case("one request of n=8 after the other", 1, n=8, chunks=8, answers=200, pause_ms=2),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 
 import psutil
@@ -14,7 +14,7 @@ from bench.gateway.accounting import cpu_seconds, family
 from bench.gateway.cases import PACES, Case
 from bench.gateway.figures import Round
 from bench.gateway.peers import Running
-from bench.gateway.programs import Told, ask
+from bench.gateway.programs import Count, Told, ask
 from bench.steal import TRIES, stolen, undisturbed
 
 WARM_SECONDS = 0.5
@@ -68,7 +68,7 @@ def held_pace(case: Case, running: Running, load: Sequence[int]) -> int:
 
 
 def _round(case: Case, told: Told, spent: float, loaded: float, wall: float) -> Round:
-    in_time, done = asdict(told.in_time)[case.unit], asdict(told.all)[case.unit]
+    in_time, done = _counted(case, told.in_time), _counted(case, told.all)
     return Round(
         rate=in_time / told.seconds if told.seconds else 0.0,
         cpu_us=spent / done * 1e6 if done else 0.0,
@@ -80,3 +80,7 @@ def _round(case: Case, told: Told, spent: float, loaded: float, wall: float) -> 
         errors=told.errors,
         complaint=told.complaint,
     )
+
+
+def _counted(case: Case, count: Count) -> int:
+    return count.chunks if case.stream else count.answers * case.n

@@ -117,14 +117,25 @@ def _one(table: Table, rss: Mapping[str, float], paces: Mapping[str, int]) -> st
 
 
 def _eight(table: Table, paces: Mapping[str, int]) -> str:
-    names = [
-        name for name in table if any(value(table, name, case, "rate") for case in ("n8-burst", "n8-paced", "n8-first"))
-    ]
+    cases = ("n8-whole", "n8-burst", "n8-paced", "n8-first")
+    names = [name for name in table if any(value(table, name, case, "rate") for case in cases)]
     pace = f"paced, 32 x 8 at {paces['n8-paced']}/s" if "n8-paced" in paces else "paced"
-    head = ("n=8", "burst chunks/s", "us each", f"{pace}: chunks/s", "us each", "first word", "of the last choice")
+    head = (
+        "n=8",
+        "whole: choices/s",
+        "us each",
+        "burst chunks/s",
+        "us each",
+        f"{pace}: chunks/s",
+        "us each",
+        "first word",
+        "of the last choice",
+    )
     rows = [
         (
             name if name.startswith(OURS) else f"{name}, the same legs unmerged",
+            _rate(table, name, "n8-whole"),
+            _cost(table, name, "n8-whole"),
             _rate(table, name, "n8-burst"),
             _cost(table, name, "n8-burst"),
             _rate(table, name, "n8-paced"),

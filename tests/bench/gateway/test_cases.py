@@ -35,7 +35,7 @@ def test_the_same_legs_unmerged() -> None:
 def test_the_cases_hang_together() -> None:
     assert list(PACES) == sorted(PACES, reverse=True)
     for case in CASES.values():
-        assert case.unit == ("chunks" if case.stream else "answers")
+        assert case.unit == ("chunks" if case.stream else "choices")
         assert not case.pace or case.pace == PACES[0]
 
 

@@ -11,6 +11,7 @@ from bench.gateway.cases import CASES
 from bench.gateway.figures import Round
 from bench.gateway.measuring import quietly
 from bench.gateway.peers import Running
+from bench.gateway.programs import Count
 from bench.steal import TRIES
 
 GOOD = Round(rate=10.0, cpu_us=5.0, first_ms=1.0, last_first_ms=2.0, gateway_busy=0.9, load_busy=0.3, done=20)
@@ -33,3 +34,10 @@ def test_a_wrong_answer_counts_on_any_machine(
     found = quietly(next(iter(CASES.values())), Running(1, None), [], 1.0, lambda: next(accounts))
     assert (found.rate, found.errors, count) == (kept.rate, kept.errors, played)
     assert found.stolen > 1
+
+
+def test_whole_answers_count_by_their_choices_and_streams_by_their_chunks() -> None:
+    count = Count(answers=3, chunks=384)
+    assert measuring._counted(CASES["n8-whole"], count) == 24
+    assert measuring._counted(CASES["n8-whole"].unmerged(), count) == 3
+    assert measuring._counted(CASES["n8-burst"], count) == 384

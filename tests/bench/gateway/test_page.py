@@ -53,6 +53,7 @@ RECORD: dict[str, Any] = {
             "rss_mib": 60.0,
             "cases": {
                 "whole-64": cell(10_000, 50),
+                "n8-whole": cell(8_000, 100),
                 "n8-burst": cell(3_000, 6),
                 "n8-first": cell(1, 9),
                 "first": cell(1, 1),
@@ -77,8 +78,8 @@ def test_the_tables() -> None:
     assert against == ["nginx", "-", "0.25x", "4.00x", "-", "-"]
     assert rows(text, "direct") == [["direct", "-", "100,000\\*", "-", "-", "-", "-", "-", "0.25 ms", "-"]]
     [_, eight] = rows(text, "nproxy")
-    assert eight == ["nproxy", "3,000", "6.0", "-", "-", "+0.75 ms", "+1.25 ms"]
-    assert rows(text, "nginx, the same legs unmerged")[0][1:3] == ["9,000", "2.0"]
+    assert eight == ["nproxy", "8,000", "100.0", "3,000", "6.0", "-", "-", "+0.75 ms", "+1.25 ms"]
+    assert rows(text, "nginx, the same legs unmerged")[0][3:5] == ["9,000", "2.0"]
     assert rows(text, "largest RSS") == [["largest RSS", "80 MiB", "60 MiB", "60 MiB", "-", "aim"]]
 
 
