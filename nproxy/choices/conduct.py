@@ -40,7 +40,7 @@ from nproxy.choices.learning import of_usage, of_width, width_brought
 from nproxy.choices.merging import merge_for
 from nproxy.choices.output_buffer import OutputBuffer
 from nproxy.choices.plan import Plan, seed_sent, top_up
-from nproxy.choices.reading import LegFault
+from nproxy.choices.reading import LegFault, read_events
 from nproxy.choices.recovery import Recovery
 from nproxy.choices.remedies import unscored
 from nproxy.choices.roster import LegProgress, Roster
@@ -106,7 +106,7 @@ class Conduct:
         self._outcome: str | None = None
         self._end_status = 200
         self._over = False
-        self._buffer = OutputBuffer(settings.ping_seconds)
+        self._buffer = OutputBuffer(settings.ping_seconds, self._merge.frames)
         self._commands: list[Command] = []
 
     def start(self) -> list[Command]:
@@ -139,11 +139,11 @@ class Conduct:
         if run is None:
             return
         try:
-            written = self._merge.chunk(event.leg, event.data, event.name)
+            counts = self._merge.chunk(event.leg, event.data, event.name)
         except LegFault as fault:
             self._faulty(run, fault.failure)
             return
-        if written is None:
+        if not counts:
             if self._merge.output(event.leg).said_all:
                 self._said_all.append(event.leg)
             return
@@ -151,8 +151,6 @@ class Conduct:
             self._spoke(run)
         if self._warming.waiting and event.leg in self._warming.waiting and self._merge.output(event.leg).generated:
             self._roster.release(self._warming.release(event.leg))
-        if written:
-            self._buffer.writes.append(written)
 
     def _chunks(self, event: LegChunks) -> None:
         """Take several chunks: runs of usual ones, most of a busy stream, in one step, others one by one."""
@@ -175,23 +173,24 @@ class Conduct:
         run = self._roster.called.get(leg)
         if run is None or run.state is LegState.CALLED or self._warming.waiting:
             return data
-        written, rest = self._merge.chunks(leg, data)
-        if not written:
-            return data
-        self._buffer.writes.append(written)
-        return rest
+        return self._merge.chunks(leg, data)
 
     def _body(self, event: LegBody) -> None:
         run = self._roster.called.get(event.leg)
         if run is None:
             return
         try:
-            written = self._merge.body(event.leg, event.body)
+            events = read_events(event.body)
+            if events is None:
+                self._merge.body(event.leg, event.body)
         except LegFault as fault:
             self._faulty(run, fault.failure)
             return
-        self._spoke(run)
-        self._buffer.writes.append(written)
+        if events is None:
+            self._spoke(run)
+            return
+        for said in events:
+            self._chunk(LegChunk(event.leg, said.data, said.name))
 
     def _leg_ended(self, event: LegEnded) -> None:
         if run := self._roster.called.get(event.leg):
@@ -255,7 +254,7 @@ class Conduct:
     def _lost(self, run: LegProgress, failure: Failure) -> None:
         """Not all choices of the leg came: recover it, or let the failure stand."""
         self._commands.append(CallEnded(run.leg.number, failure))
-        given_up = self._doomed and not self._goes_on(run)
+        given_up = self._doomed and not self._still_wanted(run)
         another_way = None if given_up else self._recovery.recover(run, failure)
         if another_way is None:
             self._roster.move(run, Signal.FAIL)
@@ -327,7 +326,7 @@ class Conduct:
     def _decide(self) -> None:
         """Open the legs that may be opened, and end the request if it is at its end."""
         if doomed := self._doomed:
-            self._roster.drop_idle(keep=self._goes_on)
+            self._roster.drop_idle(keep=self._still_wanted)
         if self._roster.queue:
             self._open_waiting()
         if doomed:
@@ -366,8 +365,8 @@ class Conduct:
         # one failure is enough; if a partial answer is allowed, nothing must be left
         return not (self._losses.partial and (self._roster.unsettled or self._merge.delivered))
 
-    def _goes_on(self, run: LegProgress) -> bool:
-        """Whether a leg is still called after the request has failed.
+    def _still_wanted(self, run: LegProgress) -> bool:
+        """Whether a leg is called again after the request has failed.
 
         It is if the client has read the beginning of a choice whose end the leg can still bring.
         """

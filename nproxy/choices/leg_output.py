@@ -46,15 +46,16 @@ class Choice:
     repeat: Repeat | None = None
     """Compares what such a call repeats with what the client has; None if nothing is repeated."""
 
-    def goes_on(self) -> bool:
-        """Prepare for another call. Returns False if the choice begins anew with it."""
-        if self.finished:
-            return True
-        if not self.sent:
-            return False
-        self.tools = None  # the next call numbers and names its tool calls anew
-        self.repeat = self.sent.again()
-        return True
+    @property
+    def kept(self) -> bool:
+        """Whether it stays as it is if another call is made for it; otherwise it begins anew with that call."""
+        return self.finished or bool(self.sent)
+
+    def continue_with_another_call(self) -> None:
+        """Prepare for what another call says of it."""
+        if self.sent is not None and not self.finished:
+            self.tools = None  # the next call numbers and names its tool calls anew
+            self.repeat = self.sent.again()
 
     def mended(self, said: UpstreamChoice, *, chat: bool, all_seen: bool) -> UpstreamChoice | None:
         """Return what a chunk says, with tool calls counted from 0 and named once, and with text offsets that run on.

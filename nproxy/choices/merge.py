@@ -14,7 +14,7 @@ from nproxy.choices.commands import Anomaly, ChoiceFinished, Learn, Spent
 from nproxy.choices.fold import folded
 from nproxy.choices.leg import Leg
 from nproxy.choices.leg_output import Choice, LegOutput
-from nproxy.choices.reading import in_band, read_answer, read_chunk, read_events
+from nproxy.choices.reading import in_band, read_answer, read_chunk
 from nproxy.choices.records import Record
 from nproxy.choices.tally import Tally
 from nproxy.openai.chunks import UpstreamChoice, UpstreamChunk, is_done, is_null
@@ -37,8 +37,9 @@ class Merge:
     """Merges the legs of one request.
 
     Each leg is introduced with `add`; then `chunk` and `body` take what it sent, and `end` says that it is over.
-    `close` returns the last bytes once every choice is finished. `notes` collects commands for metrics and lessons; the
-    caller empties it.
+    `close` returns the last bytes once every choice is finished. `frames` collects what the client of a stream is to
+    read next, `notes` commands for metrics and lessons; the caller empties both. What a choice said is written where it
+    is noted, so a fault in another choice of the same chunk cannot lose it.
 
     id, created (unix seconds), model: as the client reads them. n: choices per prompt that the legs bring; None if as
     many as the client asked for. record: makes the record of what the client is sent of one choice, so that another
@@ -55,6 +56,7 @@ class Merge:
         n: int | None = None,
         record: Callable[[], Record] | None = None,
     ) -> None:
+        self.frames: list[bytes] = []
         self.notes: list[Anomaly | ChoiceFinished | Learn] = []
         self._request = request
         self._chat = request.dialect is Dialect.CHAT
@@ -86,8 +88,11 @@ class Merge:
         choices = []
         for index in leg.client_indices(self.n, self._request.prompts):
             choice = self._choices[index]
-            if self._bringers[index] is not None and not choice.goes_on():
-                choice = self._choices[index] = self._unheard(index)
+            if self._bringers[index] is not None:
+                if choice.kept:
+                    choice.continue_with_another_call()
+                else:
+                    choice = self._choices[index] = self._unheard(index)
             choices.append(choice)
         cut = self._outputs.get(leg.number)
         if cut is not None:
@@ -127,8 +132,8 @@ class Merge:
         choices = [self._choices[index] for index in leg.client_indices(self.n, self._request.prompts)]
         return any(choice.sent and not choice.finished for choice in choices)
 
-    def chunk(self, number: int, data: bytes, name: str = "") -> bytes | None:
-        """Take one event of a leg. Returns the client's frames for it, or None if it does not count as an event.
+    def chunk(self, number: int, data: bytes, name: str = "") -> bool:
+        """Take one event of a leg, and write the client's frames for it. Returns False if it does not count as one.
 
         Raises LegFault for an in-band error and for what cannot be parsed; the leg is then over.
         """
@@ -136,45 +141,51 @@ class Merge:
         if name != "error" and output.rewriter is not None:
             frame = output.rewriter.swap(data)
             if frame is not None:
-                return frame
+                self.frames.append(frame)
+                return True
         if output.done:
-            return None
+            return False
         if is_done(data):
             output.done = True
             output.forget()
-            return None
+            return False
         if name == "error":
             raise in_band(data)
         if is_null(data):
-            return None
+            return False
         data = data.replace(b"\n", b" ")  # an event is one line; JSON tokens may be separated by blanks
         chunk = read_chunk(data, self._request.dialect)
         output.spoke = output.streamed = True
-        return self._taken(output, data, chunk)
+        self._take(output, data, chunk)
+        return True
 
-    def chunks(self, number: int, data: bytes) -> tuple[bytes, bytes]:
-        """Take those of several events, from the front, that only continue a text.
+    def chunks(self, number: int, data: bytes) -> bytes:
+        """Take those of several events, from the front, that only continue a text, and write the frames for them.
 
-        Returns the client's frames for them, and the events behind them, which are for `chunk`.
+        Returns the events behind them, which are for `chunk`.
         """
         rewriter = self._outputs[number].rewriter
-        return (b"", data) if rewriter is None else rewriter.swap_all(data)
+        if rewriter is None:
+            return data
+        written, rest = rewriter.swap_all(data)
+        if written:
+            self.frames.append(written)
+        return rest
 
-    def body(self, number: int, body: bytes) -> bytes:
-        """Take the whole body of a leg that did not answer as a stream; otherwise like `chunk`."""
+    def body(self, number: int, body: bytes) -> None:
+        """Take the whole body of a leg that did not answer with events; otherwise like `chunk`."""
         output = self._outputs[number]
-        if body.lstrip()[:5] == b"data:":  # events, whatever the content-type says
-            return b"".join(self.chunk(number, event.data, event.name) or b"" for event in read_events(body))
         answer = read_answer(body, self._request.dialect)
         output.spoke = output.done = True
         answer = in_place(answer, len(output.choices))
         if self._request.stream:
-            return b"".join([self._taken(output, b"", piece) for piece in as_chunks(answer, chat=self._chat)])
-        self._taken(output, b"", answer)
+            for piece in as_chunks(answer, chat=self._chat):
+                self._take(output, b"", piece)
+            return
+        self._take(output, b"", answer)
         for choice in output.choices:  # a whole body is complete, even if it names no reason
             if choice.began and not choice.finished:
                 self._finish(choice, None)
-        return b""
 
     def end(self, number: int) -> list[int]:
         """End the leg's answer: return the client indices that it was to bring and did not begin; see LegOutput.end."""
@@ -211,22 +222,22 @@ class Merge:
 
     # ---- one parsed chunk
 
-    def _taken(self, output: LegOutput, data: bytes, chunk: UpstreamChunk) -> bytes:
-        """Take a chunk's usage, fingerprint and choices; return the frames."""
+    def _take(self, output: LegOutput, data: bytes, chunk: UpstreamChunk) -> None:
+        """Take a chunk's usage, fingerprint and choices, and write the frames."""
         if chunk.fingerprint is not None:
             self._note_fingerprint(output, chunk.fingerprint, said=bool(chunk.choices))
         if chunk.extra and not self._request.stream:
             output.top = {key: value for key, value in {**output.top, **chunk.extra}.items() if key != PADDING}
         if chunk.usage is not None:
             output.count(chunk, chunk.usage)
-        written = [self._prelude(data)] if self._request.stream else []
+        if self._request.stream and (prelude := self._prelude(data)):
+            self.frames.append(prelude)
         for position, said in enumerate(chunk.choices):
             choice = self._addressed(output, said.index)
-            if choice is not None:
-                written.append(self._said(output, data, chunk, position, choice))
-        if not chunk.choices:
-            written.append(self._without_choices(output, data, chunk))
-        return b"".join(written)
+            if choice is not None and (written := self._said(output, data, chunk, position, choice)):
+                self.frames.append(written)
+        if not chunk.choices and (written := self._without_choices(output, data, chunk)):
+            self.frames.append(written)
 
     def _addressed(self, output: LegOutput, index: int) -> Choice | None:
         """Return the client's choice for the upstream's index, or None if nothing more of it is wanted."""

@@ -10,15 +10,15 @@ from nproxy.openai.wire import PING
 class OutputBuffer:
     """Joins what is written in one turn. Nothing is sent before the head: what was written until then is dropped.
 
-    writes: what is to be sent at the end of the turn; callers append to it. ping_seconds: how long the client may hear
-    nothing.
+    writes: what is to be sent at the end of the turn; callers append to it, and the merge has the same list.
+    ping_seconds: how long the client may hear nothing.
     """
 
-    def __init__(self, ping_seconds: float) -> None:
+    def __init__(self, ping_seconds: float, writes: list[bytes]) -> None:
         self.begun = False
         self._half_a_ping = ping_seconds / 2
         self._silent = True  # nothing has been sent since the last tick
-        self.writes: list[bytes] = []
+        self.writes = writes
 
     def begin(self, headers: tuple[tuple[str, str], ...]) -> list[Command]:
         """Send the head. Called once."""
@@ -34,13 +34,15 @@ class OutputBuffer:
 
     def flush(self) -> Emit | None:
         """End the turn. Returns None if nothing is sent."""
-        if not self.writes:
+        writes = self.writes
+        if not writes:
             return None
-        writes, self.writes = self.writes, []
+        data = writes[0] if len(writes) == 1 else b"".join(writes)
+        writes.clear()
         if not self.begun:
             return None
         self._silent = False
-        return Emit(writes[0] if len(writes) == 1 else b"".join(writes))
+        return Emit(data)
 
     def _next_tick(self) -> SetTimer:
         return SetTimer(Timer(TimerKind.PING), self._half_a_ping)

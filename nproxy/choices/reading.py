@@ -46,8 +46,13 @@ def read_answer(body: bytes, dialect: Dialect) -> UpstreamChunk:
     return answer
 
 
-def read_events(body: bytes) -> list[SSEEvent]:
-    """Parse a whole body as events. Raises LegFault if one is too large."""
+def read_events(body: bytes) -> list[SSEEvent] | None:
+    """Parse a whole body that consists of events, whatever its content-type says; None if it does not.
+
+    Raises LegFault if an event is too large.
+    """
+    if body.lstrip()[:5] != b"data:":
+        return None
     decoder = SSEDecoder()
     try:
         return [*decoder.feed(body), *decoder.close()]

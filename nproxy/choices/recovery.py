@@ -111,18 +111,18 @@ class Recovery:
             self._resumed(run, "differs" if failure.kind is FailureKind.DIFFERS else "failed")
         if run.state is LegState.SPEAKING:
             return self._resume(run, failure) if self._missed(run) else self._begin_anew(run, failure)
-        again = self._ask_for_less(run, remedy(self._request, self._capability, run.leg, failure))
-        if again is None and failure.room != "elsewhere":
-            again = self._wait_for_room(run, failure)
-        if again is None:
-            again = self._try_again(run, failure)
-        if again is None:
-            again = self._ask_for_less(run, one_by_one(self._request, self._capability, run.leg, failure))
-        if again is None and failure.room == "elsewhere":
-            again = self._wait_for_room(run, failure)
-        if again is None and self._is_being_started(failure) and (run.resumed or self._merge.client_has_read_any):
-            again = self._wait(run, failure)
-        return again
+        for way in WAYS:
+            if (commands := way(self, run, failure)) is not None:
+                return commands
+        return None
+
+    # ---- the ways for a leg that had not begun to answer: each returns None if it is of no use
+
+    def _without_what_was_refused(self, run: LegProgress, failure: Failure) -> list[Command] | None:
+        return self._ask_for_less(run, remedy(self._request, self._capability, run.leg, failure))
+
+    def _one_by_one(self, run: LegProgress, failure: Failure) -> list[Command] | None:
+        return self._ask_for_less(run, one_by_one(self._request, self._capability, run.leg, failure))
 
     def _ask_for_less(self, run: LegProgress, remedy: Remedy | None) -> list[Command] | None:
         """Do without what the upstream refused, if that is possible."""
@@ -176,6 +176,12 @@ class Recovery:
         waits = not failure.another and (failure.retry_after or 0.0) > LONGEST_WITH_ANOTHER_SECONDS
         return waits and self._settings.fallback_available and not self._merge.client_has_read_any
 
+    def _wait_for_room_here(self, run: LegProgress, failure: Failure) -> list[Command] | None:
+        return None if failure.room == "elsewhere" else self._wait_for_room(run, failure)
+
+    def _wait_for_room_elsewhere(self, run: LegProgress, failure: Failure) -> list[Command] | None:
+        return self._wait_for_room(run, failure) if failure.room == "elsewhere" else None
+
     def _wait_for_room(self, run: LegProgress, failure: Failure) -> list[Command] | None:
         """Have a refused leg wait until other calls have freed capacity, at the gate, which sees all requests.
 
@@ -194,10 +200,14 @@ class Recovery:
         self._roster.again(run)
         return noted
 
-    def _is_being_started(self, failure: Failure) -> bool:
-        """Whether the server may be there but not ready, or a proxy answers that does not reach it."""
+    def _wait_until_it_has_started(self, run: LegProgress, failure: Failure) -> list[Command] | None:
+        """Wait if the server may be there but not ready, or a proxy answers that does not reach it."""
         unready = failure.kind is FailureKind.STATUS and failure.status in (502, 503)
-        return unready and self._settings.retries_per_leg > 0
+        if not unready or self._settings.retries_per_leg == 0:
+            return None
+        return self._wait(run, failure) if run.resumed or self._merge.client_has_read_any else None
+
+    # ---- waiting for a replica, and the ways for a leg that had begun to answer
 
     def _came_to_nobody(self, failure: Failure) -> bool:
         """Whether no replica could be called, or the one called was not reached, and the leg may wait for one."""
@@ -278,6 +288,17 @@ class Recovery:
             return False
         run.retries += 1
         return True
+
+
+WAYS = (
+    Recovery._without_what_was_refused,  # first: a refusal for good, which no pause changes
+    Recovery._wait_for_room_here,  # costs no attempt
+    Recovery._try_again,  # also at a replica that has room, if this one has none
+    Recovery._one_by_one,
+    Recovery._wait_for_room_elsewhere,  # the other replica had none either, or no attempt was left
+    Recovery._wait_until_it_has_started,  # last: the client has read something, and nothing else is left
+)
+"""What is tried, in this order, for a leg that failed before it had begun to answer."""
 
 
 def _learn(lesson: Lesson | None) -> list[Command]:

@@ -74,15 +74,12 @@ class Relay(Merge):
         if leg.prompt is not None or (self._record is not None and any(choice.sent for choice in self._choices)):
             self._as_merged = True
 
-    def body(self, number: int, body: bytes) -> bytes:
-        written = super().body(number, body)
-        if self._outputs[number].streamed:
-            return written
+    def body(self, number: int, body: bytes) -> None:
+        super().body(number, body)
         if self._outputs[number].surplus:
             self._take_names(loads(body))  # it is written anew, without the surplus choices
         elif len(self._outputs) == 1 and not self._as_merged:
             self._body = body if is_json(body) else dumps(loads(body))
-        return written
 
     # ---- writing
 

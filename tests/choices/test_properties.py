@@ -201,13 +201,14 @@ def test_byte_rewriting_equals_full_parsing(
     column = 0 if dialect is Dialect.CHAT else 1
     events = [(leg, forms[column]) for leg, forms in pieces]
     parsing, rewriting, together = merged(parse_all=True), merged(parse_all=False), merged(parse_all=False)
-    written = [parsing.chunk(leg, event) for leg, event in events]
-    assert [rewriting.chunk(leg, event) for leg, event in events] == written
-    rewritten = b""
+    for leg, event in events:
+        assert rewriting.chunk(leg, event) == parsing.chunk(leg, event)
+        assert b"".join(rewriting.frames) == b"".join(parsing.frames)
     for leg, those in groupby(events, itemgetter(0)):
-        frames, rest = together.chunks(leg, BETWEEN.join(event for _, event in those))
-        rewritten += frames + b"".join(together.chunk(leg, event) or b"" for event in rest.split(BETWEEN) if event)
-    assert rewritten == b"".join(frame or b"" for frame in written)
+        rest = together.chunks(leg, BETWEEN.join(event for _, event in those))
+        for event in filter(None, rest.split(BETWEEN)):
+            together.chunk(leg, event)
+    assert b"".join(together.frames) == b"".join(parsing.frames)
 
 
 # ---- failures of every kind, at every moment

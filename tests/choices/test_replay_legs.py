@@ -9,9 +9,9 @@ import pytest
 from nproxy.choices.capability import Capability
 from nproxy.choices.commands import Retried, Spent
 from nproxy.choices.compose import compose
-from nproxy.choices.events import FailureKind
+from nproxy.choices.events import FailureKind, LegBody
 from tests.choices.conduct_player import EXACT, NATIVE, chat, choices_in, completion, contents, finishes, replayed
-from tests.choices.upstream_says import DONE, ROLE, STOP, answer, chunk, delta, text, usage_chunk
+from tests.choices.upstream_says import DONE, ROLE, STOP, answer, chunk, delta, framed, text, usage_chunk
 
 
 @pytest.mark.parametrize("capability", [NATIVE, EXACT], ids=["native", "exact"])
@@ -64,6 +64,31 @@ def test_a_whole_answer_to_the_second_call() -> None:
     play.answers(0, answer("Hello"))
     play.streams(1)
     assert contents(play.frames) == {0: "Hello", 1: "ab"}
+
+
+def test_events_in_a_body_that_end_in_an_error_are_not_lost() -> None:
+    """Their content-type is wrong, so they come as one body."""
+    play = replayed(chat(n=2, stream=True))
+    play.streams(1)
+    play.gets(LegBody(0, framed(ROLE, delta("Once upon "), b'{"error":{"message":"it died","code":500}}')))
+    play.fires("retry:0")
+    play.streams(0, ROLE, delta("Once upon "), delta("a time."), STOP, DONE)
+    assert contents(play.frames) == {0: "Once upon a time.", 1: "ab"} and play.finish == "ok"
+
+
+@pytest.mark.parametrize("as_body", [False, True], ids=["a chunk", "a whole answer"])
+def test_a_choice_that_ends_beside_one_that_differs_is_not_lost(as_body: bool) -> None:
+    play = replayed(chat(n=2, stream=True), NATIVE, partial=True)
+    play.breaks_off(0, delta("Hello", index=0), delta("Bye", index=1))
+    play.fires("retry:0")
+    if as_body:
+        play.gets(LegBody(0, answer("Hello world", "Bah")))
+    else:
+        ends = {"index": 0, "delta": {"content": "Hello world"}, "finish_reason": "stop"}
+        play.says(0, chunk([ends, {"index": 1, "delta": {"content": "Bah"}, "finish_reason": None}]))
+    assert contents(play.frames) == {0: "Hello world", 1: "Bye"}
+    reasons = {choice["index"]: choice["finish_reason"] for choice in choices_in(play.frames)}
+    assert reasons == {0: "stop", 1: "error"} and play.finish == "partial"
 
 
 def test_what_is_told_once_beside_choices_is_not_told_again() -> None:

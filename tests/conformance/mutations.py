@@ -117,8 +117,8 @@ _STREAMS = [
     (
         "D4",
         CHOICES + "merge.py",
-        "written.append(self._said(output, data, chunk, position, choice))",
-        "written = [self._said(output, data, chunk, position, choice)]",
+        "chunk, position, choice)):\n                self.frames.append(written)",
+        "chunk, position, choice)):\n                self.frames[:] = [written]",
     ),
     ("D5", CHOICES + "relay.py", "wanted = came | names", "wanted = dict(came)"),
     ("D5", GATEWAY + "generate.py", "int(time.time()), request.model", 'int(time.time()), "another"'),
@@ -128,8 +128,8 @@ _STREAMS = [
     (
         "D9",
         CHOICES + "merge.py",
-        "            output.done = True\n            output.forget()\n            return None",
-        "            return DONE_FRAME",
+        "            output.done = True\n            output.forget()\n            return False",
+        "            self.frames.append(DONE_FRAME)\n            return True",
     ),
     ("D10", CHOICES + "leg_output.py", "if not self.spoke:", "if not self.done:"),
     (
@@ -290,7 +290,7 @@ _ERRORS = [
     ),
     ("K13", CHOICES + "failures.py", "    if retries_spent and", "    if False and"),
     ("K8", CHOICES + "failures.py", "return status if status < 500 and", "return status if False and"),
-    ("K17", CHOICES + "merge.py", 'if body.lstrip()[:5] == b"data:":', "if False:"),
+    ("K17", CHOICES + "reading.py", 'if body.lstrip()[:5] != b"data:":', "if True:"),
     ("K16", OPENAI + "chunks.py", "if error else None", "if error is not None else None"),
     ("K14", CHOICES + "bodies.py", "for piece in (text, finish)]", "for piece in (text,)]"),
     ("K15", CHOICES + "failures.py", "    if status in _KEYS and failure.own_key:", "    if False:"),
