@@ -151,8 +151,8 @@ class Spent:
 class Finish:
     """The request is over. The last command.
 
-    outcome: ok, partial, fallback, or the failure kind that decided it. status: the status of the error that ended a
-    stream which had begun, else 200.
+    outcome: ok, partial, fallback, the failure kind that decided it, ended (it was stopped), or "" (the client has
+    left). status: the status of the error that ended a stream which had begun, else 200.
     """
 
     outcome: str = "ok"

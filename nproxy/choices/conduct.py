@@ -1,4 +1,4 @@
-"""The conduct of one request: leg and timer events go in, commands come out. It decides; the driver acts.
+"""The conduct of one request: events of legs and timers go in, commands come out. It decides; the driver acts.
 
 No IO, no clock, no randomness, no logging. The driver carries out the commands in order, reports events in the order in
 which they happened, and stops at Finish, which is always the last command.
@@ -31,6 +31,7 @@ from nproxy.choices.events import (
     LegChunks,
     LegEnded,
     LegFailed,
+    Stopped,
     Timer,
     TimerFired,
     TimerKind,
@@ -48,6 +49,7 @@ from nproxy.choices.segments import split_chunks
 from nproxy.choices.settings import ConductSettings, Names
 from nproxy.choices.states import LegState, Signal
 from nproxy.choices.warming import WARM_SECONDS, Warming
+from nproxy.openai.errors import ApiError
 from nproxy.openai.requests import Request
 from nproxy.openai.sse import BETWEEN
 from nproxy.openai.wire import PING, error_event
@@ -125,7 +127,7 @@ class Conduct:
         Events of a leg that was cancelled or is unknown are ignored, and so is everything after Finish.
         """
         for event in events:
-            if self._over:
+            if self._outcome is not None:
                 break
             HANDLERS[type(event)](self, event)
         if self._said_all:
@@ -306,7 +308,7 @@ class Conduct:
     def _decided(self) -> list[Command]:
         """Decide, if a leg has changed or a failure stands, and return the commands."""
         if not self._over:
-            if self._roster.changed or self._losses.failures:
+            if self._outcome is None and (self._roster.changed or self._losses.failures):
                 self._decide()
                 self._roster.changed = False
             if (emit := self._buffer.flush()) is not None:
@@ -391,19 +393,36 @@ class Conduct:
         """
         if self._buffer.begun:
             if self._roster.unsettled == 0:
-                error = self._losses.error(retries_spent=self._recovery.retries_spent)
-                self._buffer.writes.append(error_event(error))
-                self._end_status = error.status
+                self._tell(self._losses.error(retries_spent=self._recovery.retries_spent))
                 self._finish(self._losses.kind)
         elif self._roster.unsettled == 0 or self._losses.clear:
-            error = self._losses.error(retries_spent=self._recovery.retries_spent)
-            told = Respond(error.status, error.envelope(), (*self._headers(), *error.headers.items()))
+            told = self._refusal(self._losses.error(retries_spent=self._recovery.retries_spent))
             falls_back = self._settings.fallback and self._losses.upstreams_own
             self._commands.append(FallBack(self._losses.kind, told) if falls_back else told)
             self._finish("fallback" if falls_back else self._losses.kind)
         elif not self._gathering:
             self._gathering = True
             self._commands.append(SetTimer(Timer(TimerKind.GATHER), self._settings.gather_seconds))
+
+    def _stop(self, event: Stopped) -> None:
+        """End the request, whatever its legs have brought or still would."""
+        if event.error is None:
+            self._finish("")
+            return
+        if self._buffer.begun:
+            self._tell(event.error)
+        else:
+            self._commands.append(self._refusal(event.error))
+        self._finish("ended")
+
+    def _tell(self, error: ApiError) -> None:
+        """End a stream that has begun with an error."""
+        self._buffer.writes.append(error_event(error))
+        self._end_status = error.status
+
+    def _refusal(self, error: ApiError) -> Respond:
+        """Return the answer with an error, if no stream has begun."""
+        return Respond(error.status, error.envelope(), (*self._headers(), *error.headers.items()))
 
     def _finish(self, outcome: str) -> None:
         self._outcome = outcome
@@ -422,5 +441,6 @@ HANDLERS: Mapping[type[Event], Callable[[Conduct, Any], None]] = {
     LegEnded: Conduct._leg_ended,
     LegFailed: Conduct._leg_failed,
     TimerFired: Conduct._timer,
+    Stopped: Conduct._stop,
 }
 """The handler of each type of event."""

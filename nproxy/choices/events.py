@@ -1,4 +1,4 @@
-"""The inputs of the conduct: events of legs and timers. A few plain types, no IO.
+"""The inputs of the conduct: events of legs and timers, and the request's own end. A few plain types, no IO.
 
 The driver translates what an upstream call does into these events and hands them over in the order in which they
 happened. Every leg that was opened ends in exactly one LegEnded or LegFailed, except a leg that was cancelled, which
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, NamedTuple
 
+from nproxy.openai.errors import ApiError
 from nproxy.openai.frozen import frozen
 
 
@@ -166,4 +167,11 @@ class TimerFired:
     timer: Timer
 
 
-Event = LegBegan | LegChunk | LegChunks | LegBody | LegEnded | LegFailed | TimerFired
+@frozen
+class Stopped:
+    """The request ends before its answer is whole: the client is told this error, or has left (None)."""
+
+    error: ApiError | None = None
+
+
+Event = LegBegan | LegChunk | LegChunks | LegBody | LegEnded | LegFailed | TimerFired | Stopped

@@ -155,9 +155,7 @@ class App:
     def end(self, error: ApiError) -> None:
         """End all requests in flight with an error. A generation stream that has begun gets the error as an event."""
         self._ended_by = error
-        driven = {drive.exchange for drive in self.drives}
-        for drive in self.drives:
-            drive.end(error)
+        driven = {drive.exchange for drive in self.drives if drive.end(error)}
         for exchange, task in self._unanswered.items():
             exchange.closing = True
             if exchange not in driven and exchange not in self._stopped:

@@ -32,13 +32,13 @@ from nproxy.choices.commands import (
     Spent,
 )
 from nproxy.choices.conduct import Conduct
-from nproxy.choices.events import Event, Failure, Timer, TimerFired
+from nproxy.choices.events import Event, Failure, Stopped, Timer, TimerFired
 from nproxy.choices.lessons import Lesson
 from nproxy.gateway.exchange import ClientLeft, Exchange
 from nproxy.gateway.inbox import Inbox
 from nproxy.gateway.observe import Observer
 from nproxy.openai.errors import ApiError
-from nproxy.openai.wire import STREAM_HEADERS, error_event
+from nproxy.openai.wire import STREAM_HEADERS
 from nproxy.upstreams.event_stream import Take
 
 OpenCall = Callable[[OpenLeg, Take], Awaitable[None]]
@@ -83,7 +83,6 @@ class Drive:
         self._respond: Respond | None = None  # still to be sent
         self.fell_back: FallBack | None = None
         self._finished = False
-        self._ended_by: ApiError | None = None
 
     @property
     def exchange(self) -> Exchange:
@@ -97,7 +96,11 @@ class Drive:
             try:
                 await self._drive()
             except ClientLeft as gone:  # the TaskGroup would wrap it in an ExceptionGroup
+                self._stop()
                 left = gone
+            except asyncio.CancelledError:
+                self._stop()
+                raise
             finally:
                 self._unopened.clear()
                 for timer in self._timers.values():
@@ -107,33 +110,26 @@ class Drive:
         if left is not None:
             raise left
 
-    @property
-    def _answered(self) -> bool:
-        """Whether the end of the client's answer is decided."""
-        return self._finished and self.fell_back is None
-
-    def end(self, error: ApiError) -> None:
-        """Stop the request with an error: the drain limit is reached."""
-        self._ended_by = error
-        self._unopened.clear()
-        self._inbox.put_now(())
+    def end(self, error: ApiError) -> bool:
+        """Stop the request with an error: the drain limit is reached. False if another upstream is to be asked."""
+        self._inbox.put_now((Stopped(error),))
+        return self.fell_back is None
 
     async def _drive(self) -> None:
         if not self._carry_out(self._conduct.start()):
             await self._deliver()
         while not self._finished:
-            events = await self._inbox.take(self._deal)
-            if self._ended_by is not None and not self._answered:
-                self.fell_back = None  # no other upstream is asked any more
-                await self._break_off(self._ended_by)
-                return
-            if not self._finished and events:
+            if events := await self._inbox.take(self._deal):
                 self._carry_out(self._conduct.receive(events))
             await self._deliver()
 
     def _deal(self, events: Sequence[Event]) -> bool:
         """Handle events as soon as they come; False if `_drive` has to go on, to send the end, for example."""
-        return self._ended_by is None and self._carry_out(self._conduct.receive(events))
+        return self._carry_out(self._conduct.receive(events))
+
+    def _stop(self) -> None:
+        """Nobody reads the answer any more. What its legs have cost until now is counted all the same."""
+        self._carry_out(self._conduct.receive((*self._inbox.take_all(), Stopped())))
 
     def _carry_out(self, commands: Sequence[Command]) -> bool:
         """Execute commands, with one write for all output; False if there is output that may have to wait.
@@ -176,13 +172,6 @@ class Drive:
             await exchange.finish(output)
         elif output:
             await exchange.write(output)
-
-    async def _break_off(self, error: ApiError) -> None:
-        self._exchange.outcome = "ended"
-        if self._exchange.response is None:
-            await self._exchange.respond_error(error)
-        else:
-            await self._exchange.finish(error_event(error))
 
     # ---- commands that are executed at once
 

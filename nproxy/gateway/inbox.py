@@ -61,7 +61,7 @@ class Inbox:
                 await self._taker
             finally:
                 self._taker = self._deal = None
-        return self._all()
+        return self.take_all()
 
     def _deal_with_all(self) -> None:
         self._dealing = False
@@ -69,12 +69,13 @@ class Inbox:
         if taker is None or deal is None or taker.done():
             return  # the taker takes the events itself, or was cancelled
         try:
-            if not deal(self._all()):
+            if not deal(self.take_all()):
                 taker.set_result(None)
         except Exception as fault:  # raised in the taker, not in the loop's callback
             taker.set_exception(fault)
 
-    def _all(self) -> list[Event]:
+    def take_all(self) -> list[Event]:
+        """Return all events that have come and are not handled."""
         events, self._events, self._batches = self._events, [], 0
         if self._room is not None:
             self._room.set_result(None)

@@ -255,7 +255,9 @@ class Play:
 
     def _check_the_end(self) -> None:
         """Check that there are exactly n choices or an error; never both, never fewer choices."""
-        if self.finish == "fallback":
+        if self.finish == "":
+            assert self.frames[-1:] != ["[DONE]"] and not self.of(Respond), "the client has left"
+        elif self.finish == "fallback":
             assert self.fallback and self.of(FallBack)
         elif self.request.stream and self.of(Begin):
             assert (self.finish in GOOD) == (self.frames[-1] == "[DONE]")

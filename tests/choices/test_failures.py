@@ -7,7 +7,8 @@ import json
 import pytest
 
 from nproxy.choices.commands import Begin, CancelLeg, Emit, Respond
-from nproxy.choices.events import Failure, FailureKind, LegFailed
+from nproxy.choices.events import Failure, FailureKind, LegFailed, Stopped
+from nproxy.openai.errors import not_ready
 from tests.choices.conduct_player import NATIVE, Play, chat, contents
 from tests.choices.upstream_says import DONE, answer, delta, failure, status
 
@@ -273,3 +274,22 @@ def test_empty_answers_are_failures() -> None:
         play.ends(0)
         assert json.loads(play.respond.body)["error"]["code"] == "upstream_error"
         assert play.finish == "cut"
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_request_that_is_stopped_ends_with_that_error_whatever_comes_with_it(begun: bool) -> None:
+    play = Play(chat(n=2, stream=True))
+    if begun:
+        play.says(0, delta("x"))
+    play.gets(Stopped(not_ready("It shuts down.")), LegFailed(0, failure(FailureKind.CUT)))
+    assert play.finish == "ended" and [command.leg for command in play.of(CancelLeg)] == [0, 1]
+    error = play.frames[-1]["error"] if begun else play.reply["error"]
+    assert error["message"] == "It shuts down."
+
+
+def test_a_request_is_stopped_while_its_legs_wait_and_opens_none() -> None:
+    play = Play(chat(n=2), retries=1)
+    play.gets(*(LegFailed(leg, status(503)) for leg in range(2)))
+    opened = len(play.opened)
+    play.gets(Stopped(not_ready("It shuts down.")))
+    assert play.over and play.respond.status == 503 and len(play.opened) == opened

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from nproxy.choices.capability import Capability
-from nproxy.choices.commands import Spent
+from nproxy.choices.commands import CancelLeg, Finish, Spent
+from nproxy.choices.events import LegChunk, Stopped
 from tests.choices.conduct_player import FANOUT, NATIVE, Play, chat, completion
 from tests.choices.upstream_says import DONE, answer, chunk, delta, text, usage, usage_chunk
 
@@ -186,6 +187,16 @@ def test_what_was_spent_is_told_in_failure_too(capability: Capability) -> None:
         play.streams(1, delta("x"), delta(finish="stop"), usage_chunk(3, 2))
     (spent,) = play.of(Spent)
     assert spent.upstream_completion == (1 if capability is NATIVE else 3)
+
+
+def test_what_was_spent_is_told_when_the_client_has_left() -> None:
+    play = Play(chat(n=3, stream=True))
+    play.streams(0, delta("x"), delta(finish="stop"), usage_chunk(3, 2))
+    play.says(1, delta("y"), delta(finish="stop"), usage_chunk(3, 4))
+    play.says(2, delta("z"))
+    left = play.gets(Stopped())
+    assert left == [CancelLeg(1), CancelLeg(2), Spent(None, None, 6, 6), Finish("")]
+    assert play.gets(LegChunk(2, delta("z"))) == []
 
 
 def test_more_usage_chunks_than_choices_are_running_totals() -> None:

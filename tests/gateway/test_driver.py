@@ -11,11 +11,12 @@ from typing import Any, cast, get_args
 import pytest
 
 from nproxy.choices.commands import Begin, CancelLeg, Command, Emit, FallBack, Finish, OpenLeg, Respond
-from nproxy.choices.events import Event, FailureKind, LegChunk, LegEnded
+from nproxy.choices.events import Event, FailureKind, LegChunk, LegEnded, Stopped
 from nproxy.choices.leg import Leg
 from nproxy.gateway import driver
 from nproxy.gateway.driver import HANDLERS, Drive, OpenCall
-from nproxy.openai.errors import ApiError, not_ready
+from nproxy.gateway.exchange import ClientLeft
+from nproxy.openai.errors import not_ready
 from nproxy.upstreams.event_stream import Take
 
 LEG = Leg(0, 0, 1)
@@ -48,7 +49,6 @@ class Client:
         self.waited: list[bytes] = []  # by write,
         self.last: list[bytes] = []  # and by finish
         self.responses: list[tuple[int, bytes]] = []
-        self.ended: list[int] = []  # by errors of this status
         self.headers: dict[str, str] = {}
         self.response = None
 
@@ -57,10 +57,6 @@ class Client:
 
     async def respond(self, status: int, body: bytes) -> None:
         self.responses.append((status, body))
-
-    async def respond_error(self, error: ApiError) -> None:
-        await turns()  # who reads it takes its time
-        self.ended.append(error.status)
 
     def write_now(self, data: bytes) -> bool:
         if self.takes:
@@ -75,13 +71,27 @@ class Client:
         self.last.append(data)
 
 
+class Gone(Client):
+    """A client that has left, which is found out as it is written to."""
+
+    def __init__(self) -> None:
+        super().__init__(takes=False)
+
+    async def write(self, data: bytes) -> None:
+        raise ClientLeft
+
+
 class Echo:
     """In the place of the conduct: writes what it hears. It fails at a chunk that says so."""
+
+    def __init__(self) -> None:
+        self.heard: list[Event] = []
 
     def start(self) -> list[Command]:
         return [OpenLeg(LEG, 0, False)]
 
     def receive(self, events: Sequence[Event]) -> list[Command]:
+        self.heard += events
         commands: list[Command] = []
         for event in events:
             if isinstance(event, LegChunk):
@@ -110,11 +120,15 @@ class Fan:
     def __init__(self, width: int, *, cancel: int | None = None) -> None:
         self.width, self.cancel = width, cancel
         self.ended = 0
+        self.heard: list[Event] = []
 
     def start(self) -> list[Command]:
         return [OpenLeg(Leg(number, number, 1), 0, False) for number in range(self.width)]
 
     def receive(self, events: Sequence[Event]) -> list[Command]:
+        self.heard += events
+        if any(isinstance(event, Stopped) for event in events):
+            return [*map(CancelLeg, range(self.width)), Respond(503, b"{}"), Finish("ended")]
         self.ended += sum(isinstance(event, LegEnded) for event in events)
         commands: list[Command] = []
         if self.cancel is not None:
@@ -173,36 +187,59 @@ async def test_a_fault_in_the_conduct_ends_the_request() -> None:
     assert caught.group_contains(ValueError, match="the conduct is wrong")
 
 
-async def test_an_end_from_outside_stands_over_what_came_with_it() -> None:
-    client = Client()
+async def test_an_end_from_outside_is_an_event_like_others() -> None:
+    client, fan, error = Client(), Fan(1), not_ready("enough")
 
     async def open_call(command: OpenLeg, take: Take) -> None:
         await turns()
-        drive.end(not_ready("enough"))
+        assert drive.end(error)
         take(chunks(b"a"))
+        await asyncio.sleep(3600)
 
-    drive = driven(client, Echo(), open_call)
+    drive = driven(client, fan, open_call)
     async with asyncio.timeout(5):
         await drive.run()
-    assert client.ended == [503] and client.now == client.waited == client.last == []
+    assert fan.heard == [Stopped(error), *chunks(b"a")] and client.outcome == "ended"
+    assert client.responses == [(503, b"{}")] and client.now == client.waited == client.last == []
+
+
+@pytest.mark.parametrize(("client", "raised"), [(Client(), asyncio.CancelledError), (Gone(), ClientLeft)])
+async def test_the_conduct_is_told_that_the_client_has_left_after_what_had_come(
+    client: Client, raised: type[BaseException]
+) -> None:
+    """So it can still say what the request has cost."""
+
+    async def open_call(command: OpenLeg, take: Take) -> None:
+        await turns()
+        take(chunks(b"a"))
+        if raised is asyncio.CancelledError:
+            running.cancel()
+        await asyncio.sleep(3600)
+
+    echo = Echo()
+    running = asyncio.create_task(driven(client, echo, open_call).run())
+    async with asyncio.timeout(5):
+        with pytest.raises(raised):
+            await running
+    assert echo.heard == [*chunks(b"a"), Stopped()]
 
 
 @pytest.mark.parametrize("falls_back", [True, False])
 async def test_an_end_from_outside_in_the_turn_of_the_end(falls_back: bool) -> None:
-    """What was decided is told; but no other upstream is asked, which nobody would end."""
-    client = Client()
+    """What was decided is told. If another upstream is to be asked, the caller is told that the end comes too late."""
+    client, ends = Client(), list[bool]()
 
     async def open_call(command: OpenLeg, take: Take) -> None:
         await turns()
         take(chunks(b"a"))
-        asyncio.get_running_loop().call_soon(drive.end, not_ready("enough"))
+        asyncio.get_running_loop().call_soon(lambda: ends.append(drive.end(not_ready("enough"))))
 
     fall_back: list[Command] = [FallBack(FailureKind.CUT, Respond(502, b"{}"))] if falls_back else []
     drive = driven(client, Once(*fall_back, Finish("ok")), open_call)
     async with asyncio.timeout(5):
         await drive.run()
-    assert drive.fell_back is None
-    assert (client.ended, client.last) == (([503], []) if falls_back else ([], [b""]))
+    assert (drive.fell_back is not None) is falls_back and ends == [not falls_back]
+    assert client.last == ([] if falls_back else [b""])
 
 
 async def test_after_an_end_from_outside_no_call_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:

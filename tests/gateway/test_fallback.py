@@ -12,6 +12,8 @@ import pytest
 
 from nproxy.gateway.admission import client
 from nproxy.gateway.admission.messages import Message, Move
+from nproxy.gateway.driver import Drive
+from nproxy.openai.errors import not_ready
 from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream, raw_server
 from tests.gateway.conftest import Gateway, envelope, gateway_for
 from tests.waiting import until
@@ -52,6 +54,24 @@ async def test_the_next_upstream_answers_by_its_own_plan(
             assert [choice["index"] for choice in answer.json()["choices"]] == [0, 1, 2]
         assert await gateway.metric('nproxy_fallbacks_total{to="spare",upstream="main"}') == 1
         assert await gateway.metric("nproxy_inflight_choices") == 0
+
+
+async def test_at_the_end_of_a_drain_no_other_upstream_is_asked(
+    upstream: FakeUpstream, spare: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes when one upstream is given up and the other one is not asked yet."""
+    upstream.behaviour = DOWN
+    run = Drive.run
+
+    async def and_end(drive: Drive) -> None:
+        await run(drive)
+        gateway.app.end(not_ready("The gateway is shutting down."))
+
+    monkeypatch.setattr(Drive, "run", and_end)
+    async with behind(main(upstream, "spare"), {"name": "spare", "replicas": [spare.url]}) as gateway:
+        answer = await gateway.ask()
+        assert answer.status_code == 503 and "shutting down" in envelope(answer)["message"]
+        assert len(upstream.calls) == 1 and not spare.calls
 
 
 @pytest.mark.parametrize("status", [400, 401, 402, 422, 500])

@@ -66,3 +66,20 @@ async def test_left_during_a_retrys_sleep(start: Start, upstream: FakeUpstream, 
     await gauges_return(gateway)
     assert len(upstream.calls) == 1
     writer.close()
+
+
+async def test_what_the_servers_had_computed_is_counted(gateway: Gateway, upstream: FakeUpstream) -> None:
+    """Three of four calls have ended and told their usage, when the client leaves."""
+    upstream.behaviour = Behaviour(hold_after=1)
+    upstream.script(*[Behaviour()] * 3)
+    _, writer = await open_request(gateway, body(n=4, stream=True))
+    async with asyncio.timeout(WITHIN):
+        while await gateway.metric('nproxy_legs_total{outcome="ok",upstream="fake"}') < 3:
+            await asyncio.sleep(0.001)
+    await leave(writer, "close")
+    await gauges_return(gateway)
+    tokens = 'nproxy_tokens_total{model="fake-model",side="%s",type="%s",upstream="fake"}'
+    assert await gateway.metric(tokens % ("upstream", "prompt")) == 3 * 5
+    assert await gateway.metric(tokens % ("upstream", "completion")) == 3 * 4
+    assert await gateway.metric(tokens % ("client", "completion")) == 0
+    writer.close()
