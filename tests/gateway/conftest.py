@@ -117,7 +117,7 @@ def envelope(answer: httpx.Response) -> dict[str, Any]:
 @asynccontextmanager
 async def gateway_for(config: dict[str, Any], **kwargs: Any) -> AsyncIterator[Gateway]:
     """Run a gateway with this configuration on a free port."""
-    parsed = Config.model_validate({"listen": {"port": 0}, **config})
+    parsed = Config.model_validate({**config, "listen": {"port": 0, **config.get("listen", {})}})
     file = None if parsed.auth is None else parsed.auth.api_keys_file
     async with (
         running(parsed, () if file is None else read_keys(file), **kwargs) as gateway,
