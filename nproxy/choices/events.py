@@ -36,10 +36,6 @@ class FailureKind(StrEnum):
     UNSCORED = "unscored"  # `best_of` cannot choose: the upstream gives no log probabilities
 
 
-NOT_REACHED = frozenset({FailureKind.CONNECT, FailureKind.CONNECT_TIMEOUT})
-"""No connection was established."""
-
-
 Room = Literal["", "elsewhere", "siblings", "others"]
 """Where there may be capacity for a call that was refused for lack of it. "": nowhere; "elsewhere": at another replica;
 "siblings": where calls of the same request are being answered; "others": where calls of other requests are."""

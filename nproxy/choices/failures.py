@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from nproxy.choices.events import Failure, FailureKind
-from nproxy.choices.retry import LOOP_DETECTED, servers_error
+from nproxy.choices.failure_table import ACCOUNTS, DOWN, KEYS, Follows, follows, servers_error
 from nproxy.openai.errors import (
     ApiError,
     invalid_request,
@@ -20,17 +20,6 @@ from nproxy.openai.errors import (
 
 _REQUEST_AT_FAULT, _REFUSED, _LIMITED, _BROKEN, _LATE = range(5)  # most telling first
 
-_DOWN = frozenset({502, 503, 504, LOOP_DETECTED, 529})  # not 500: the request may cause it, elsewhere too
-_KEYS = frozenset({401, 403})
-_ACCOUNTS = _KEYS | {402}  # about one key, or about what it may spend
-_UPSTREAMS_OWN = frozenset(FailureKind) - {
-    FailureKind.STATUS,
-    FailureKind.IN_BAND,
-    FailureKind.DIFFERS,
-    FailureKind.OVERSIZE,
-    FailureKind.UNSCORED,
-}
-
 
 def rank(failure: Failure) -> int:
     """Return how telling a failure is, 0 most: what the client can mend, keys, limits, upstream faults, lateness."""
@@ -41,7 +30,7 @@ def rank(failure: Failure) -> int:
     status = failure.status
     if failure.kind not in (FailureKind.STATUS, FailureKind.IN_BAND) or status is None:
         return _BROKEN
-    if status in _KEYS:
+    if status in KEYS:
         return _BROKEN if failure.own_key else _REFUSED
     if status == 429:
         return _LIMITED
@@ -59,8 +48,8 @@ def upstreams_own(failure: Failure) -> bool:
     if failure.status == 429:
         return True
     if failure.kind is FailureKind.STATUS:
-        return failure.status in _DOWN or (failure.own_key and failure.status in _ACCOUNTS)
-    return failure.kind in _UPSTREAMS_OWN or servers_error(failure)
+        return failure.status in DOWN or (failure.own_key and failure.status in ACCOUNTS)
+    return follows(failure, Follows.ELSEWHERE) or servers_error(failure)
 
 
 def decisive(failure: Failure) -> bool:
@@ -158,7 +147,7 @@ def _worded(failure: Failure) -> ApiError:
 
 def _from_status(failure: Failure) -> ApiError:
     status = failure.status or 502
-    if status in _KEYS and failure.own_key:
+    if status in KEYS and failure.own_key:
         return upstream_auth()
     if status < 400:  # a redirect is not followed: the prompt would go where nobody sent it
         return upstream_error("The upstream answered with a redirect.")
@@ -171,4 +160,4 @@ def _would_have_been(failure: Failure) -> int:
     A refused key becomes 502 too, because it is not known whose it was.
     """
     status = failure.status or 500
-    return status if status < 500 and status not in _KEYS else 502
+    return status if status < 500 and status not in KEYS else 502

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from nproxy.choices.capability import Capability
 from nproxy.choices.commands import Anomaly, Command, Learn, Resumed, Retried, SetTimer
 from nproxy.choices.continuation import continuing
-from nproxy.choices.events import NOT_REACHED, Failure, FailureKind, Timer, TimerKind
+from nproxy.choices.events import Failure, FailureKind, Timer, TimerKind
+from nproxy.choices.failure_table import UNSURE, Follows, follows, no_room
 from nproxy.choices.interruptions import INTERRUPTED, Interruptions
 from nproxy.choices.learning import Learning, of_unfinished
 from nproxy.choices.leg import Leg
@@ -18,7 +19,6 @@ from nproxy.choices.remedies import Remedy, Reseeded, SplitPrompts, TooWide, Wit
 from nproxy.choices.retry import (
     FIRST_PAUSE_SECONDS,
     LONGEST_WITH_ANOTHER_SECONDS,
-    no_room,
     pause_seconds,
     resumable,
     retryable,
@@ -202,7 +202,7 @@ class Recovery:
 
     def _wait_until_it_has_started(self, run: LegProgress, failure: Failure) -> list[Command] | None:
         """Wait if the server may be there but not ready, or a proxy answers that does not reach it."""
-        unready = failure.kind is FailureKind.STATUS and failure.status in (502, 503)
+        unready = failure.kind is FailureKind.STATUS and failure.status in (502, UNSURE)
         if not unready or self._settings.retries_per_leg == 0:
             return None
         return self._wait(run, failure) if run.resumed or self._merge.client_has_read_any else None
@@ -211,7 +211,7 @@ class Recovery:
 
     def _came_to_nobody(self, failure: Failure) -> bool:
         """Whether no replica could be called, or the one called was not reached, and the leg may wait for one."""
-        if failure.kind in NOT_REACHED:
+        if follows(failure, Follows.NOT_REACHED):
             return self._settings.retries_per_leg > 0
         return failure.kind is FailureKind.UNAVAILABLE
 

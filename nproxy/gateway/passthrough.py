@@ -10,7 +10,8 @@ from aiohttp import hdrs
 from aiohttp.web_request import BaseRequest
 from multidict import CIMultiDict
 
-from nproxy.choices.events import NOT_REACHED, Failure, FailureKind
+from nproxy.choices.events import Failure, FailureKind
+from nproxy.choices.failure_table import Follows, follows
 from nproxy.choices.failures import as_error, upstreams_own
 from nproxy.gateway import forms
 from nproxy.gateway.admission.memory import MemoryReservation
@@ -34,9 +35,6 @@ from nproxy.upstreams.upstream import Upstream
 
 Following = Callable[[], Awaitable[Attempt | None]]
 """Returns the attempt at the next upstream; None if there is no other."""
-
-_UNSERVED = NOT_REACHED | {FailureKind.DOWN}
-"""Failures after which the upstream cannot have processed the request."""
 
 _SAID_OF_JSON = ("application/x-www-form-urlencoded", "text/plain")
 """Content types that clients such as curl send with JSON by default."""
@@ -156,7 +154,7 @@ class _Retries:
         if failure.kind is FailureKind.STALE and self._free:
             self._free = False
             return True
-        if failure.kind not in _UNSERVED or not self._left or not self._budget.take():
+        if not follows(failure, Follows.UNSERVED) or not self._left or not self._budget.take():
             return False
         self._left -= 1
         return True

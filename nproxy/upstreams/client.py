@@ -12,8 +12,8 @@ from math import inf
 from aiohttp import hdrs
 from yarl import URL
 
-from nproxy.choices.events import NOT_REACHED, Event, Failure, FailureKind, LegBegan, LegBody, LegEnded, LegFailed
-from nproxy.choices.retry import NO_ROOM
+from nproxy.choices.events import Event, Failure, FailureKind, LegBegan, LegBody, LegEnded, LegFailed
+from nproxy.choices.failure_table import NO_ROOM, Follows, follows
 from nproxy.config import Timeouts
 from nproxy.openai.body import Spliced
 from nproxy.openai.frozen import frozen
@@ -124,7 +124,7 @@ class Client:
             if stale:
                 self._connections.forget(replica)
             failure = before_the_head(error, stale=stale, upstream=self._name)
-            if not failure.ours and failure.kind in NOT_REACHED:
+            if not failure.ours and follows(failure, Follows.NOT_REACHED):
                 replica.unreachable()
             return failure
         replica.reached()

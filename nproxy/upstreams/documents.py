@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nproxy.choices.retry import LOOP_DETECTED
+from nproxy.choices.failure_table import LOOP_DETECTED
 from nproxy.upstreams.client import Client
 from nproxy.upstreams.forward import ForwardError, fetch
 from nproxy.upstreams.gate import Gate

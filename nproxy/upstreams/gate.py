@@ -11,7 +11,7 @@ from functools import partial
 
 from nproxy import config
 from nproxy.choices.events import Failure, Room
-from nproxy.choices.retry import LOOP_DETECTED, no_room
+from nproxy.choices.failure_table import LOOP_DETECTED, Follows, follows, no_room
 from nproxy.upstreams.balancing import Draw
 from nproxy.upstreams.breaker import Breaker
 from nproxy.upstreams.call_attempt import CallAttempt
@@ -24,7 +24,7 @@ from nproxy.upstreams.permit_queue import PermitQueue
 from nproxy.upstreams.permits import ROUNDING, PermitRequest, Permits
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.shared_capacity import SharedCapacity
-from nproxy.upstreams.verdicts import serves, silent
+from nproxy.upstreams.verdicts import serves
 
 PATIENCE_SECONDS = 10.0
 """How long a request waits for capacity unless another value is set; as long as for the gateway's own permits."""
@@ -164,7 +164,7 @@ class Gate:
                 self._returned()
         elif failure is not None and verdict is False and not (replica in group.blamed and replica.breaker.closed):
             group.blamed.add(replica)
-            if replica.breaker.failed(group, now, silent=silent(failure)):
+            if replica.breaker.failed(group, now, silent=follows(failure, Follows.SILENT)):
                 asyncio.get_running_loop().call_later(replica.breaker.wait(now) + ROUNDING, self._may_be_tried)
                 self._permit_queue.serve()
                 return replica

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pydantic import SecretStr
 
 from nproxy.choices.events import Event, Failure, FailureKind, LegEnded, LegFailed
-from nproxy.choices.retry import LOOP_DETECTED, UNSURE, no_room
+from nproxy.choices.failure_table import LOOP_DETECTED, UNSURE, no_room
 from nproxy.config import ENGINE_UPSTREAM, Timeouts
 from nproxy.config import Upstream as Settings
 from nproxy.upstreams.call_group import CallGroup

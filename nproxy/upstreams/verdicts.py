@@ -2,20 +2,8 @@
 
 from __future__ import annotations
 
-from nproxy.choices.events import NOT_REACHED, Failure, FailureKind
-
-_FAILURES = frozenset(
-    {
-        *NOT_REACHED,
-        FailureKind.RESET,
-        FailureKind.DOWN,
-        FailureKind.TIMEOUT,
-        FailureKind.CUT,
-        FailureKind.MALFORMED,
-        FailureKind.SHORT,
-    }
-)
-_SILENT = NOT_REACHED | {FailureKind.DOWN, FailureKind.TIMEOUT}
+from nproxy.choices.events import Failure, FailureKind
+from nproxy.choices.failure_table import PROXYS, Follows, follows
 
 
 def serves(failure: Failure | None) -> bool | None:
@@ -31,14 +19,9 @@ def serves(failure: Failure | None) -> bool | None:
     if failure.kind in (FailureKind.STATUS, FailureKind.IN_BAND):
         status = failure.status or 500
         return None if status in (429, 501) else status < 500
-    return False if failure.kind in _FAILURES else None
+    return False if follows(failure, Follows.BLAMES) else None
 
 
 def broken(failure: Failure) -> bool:
     """Whether a failure says nothing about capacity: it is not an error answer, or it is one of a proxy."""
-    return failure.kind is not FailureKind.STATUS or failure.status in (502, 504)
-
-
-def silent(failure: Failure) -> bool:
-    """Whether the replica gave no answer at all: it was not reached, or its answer did not come in time."""
-    return failure.kind in _SILENT
+    return failure.kind is not FailureKind.STATUS or failure.status in PROXYS

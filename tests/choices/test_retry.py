@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from nproxy.choices.events import Failure, FailureKind
+from nproxy.choices.failure_table import BY_KIND, Follows, no_room
 from nproxy.choices.failures import upstreams_own
-from nproxy.choices.retry import LONGEST_RETRY_AFTER_SECONDS, no_room, pause_seconds, retryable
+from nproxy.choices.retry import LONGEST_RETRY_AFTER_SECONDS, pause_seconds, retryable
 
 
 def limited(seconds: float, *, another: bool = False) -> Failure:
@@ -39,3 +40,12 @@ def test_no_moment_is_better_where_all_is_spent(code: str) -> None:
     assert not retryable(spent) and not no_room(spent) and upstreams_own(spent)
     limited = replace(spent, body=body.replace(code.encode(), b"rate_limit_exceeded"))
     assert retryable(limited) and no_room(limited)
+
+
+def test_the_table_has_a_row_for_every_kind_of_failure() -> None:
+    assert BY_KIND.keys() == set(FailureKind)
+    by_status = {kind for kind, what in BY_KIND.items() if what is Follows.NOTHING}
+    assert by_status >= {FailureKind.STATUS, FailureKind.IN_BAND}
+    for what in BY_KIND.values():
+        assert Follows.NOT_REACHED not in what or Follows.UNSERVED in what
+        assert Follows.UNSERVED not in what or Follows.AGAIN in what, "what was never processed may be tried again"

@@ -198,7 +198,7 @@ _USAGE = [
 _FIELDS = [
     ("F1", CHOICES + "merge.py", "logprobs=said.logprobs,", "logprobs=None,"),
     ("F1", CHOICES + "fold.py", "latest(logprobs) if logprobs else None", "None"),
-    ("F2", CHOICES + "retry.py", "frozenset({429, 502,", "frozenset({400, 429, 502,"),
+    ("F2", CHOICES + "failure_table.py", "NO_ROOM | PROXYS", "NO_ROOM | PROXYS | {400}"),
     (
         "F3",
         OPENAI + "wire.py",
@@ -293,7 +293,7 @@ _ERRORS = [
     ("K17", CHOICES + "reading.py", 'if body.lstrip()[:5] != b"data:":', "if True:"),
     ("K16", OPENAI + "chunks.py", "if error else None", "if error is not None else None"),
     ("K14", CHOICES + "bodies.py", "for piece in (text, finish)]", "for piece in (text,)]"),
-    ("K15", CHOICES + "failures.py", "    if status in _KEYS and failure.own_key:", "    if False:"),
+    ("K15", CHOICES + "failures.py", "    if status in KEYS and failure.own_key:", "    if False:"),
 ]
 
 _LIMITS = [
@@ -484,7 +484,7 @@ _NATIVE = [
     ("R5", OPENAI + "tools.py", '{"index": call.index}', '{"index": sent["index"]}'),
     ("R8", CHOICES + "merge.py", "if is_null(data):", "if False:"),
     ("R9", UPSTREAMS + "upstream.py", "if others.may_have_interrupted:", "if False:"),
-    ("R9", CHOICES + "retry.py", "FailureKind.MALFORMED, FailureKind.INTERRUPTED}", "FailureKind.MALFORMED}"),
+    ("R9", CHOICES + "failure_table.py", "INTERRUPTED: Follows.ELSEWHERE | Follows.RESUMES", "INTERRUPTED: Follows.ELSEWHERE"),
     ("R9", CHOICES + "merge.py", "return self._request.stream and self._outputs[number].generated", "return False"),
     ("R9", CHOICES + "interruptions.py", "return OneAtATime(verdict)", "return None"),
     ("R9", UPSTREAMS + "upstream.py", "leg=call.leg, alone=alone, waits", "leg=call.leg, waits"),

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from nproxy.choices.retry import NO_ROOM
+from nproxy.choices.failure_table import NO_ROOM
 from nproxy.cli.probe.findings import Finding, no, unknown, yes
 from nproxy.cli.probe.questions import LONG, Asking, Beside, Form, Get, Leave, Reply, Together
 from nproxy.cli.probe.reading import read
