@@ -15,9 +15,7 @@ the other workers of the gateway (`peer_workers.py`).
 from __future__ import annotations
 
 import asyncio
-from bisect import insort
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from math import inf
 from weakref import WeakSet
 
@@ -25,7 +23,7 @@ from nproxy.choices.events import Room
 from nproxy.choices.retry import LONGEST_RETRY_AFTER_SECONDS
 from nproxy.upstreams.balancing import Draw
 from nproxy.upstreams.call_attempt import AdmittedBy, CallAttempt
-from nproxy.upstreams.call_group import CallGroup, QueuePlace, QueueStats
+from nproxy.upstreams.call_group import CallGroup, QueueStats
 from nproxy.upstreams.full_replicas import FullReplicas
 from nproxy.upstreams.peer_workers import PeerWorkers, What
 from nproxy.upstreams.permits import ROUNDING
@@ -34,6 +32,7 @@ from nproxy.upstreams.refusal_history import GIVE_UP_AFTER_FINDINGS, RefusalHist
 from nproxy.upstreams.release_delay import LONGEST_DELAY, RELEASE_DELAYS, FreedSlot
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.shared_capacity import OwnLimit, SharedCapacity
+from nproxy.upstreams.waiting_legs import WaitingLeg, WaitingLegs
 
 JUST_NOW_SECONDS = 0.5
 """A server may still count a call that ended so long ago; longer than all RELEASE_DELAYS together."""
@@ -45,26 +44,10 @@ AGAIN_SECONDS = 2.0
 """How soon a leg that is out of patience, but for its request's other legs, is looked at again."""
 
 
-@dataclass(slots=True, eq=False)
-class _Waiter:
-    attempt: CallAttempt
-    stats: QueueStats
-    future: asyncio.Future[None]
-    patience: asyncio.TimerHandle | None = None
-
-    @property
-    def place(self) -> QueuePlace:
-        return self.stats.places[self.attempt.leg]
-
-
 class OverloadQueue:
-    """The legs of one account that wait for capacity. While some wait, new ones wait behind them.
+    """Admits the legs of one account to a server without capacity. While some wait, new ones wait behind them.
 
-    Requests take turns: a leg is queued behind as many legs of every other request as are before it of its own
-    (start-time fair queueing: Goyal, Vin and Cheng, 1996), so that one choice is not kept waiting by a hundred.
-
-    waiting: in their order. peers: the other workers of this
-    gateway, None if there are none.
+    waiting: the legs that do. peers: the other workers of this gateway, None if there are none.
     """
 
     def __init__(
@@ -80,7 +63,7 @@ class OverloadQueue:
         monotonic time. other_usable: whether a healthy replica exists that is not among the given ones. patience: how
         many seconds a request waits while nothing of it is answered; then it probes once more, and is told the result.
         """
-        self.waiting: list[_Waiter] = []
+        self.waiting = WaitingLegs()
         self.peers: PeerWorkers | None = None
         self._model = model
         self._shared = shared
@@ -91,8 +74,6 @@ class OverloadQueue:
         self._full = FullReplicas(other_usable)
         self._other_usable = other_usable
         self._refused_at = -inf
-        self._turn = 0  # of the leg that was admitted last
-        self._arrived = 0  # legs
         self._probe_timer: asyncio.TimerHandle | None = None
         self._probe_pause = 0.0  # what the timer was set by, but for chance
         self._pace = ProbePace()
@@ -119,16 +100,11 @@ class OverloadQueue:
 
     async def wait_turn(self, attempt: CallAttempt) -> None:
         """Wait to be admitted, which counts as `begin`. A leg that was refused again gets the place it had."""
-        group, leg = attempt.group, attempt.leg
+        group = attempt.group
         stats = group.queue_stats = group.queue_stats or QueueStats()
-        if leg not in stats.places:
-            self._arrived += 1
-            last, _ = max(stats.places.values(), default=(0, 0))
-            stats.places[leg] = max(self._turn, last) + 1, self._arrived
         stats.waiting_since = stats.waiting_since or self._clock()
         stats.waiting += 1
-        waiter = _Waiter(attempt, stats, asyncio.get_running_loop().create_future())
-        insort(self.waiting, waiter, key=lambda one: one.place)
+        waiter = self.waiting.add(attempt, stats)
         try:
             if len(self.waiting) & (len(self.waiting) - 1) == 0:  # 1, 2, 4, 8 ...
                 self._announce_waiting()
@@ -163,7 +139,7 @@ class OverloadQueue:
         now = self._clock()
         for slot in self._slots:
             slot.in_flight -= attempt.number <= slot.since
-        specific = self._refusals.note_refused(attempt, self._begun) and self._others_wait(attempt.group)
+        specific = self._refusals.note_refused(attempt, self._begun) and self.waiting.others_wait(attempt.group)
         attempt.request_specific = specific
         attempt.not_capacity = specific or (self._refusals.in_a_row == 1 and not sure)
         if wait is not None and wait > LONGEST_RETRY_AFTER_SECONDS and not self._full.another_soon(replica, now):
@@ -333,7 +309,7 @@ class OverloadQueue:
         if slot.host is not self:
             may = not self._own_limit.believed(self._clock()) and replica.serves(self._model)
             return may and self._admit_next("release", replica, slot)
-        if self.peers is not None and self.peers.take(replica.label, self._clock(), requests=self._requests()):
+        if self.peers is not None and self.peers.take(replica.label, self._clock(), requests=self.waiting.requests()):
             return True
         return self._admit_next("release", replica, slot)
 
@@ -355,32 +331,17 @@ class OverloadQueue:
 
         replica: where there is capacity, if that is known. exclude: no leg of this request.
         """
-        waiter = self._next_waiter(slot, exclude)
+        waiter = self.waiting.next(slot, exclude, self._begun)
         if waiter is None or not self._full.may_be_called(replica, self._clock()):
             return False
         waiter.attempt.slot = slot
         self._admit(waiter, by, replica)
         return True
 
-    def _next_waiter(self, slot: FreedSlot | None, exclude: CallGroup | None) -> _Waiter | None:
-        """The first leg that does not yield to others; if all do, the first of them.
-
-        A request that was just refused for this slot yields: another one finds out whether the slot comes later.
-        """
-        yielding = None
-        for waiter in self.waiting:
-            if waiter.future.done() or waiter.attempt.group is exclude:
-                continue
-            another = slot is None or slot.last_group is not waiter.attempt.group
-            if another and waiter.stats.yields_until <= self._begun:
-                return waiter
-            yielding = yielding or waiter
-        return yielding
-
-    def _admit(self, waiter: _Waiter, by: AdmittedBy, replica: Replica | None = None) -> None:
+    def _admit(self, waiter: WaitingLeg, by: AdmittedBy, replica: Replica | None = None) -> None:
         self._remove(waiter)
         self.begin(waiter.attempt)
-        self._turn = max(self._turn, waiter.place[0])
+        self.waiting.took_its_turn(waiter)
         attempt = waiter.attempt
         if attempt.slot is not None:
             attempt.slot.last_group = attempt.group
@@ -389,18 +350,10 @@ class OverloadQueue:
         attempt.group.full[attempt.leg] = self._full.all_but(target)
         waiter.future.set_result(None)
 
-    def _remove(self, waiter: _Waiter) -> None:
+    def _remove(self, waiter: WaitingLeg) -> None:
         self.waiting.remove(waiter)
         if not self.waiting:
             self._announce_waiting()
-
-    def _requests(self) -> int:
-        """How many requests have legs that wait."""
-        return len({one.attempt.group for one in self.waiting if not one.future.done()})
-
-    def _others_wait(self, group: CallGroup) -> bool:
-        """Whether another request has legs that wait."""
-        return any(one.attempt.group is not group and not one.future.done() for one in self.waiting)
 
     # ---- calls in flight
 
@@ -456,16 +409,11 @@ class OverloadQueue:
         if would_take_a_delayed_slot or self._clock() < self._full.no_probe_before - ROUNDING:
             self._schedule_probe()
             return
-        if (waiter := self._next_to_probe()) is not None:
+        if (waiter := self.waiting.next_to_probe()) is not None:
             if self._in_flight():
                 self._pace.note_probe()
             self._admit(waiter, "probe")
             self._schedule_probe()
-
-    def _next_to_probe(self) -> _Waiter | None:
-        """The first of the legs whose requests have probed least."""
-        able = (one for one in self.waiting if not one.future.done())
-        return min(able, key=lambda one: one.stats.probe_refusals, default=None)
 
     # ---- patience
 
@@ -475,18 +423,17 @@ class OverloadQueue:
         since = None if group.queue_stats is None else group.queue_stats.waiting_since
         return (since or now) + self._patience() - now
 
-    def _start_patience(self, waiter: _Waiter, seconds: float) -> None:
+    def _start_patience(self, waiter: WaitingLeg, seconds: float) -> None:
         waiter.patience = asyncio.get_running_loop().call_later(seconds, self._patience_may_be_over, waiter)
 
-    def _patience_may_be_over(self, waiter: _Waiter) -> None:
+    def _patience_may_be_over(self, waiter: WaitingLeg) -> None:
         """A request without an answer does not wait for ever: the first of its legs probes."""
         if waiter not in self.waiting or waiter.future.done():
             return
         group = waiter.attempt.group
-        first = next(one for one in self.waiting if one.attempt.group is group)
         if (left := self._patience_left(group)) > ROUNDING:
             self._start_patience(waiter, left)
-        elif waiter is first and not group.others_in_flight(waiter.attempt.leg):
+        elif waiter is self.waiting.first_of(group) and not group.others_in_flight(waiter.attempt.leg):
             self._admit(waiter, "probe")
         else:
             self._start_patience(waiter, AGAIN_SECONDS)
@@ -497,7 +444,7 @@ class OverloadQueue:
         """Tell the other accounts, and the other workers, whether legs wait here."""
         self._note_waiting()
         if self.peers is not None:
-            self.peers.tell_waiting(self._requests())
+            self.peers.tell_waiting(self.waiting.requests())
 
     def peers_go_first(self) -> bool:
         """Whether a new leg waits because legs wait in other workers."""
@@ -525,7 +472,7 @@ class OverloadQueue:
             return
         now = self._clock()
         if self.waiting:
-            self.peers.tell_waiting(self._requests())
+            self.peers.tell_waiting(self.waiting.requests())
         if self._standing & self._stood or (self.calls and now - self._answered_at < self._patience()):
             self.peers.tell_answers(now)
         self._stood = self._standing.copy()

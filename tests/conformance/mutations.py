@@ -484,7 +484,7 @@ _NATIVE = [
     ("R5", OPENAI + "tools.py", '{"index": call.index}', '{"index": sent["index"]}'),
     ("R8", CHOICES + "merge.py", "if is_null(data):", "if False:"),
     ("R9", UPSTREAMS + "upstream.py", "if others.may_have_interrupted:", "if False:"),
-    ("R9", CHOICES + "failure_table.py", "INTERRUPTED: Follows.ELSEWHERE | Follows.RESUMES", "INTERRUPTED: Follows.ELSEWHERE"),
+    ("R9", CHOICES + "failure_table.py", "INTERRUPTED: Follows.ELSEWHERE | Follows.RESUMES", "INTERRUPTED: Follows(0)"),
     ("R9", CHOICES + "merge.py", "return self._request.stream and self._outputs[number].generated", "return False"),
     ("R9", CHOICES + "interruptions.py", "return OneAtATime(verdict)", "return None"),
     ("R9", UPSTREAMS + "upstream.py", "leg=call.leg, alone=alone, waits", "leg=call.leg, waits"),
