@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from bisect import insort
-from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from nproxy.upstreams.call_attempt import CallAttempt
@@ -26,25 +25,17 @@ class WaitingLeg:
         return self.stats.places[self.attempt.leg]
 
 
-class WaitingLegs(Collection[WaitingLeg]):
-    """Requests take turns: a leg is queued behind as many legs of every other request as are before it of its own.
+class WaitingLegs(list[WaitingLeg]):
+    """The legs in their order. Legs are added by `add` only.
 
-    So one choice is not kept waiting by a hundred (start-time fair queueing: Goyal, Vin and Cheng, 1996).
+    Requests take turns: a leg is queued behind as many legs of every other request as are before it of its own, so that
+    one choice is not kept waiting by a hundred (start-time fair queueing: Goyal, Vin and Cheng, 1996).
     """
 
     def __init__(self) -> None:
-        self._legs: list[WaitingLeg] = []
+        super().__init__()
         self._turn = 0  # of the leg that was admitted last
         self._arrived = 0  # legs
-
-    def __contains__(self, leg: object) -> bool:
-        return leg in self._legs
-
-    def __iter__(self) -> Iterator[WaitingLeg]:
-        return iter(self._legs)
-
-    def __len__(self) -> int:
-        return len(self._legs)
 
     def add(self, attempt: CallAttempt, stats: QueueStats) -> WaitingLeg:
         """Queue a leg. One that was admitted and refused gets the place it had."""
@@ -53,12 +44,8 @@ class WaitingLegs(Collection[WaitingLeg]):
             last, _ = max(stats.places.values(), default=(0, 0))
             stats.places[attempt.leg] = max(self._turn, last) + 1, self._arrived
         leg = WaitingLeg(attempt, stats, asyncio.get_running_loop().create_future())
-        insort(self._legs, leg, key=lambda one: one.place)
+        insort(self, leg, key=lambda one: one.place)
         return leg
-
-    def remove(self, leg: WaitingLeg) -> None:
-        """Remove a leg that waits no more."""
-        self._legs.remove(leg)
 
     def took_its_turn(self, leg: WaitingLeg) -> None:
         """Note that a leg was admitted."""
@@ -66,7 +53,7 @@ class WaitingLegs(Collection[WaitingLeg]):
 
     def first_of(self, group: CallGroup) -> WaitingLeg:
         """The first leg of a request, of which at least one waits."""
-        return next(one for one in self._legs if one.attempt.group is group)
+        return next(one for one in self if one.attempt.group is group)
 
     def next(self, slot: FreedSlot | None, exclude: CallGroup | None, begun: int) -> WaitingLeg | None:
         """The first leg that does not yield to others; if all do, the first of them.
@@ -75,7 +62,7 @@ class WaitingLegs(Collection[WaitingLeg]):
         whether the slot comes later. exclude: no leg of this request. begun: how many calls of the account have begun.
         """
         yielding = None
-        for leg in self._legs:
+        for leg in self:
             if leg.future.done() or leg.attempt.group is exclude:
                 continue
             another = slot is None or slot.last_group is not leg.attempt.group
@@ -86,13 +73,13 @@ class WaitingLegs(Collection[WaitingLeg]):
 
     def next_to_probe(self) -> WaitingLeg | None:
         """The first of the legs whose requests have probed least."""
-        able = (one for one in self._legs if not one.future.done())
+        able = (one for one in self if not one.future.done())
         return min(able, key=lambda one: one.stats.probe_refusals, default=None)
 
     def requests(self) -> int:
         """How many requests have legs that wait."""
-        return len({one.attempt.group for one in self._legs if not one.future.done()})
+        return len({one.attempt.group for one in self if not one.future.done()})
 
     def others_wait(self, group: CallGroup) -> bool:
         """Whether another request has legs that wait."""
-        return any(one.attempt.group is not group and not one.future.done() for one in self._legs)
+        return any(one.attempt.group is not group and not one.future.done() for one in self)
