@@ -85,11 +85,10 @@ def is_null(data: bytes) -> bool:
 
 def parse_chunk(data: bytes, dialect: Dialect) -> UpstreamChunk:
     """Parse one event's data. Raises MalformedChunk. An absent index is 0; absent choices are an empty list."""
-    value = _object(data)
-    if (error := _in_band_error(value)) is not None:
-        return error
-    choices = value.get("choices")
-    return _chunk(value, [] if choices is None else choices, dialect, "delta")
+    value = parse_object(data)
+    if (error := error_in(value)) is not None:
+        return UpstreamChunk((), None, None, error, _NOTHING)
+    return chunk_of(value, dialect)
 
 
 def parse_answer(body: bytes, dialect: Dialect) -> UpstreamChunk:
@@ -97,17 +96,18 @@ def parse_answer(body: bytes, dialect: Dialect) -> UpstreamChunk:
 
     A choice that says nothing at all, not even why it ended, is malformed.
     """
-    value = _object(body)
-    if (error := _in_band_error(value)) is not None:
-        return error
-    answer = _chunk(value, value.get("choices"), dialect, "message")
+    value = parse_object(body)
+    if (error := error_in(value)) is not None:
+        return UpstreamChunk((), None, None, error, _NOTHING)
+    answer = chunk_of(value, dialect, "message")
     for choice in answer.choices:
         if choice.finish_reason is None and not any(choice.delta.values()):
             raise MalformedChunk("a choice is empty and has no finish_reason")
     return answer
 
 
-def _object(data: bytes) -> dict[str, Any]:
+def parse_object(data: bytes) -> dict[str, Any]:
+    """Parse a JSON object. Raises MalformedChunk."""
     try:
         value = loads(data)
     except ValueError:
@@ -117,18 +117,29 @@ def _object(data: bytes) -> dict[str, Any]:
     return value
 
 
-def _in_band_error(value: dict[str, Any]) -> UpstreamChunk | None:
+def error_in(value: dict[str, Any]) -> Any:
+    """Return the error that an object contains, or is; None if there is none, or an empty one."""
     error = value if value.get("object") == "error" else value.get("error")
-    return UpstreamChunk((), None, None, error, _NOTHING) if error else None
+    return error or None
 
 
-def _chunk(value: dict[str, Any], choices: object, dialect: Dialect, holder: str) -> UpstreamChunk:
+def chunk_of(value: dict[str, Any], dialect: Dialect, holder: str = "delta") -> UpstreamChunk:
+    """Read a chunk that contains no error. Raises MalformedChunk.
+
+    holder: the key of what a choice says. With "message", it is a whole answer, which must have choices.
+    """
+    choices = value.get("choices")
+    if choices is None and holder == "delta":
+        choices = []
     if not isinstance(choices, list):
         raise MalformedChunk("its choices are not a list")
+    if dialect is Dialect.CHAT:
+        read = [_chat_choice(choice, holder) for choice in choices]
+    else:
+        read = [_completion_choice(choice) for choice in choices]
     fingerprint = value.get("system_fingerprint")
-    read = _chat_choice if dialect is Dialect.CHAT else _completion_choice
     return UpstreamChunk(
-        tuple([read(choice, holder) for choice in choices]),
+        tuple(read),
         parse_usage(value.get("usage")),
         fingerprint if isinstance(fingerprint, str) else None,
         None,
@@ -156,7 +167,7 @@ def _chat_choice(choice: object, holder: str) -> UpstreamChoice:
     )
 
 
-def _completion_choice(choice: object, holder: str) -> UpstreamChoice:
+def _completion_choice(choice: object) -> UpstreamChoice:
     if not isinstance(choice, dict):
         raise MalformedChunk("a choice is not an object")
     text = choice.get("text")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from nproxy.openai.errors import ApiError, wrap_foreign
 from nproxy.openai.jsonvalue import JSON, loads
 
 _WHERE = ("code", "status", "status_code", "type")
@@ -11,6 +12,11 @@ _COME_AGAIN = re.compile(r"rate_?limit|too_?many_?requests|quota", re.I)
 _REQUEST_AT_FAULT = re.compile(
     r"invalid|bad_?request|validation|not_?found|permission|authenti|content_?(?:filter|policy)|context|too_?long", re.I
 )
+
+
+def error_in_band(body: bytes) -> ApiError:
+    """Read an error in place of an answer, with the status that it would have had as an answer."""
+    return wrap_foreign(status_in_band(body), "application/json", body)
 
 
 def status_in_band(body: bytes) -> int:

@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from nproxy.cli.counts import Counts
 from nproxy.cli.printable import printable
-from nproxy.openai.chunks import MalformedChunk, UpstreamChunk, is_done, is_null, parse_answer, parse_chunk
+from nproxy.openai.chunks import MalformedChunk, UpstreamChunk, chunk_of, parse_answer
 from nproxy.openai.dialect import Dialect
-from nproxy.openai.errors import wrap_foreign
-from nproxy.openai.in_band import status_in_band
-from nproxy.openai.jsonvalue import dumps
-from nproxy.openai.sse import SSEDecoder, SSEError
+from nproxy.openai.errors import ApiError, wrap_foreign
+from nproxy.openai.in_band import error_in_band
+from nproxy.openai.sse import SSEDecoder, SSEError, SSEEvent
+from nproxy.openai.stream_reading import Mark, read_event
 from nproxy.openai.usage import Usage
 
 _FAILED = "error"
@@ -96,7 +96,7 @@ class Answer:
         """Take bytes of a stream."""
         try:
             for event in self._decoder.feed(data):
-                self._event(event.data, now)
+                self._event(event, now)
         except SSEError as error:
             self.fail("malformed", str(error))
 
@@ -105,7 +105,12 @@ class Answer:
         self._streamed = False
         self._ended_at = now
         try:
-            self._take(parse_answer(body, self._dialect), now)
+            answer = parse_answer(body, self._dialect)
+            if answer.error is None:
+                self._take(answer, now)
+            else:
+                error = error_in_band(body)
+                self.fail(str(error.status), error.message)
         except MalformedChunk as error:
             self.fail("malformed", f"the answer cannot be read: {error}")
         self.done = True
@@ -123,7 +128,7 @@ class Answer:
         """Return the result once nothing more comes; times are on the same clock as `now`."""
         if not self.over:
             for event in self._decoder.close():
-                self._event(event.data, ended)
+                self._event(event, ended)
         came = [choice for index, choice in self._choices.items() if index < self._wanted and choice.finish != _FAILED]
         if not self.over and any(choice.finish is None for choice in came or [Spoken()]):
             self.fail("cut", "the stream ended before it was complete")
@@ -136,23 +141,23 @@ class Answer:
         choices = [_since(due, choice) for choice in came] if self._streamed else ()
         return Record(sent - due, end - due, None, choices, len(came), usage)
 
-    def _event(self, data: bytes, now: float) -> None:
-        if self.over or is_null(data):
-            return
-        if is_done(data):
-            self.done, self._ended_at = True, now
+    def _event(self, event: SSEEvent, now: float) -> None:
+        if self.over:
             return
         try:
-            self._take(parse_chunk(data, self._dialect), now)
+            match read_event(event):
+                case Mark.DONE:
+                    self.done, self._ended_at = True, now
+                case Mark.NOTHING:
+                    pass
+                case ApiError() as error:
+                    self.fail(f"{error.status} in the stream", error.message)
+                case chunk:
+                    self._take(chunk_of(chunk, self._dialect), now)
         except MalformedChunk as error:
             self.fail("malformed", f"a chunk cannot be read: {error}")
 
     def _take(self, chunk: UpstreamChunk, now: float) -> None:
-        if chunk.error is not None:
-            said = dumps({"error": chunk.error})
-            error = wrap_foreign(status_in_band(said), "application/json", said)
-            self.fail(f"{error.status} in the stream" if self._streamed else str(error.status), error.message)
-            return
         self._counts.take(chunk if self._streamed else replace(chunk, choices=()))
         for part in chunk.choices:
             choice = self._choices.setdefault(part.index, Spoken())

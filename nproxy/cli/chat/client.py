@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import httpx
@@ -14,11 +14,13 @@ from nproxy.cli.chat.settings import DEFAULT_URL
 from nproxy.cli.model_list import models_in, no_list
 from nproxy.cli.printable import printable
 from nproxy.cli.target import Target
-from nproxy.openai.chunks import MalformedChunk, UpstreamChunk, is_done, is_null, parse_answer, parse_chunk
+from nproxy.openai.chunks import MalformedChunk, UpstreamChunk, chunk_of, parse_answer
 from nproxy.openai.dialect import Dialect
-from nproxy.openai.errors import wrap_foreign
+from nproxy.openai.errors import ApiError, wrap_foreign
+from nproxy.openai.in_band import error_in_band
 from nproxy.openai.jsonvalue import JSON, dumps
 from nproxy.openai.sse import SSEDecoder, SSEError, SSEEvent
+from nproxy.openai.stream_reading import Mark, read_event
 
 LARGEST = 64 * 1024 * 1024
 """Maximum size in bytes of an answer that is not a stream."""
@@ -62,7 +64,7 @@ class Client:
             if "text/event-stream" in response.headers.get("content-type", "").lower():
                 yield from self._events(response)
             else:
-                whole = self._read(parse_answer, self._whole(response))
+                whole = self._read(self._whole(response))
                 yield whole
                 yield replace(whole, choices=())  # tells, as in a stream, that the usage is that of all choices
 
@@ -104,42 +106,47 @@ class Client:
         return self.target.blotted(bytes(body))
 
     def _events(self, response: httpx.Response) -> Iterator[UpstreamChunk]:
-        decoder = SSEDecoder()
         try:
-            for piece in response.iter_bytes():
-                for event in decoder.feed(piece):
-                    if is_done(event.data):
+            for event in _decoded(response.iter_bytes()):
+                match read_event(event._replace(data=self.target.blotted(event.data))):
+                    case Mark.DONE:
                         return
-                    yield from self._chunk(event)
-            for event in decoder.close():
-                if not is_done(event.data):
-                    yield from self._chunk(event)
+                    case Mark.NOTHING:
+                        pass
+                    case ApiError() as error:
+                        raise self._failed(error)
+                    case chunk:
+                        yield chunk_of(chunk, Dialect.CHAT)
         except SSEError as error:
             raise ChatFailed(f"{self.target}: {error}") from error
+        except MalformedChunk as error:
+            raise self._malformed(error) from error
 
-    def _chunk(self, event: SSEEvent) -> Iterator[UpstreamChunk]:
-        if is_null(event.data):
-            return
-        data = self.target.blotted(event.data)
-        if event.name == "error":
-            raise self._in_band(data)
-        yield self._read(parse_chunk, data)
+    def _read(self, body: bytes) -> UpstreamChunk:
+        try:
+            answer = parse_answer(body, Dialect.CHAT)
+        except MalformedChunk as error:
+            raise self._malformed(error) from error
+        if answer.error is not None:
+            raise self._failed(error_in_band(body))
+        return answer
 
-    def _in_band(self, body: bytes) -> ChatFailed:
-        return ChatFailed(f"{self.target} failed: {self._fit(wrap_foreign(500, '', body).message)}")
+    def _malformed(self, error: MalformedChunk) -> ChatFailed:
+        return ChatFailed(f"{self.target} does not answer as the OpenAI API specifies: {error}")
+
+    def _failed(self, error: ApiError) -> ChatFailed:
+        return ChatFailed(f"{self.target} failed: {self._fit(error.message)}")
 
     def _fit(self, words: str) -> str:
         """Return a server's words made safe for the terminal, and without the key."""
         return printable(self.target.without_key(words), 400)
 
-    def _read(self, parse: Callable[[bytes, Dialect], UpstreamChunk], data: bytes) -> UpstreamChunk:
-        try:
-            chunk = parse(data, Dialect.CHAT)
-        except MalformedChunk as error:
-            raise ChatFailed(f"{self.target} does not answer as the OpenAI API specifies: {error}") from error
-        if chunk.error is not None:
-            raise self._in_band(data)
-        return chunk
+
+def _decoded(pieces: Iterable[bytes]) -> Iterator[SSEEvent]:
+    decoder = SSEDecoder()
+    for piece in pieces:
+        yield from decoder.feed(piece)
+    yield from decoder.close()
 
 
 @contextlib.contextmanager

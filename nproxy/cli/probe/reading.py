@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from nproxy.cli.probe.questions import Reply
-from nproxy.openai.chunks import is_null
-from nproxy.openai.jsonvalue import JSON, loads
+from nproxy.openai.chunks import MalformedChunk
+from nproxy.openai.errors import ApiError
+from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.sse import SSEDecoder, SSEError
+from nproxy.openai.stream_reading import Mark, read_event
 from nproxy.openai.usage import Usage, parse_usage, within_leg
 
 _SPOKEN = ("content", "reasoning_content", "reasoning", "thinking", "refusal")
@@ -99,24 +101,19 @@ def _stream(body: bytes) -> ParsedReply | None:
 def _chunks(body: bytes, look: Look) -> Iterator[Mapping[str, JSON]]:
     decoder = SSEDecoder()
     try:
-        events = [*decoder.feed(body), *decoder.close()]
-    except SSEError:
+        for event in (*decoder.feed(body), *decoder.close()):
+            match read_event(event):
+                case Mark.DONE:
+                    look.done = True
+                case Mark.NOTHING:
+                    pass
+                case ApiError():
+                    look.error = True
+                    return
+                case chunk:
+                    yield chunk
+    except (SSEError, MalformedChunk):
         look.error = True
-        return
-    for event in events:
-        if event.data.strip() == b"[DONE]":
-            look.done = True
-            continue
-        if is_null(event.data):
-            continue
-        try:
-            chunk = loads(event.data)
-        except ValueError:
-            chunk = None
-        if not isinstance(chunk, dict) or chunk.get("error") is not None:
-            look.error = True
-            return
-        yield chunk
 
 
 def choices_of(value: Mapping[str, JSON]) -> Iterator[Mapping[str, JSON]]:

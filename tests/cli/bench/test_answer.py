@@ -115,8 +115,15 @@ def test_a_stream_that_breaks_off(told: tuple[tuple[float, bytes], ...]) -> None
     assert why(heard(2, *told)) == ("cut", "the stream ended before it was complete")
 
 
-def test_an_error_in_the_stream() -> None:
-    error = b'data: {"error": {"message": "out\\nof luck", "code": 503}}\n\n'
+@pytest.mark.parametrize(
+    "error",
+    [
+        b'data: {"error": {"message": "out\\nof luck", "code": 503}}\n\n',
+        b'event: error\ndata: {"message": "out of luck", "code": 503}\n\n',
+        b'error: {"message": "out of luck", "code": 503}\n\n',
+    ],
+)
+def test_an_error_in_the_stream(error: bytes) -> None:
     assert why(heard(1, (1.0, says(0, "a")), (2.0, error))) == ("503 in the stream", "out of luck")
 
 

@@ -197,3 +197,11 @@ def test_R8_a_stream_that_begins_with_null() -> None:
     found = read(Reply(200, {"content-type": "text/event-stream"}, f"data: null\n\ndata: {said}\n\n".encode()))
     assert found is not None
     assert found.texts == ("a",)
+
+
+@pytest.mark.parametrize(
+    "error", ['data: {"error": {"message": "no"}}', 'event: error\ndata: {"message": "no"}', 'error: {"message": "no"}']
+)
+def test_a_stream_with_an_error_is_no_answer(error: str) -> None:
+    said = json.dumps({"id": "x", "choices": [{"index": 0, "text": "a", "finish_reason": None}]})
+    assert read(Reply(200, {"content-type": "text/event-stream"}, f"data: {said}\n\n{error}\n\n".encode())) is None
