@@ -45,7 +45,7 @@ BREAKS = [
     ("engine/device/attention.py", "import triton", "Triton is the kernels' business"),
     ("engine/text/vocabulary.py", "import torch", "The engine's server process"),
     ("engine/library/engine.py", "import aiohttp", "The engine as a library"),
-    ("nproxy/config/tree.py", "import nproxy.config.planned", "No cycles"),
+    ("nproxy/config/tree.py", "import nproxy.config.checking", "No cycles"),
 ]
 
 

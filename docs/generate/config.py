@@ -10,7 +10,6 @@ from docs.generate.markdown import code, table
 from nproxy.config.changes import BOUND, THERE_OR_NOT
 from nproxy.config.hints import PREFIX
 from nproxy.config.keys import KeysFile
-from nproxy.config.planned import PLANNED_KEYS
 from nproxy.config.schema import schema
 from nproxy.config.settings import Config
 
@@ -42,7 +41,6 @@ def page() -> str:
         [
             _INTRODUCTION,
             *_section(settings, settings, "", "The file"),
-            *_planned(),
             "## The file of keys\n",
             f"What `auth.api_keys_file` names. {keys['description']} [How keys are used](../fleet.md#keys).\n",
             *_section(keys, keys["$defs"]["Key"], "keys[].", "`keys[]`", variables=False),
@@ -69,12 +67,6 @@ def _section(whole: Schema, section: Schema, path: str, title: str, *, variables
     yield table(head, rows)
     for below, kind in inner:
         yield from _section(whole, kind, below, code(below.removesuffix(".")), variables=variables)
-
-
-def _planned() -> Iterator[str]:
-    if PLANNED_KEYS:
-        yield "## Not available yet\n"
-        yield f"Reserved, and refused until they are implemented: {', '.join(map(code, sorted(PLANNED_KEYS)))}.\n"
 
 
 def _alternatives(whole: Schema, told: Schema) -> list[Schema]:

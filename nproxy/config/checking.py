@@ -9,7 +9,6 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from nproxy.config.hints import suggest_key
-from nproxy.config.planned import is_planned_key
 from nproxy.config.tree import ConfigError, Path, Problem, Tree
 from nproxy.config.values import NAME, PATH
 
@@ -97,8 +96,6 @@ _PATTERNS = {
 def message_of(model: type[BaseModel], path: Path, details: ErrorDetails) -> str:
     """Return in nproxy's own words what is wrong at `path` of a `model`; quotes no value."""
     if details["type"] == "extra_forbidden":
-        if is_planned_key(path):
-            return "is not available yet"
         return f"unknown key{suggest_key(path, details['input'], model)}"
     if details["type"] == "literal_error":
         return f"must be {details['ctx']['expected'].replace(chr(39), '')}"

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from nproxy.config.hints import PREFIX, suggest_variable
-from nproxy.config.planned import is_planned_key
 from nproxy.config.settings import Config
 from nproxy.config.tree import ConfigError, Origin, Problem, Tree, read_yaml
 
@@ -40,7 +39,7 @@ def lay_environment(tree: Tree, environ: Mapping[str, str]) -> None:
             continue
         path = tuple(int(part) if part.isdigit() else part.lower() for part in name.removeprefix(PREFIX).split("__"))
         origin = Origin(name)
-        if path[0] not in Config.model_fields and not is_planned_key(path[:1]):
+        if path[0] not in Config.model_fields:
             problems.append(Problem(origin, (), f"unknown setting{suggest_variable(name)}"))
             continue
         try:

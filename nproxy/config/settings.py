@@ -1,8 +1,4 @@
-"""The configuration as a type: attribute names are the keys of the YAML file.
-
-Only keys that are implemented are here; `planned` lists those that are planned for later, so that they are refused with
-an explanation and never silently ignored.
-"""
+"""The configuration as a type: attribute names are the keys of the YAML file."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nproxy.config import Config, ConfigError, NativeUpTo, Replica, load, planned, settings
+from nproxy.config import Config, ConfigError, NativeUpTo, Replica, load, settings
 
 
 def write(folder: Path, text: str) -> Path:
@@ -165,12 +165,6 @@ def test_an_error_names_line_key_and_reason(tmp_path: Path, text: str, expected:
     (problem,) = problems(write(tmp_path, text))
     assert problem.startswith(expected)
     assert ("unknown key" not in expected) or problem == expected
-
-
-def test_a_planned_key_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planned, "PLANNED_KEYS", frozenset({"engine.levitation"}))
-    file = write(tmp_path, "engine: {levitation: true}")
-    assert problems(file) == ["nproxy.yaml:1: engine.levitation: is not available yet"]
 
 
 def test_traces_without_what_sends_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

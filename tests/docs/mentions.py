@@ -20,7 +20,6 @@ import jsonschema
 import yaml
 
 from nproxy.cli import main
-from nproxy.config.planned import PLANNED_KEYS
 from nproxy.config.schema import schema
 from tests.cli.examples import simple_commands
 from tests.real.processes import ROOT
@@ -75,7 +74,7 @@ def wrong_setting(said: str) -> str | None:
     if _DOTTED.fullmatch(said):
         path = said.split(".")
         is_section = _key(path[:1]) is not None and "properties" in _resolved(_key(path[:1]))
-        return f"no setting {said}" if is_section and _key(path) is None and said not in PLANNED_KEYS else None
+        return f"no setting {said}" if is_section and _key(path) is None else None
     if (pair := _PAIR.fullmatch(said)) is None or _SHAPES.fullmatch(said):
         return None
     key, values = pair.groups()
