@@ -49,8 +49,6 @@ class GenerationRequest:
     """As the client asked for it, or the default model."""
     n: int
     """Choices per prompt; 1 if the client sent none, or null."""
-    n_given: bool
-    """A value was sent, as n or n_cmpl."""
     drawn: int
     """Choices per prompt that the answer is made from: best_of if it was sent, else n."""
     seed: int | None
@@ -210,7 +208,6 @@ def _asked(
         body=body,
         model=_model(sent, default_model),
         n=n,
-        n_given=sent.get("n") is not None or sent.get("n_cmpl") is not None,
         drawn=drawn,
         seed=sent.get("seed"),
         stream=bool(sent.get("stream")),

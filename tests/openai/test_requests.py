@@ -44,13 +44,13 @@ both = pytest.mark.parametrize("parse", [chat, completion])
 
 @both
 def test_A1_n_absent_or_null(parse: Any) -> None:
-    assert (parse().n, parse().n_given) == (1, False)
-    assert (parse(n=None).n, parse(n=None).n_given) == (1, False)
+    assert parse().n == 1
+    assert parse(n=None).n == 1
 
 
 @both
 def test_A2_n_one(parse: Any) -> None:
-    assert (parse(n=1).n, parse(n=1).n_given) == (1, True)
+    assert parse(n=1).n == 1
 
 
 @both
@@ -137,8 +137,7 @@ def test_A16_best_of(parse: Any) -> None:
 
 @both
 def test_A17_n_cmpl_is_n(parse: Any) -> None:
-    request = parse(n_cmpl=3)
-    assert (request.n, request.n_given) == (3, True)
+    assert parse(n_cmpl=3).n == 3
     assert parse(n_cmpl=3, n=3).n == 3
     assert parse(n_cmpl=None, n=3).n == 3
     assert parse(n_cmpl=3, n=None).n == 3
