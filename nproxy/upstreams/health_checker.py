@@ -5,43 +5,18 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable
 
 from nproxy.upstreams.balancing import Draw
-from nproxy.upstreams.gate import Gate
+from nproxy.upstreams.health_checks import CheckResult
 from nproxy.upstreams.replicas import Replica
+from nproxy.upstreams.upstream import Upstream
 
 TICK_SECONDS = 0.25
 
 
-@dataclass(frozen=True, slots=True)
-class CheckResult:
-    """The result of a check of a replica, for other processes of this gateway.
-
-    status: of the answer; None if none came. seconds: how long ago the check began.
-    """
-
-    upstream: str
-    replica: str
-    status: int | None
-    seconds: float
-
-
-class Watched(Protocol):
-    """An upstream, as far as health checks need it; see Upstream."""
-
-    gate: Gate
-
-    @property
-    def watched(self) -> bool: ...
-
-    def check(self, replica: Replica) -> Coroutine[Any, Any, CheckResult | None]: ...
-
-
 async def watch(
-    upstreams: Callable[[], Iterable[Watched]],
+    upstreams: Callable[[], Iterable[Upstream]],
     jitter: Draw = random.random,
     tell: Callable[[CheckResult], None] = lambda _: None,
 ) -> None:
@@ -54,7 +29,7 @@ async def watch(
     """
     under_way: set[Replica] = set()
 
-    async def check(upstream: Watched, replica: Replica) -> None:
+    async def check(upstream: Upstream, replica: Replica) -> None:
         try:
             if (result := await upstream.check(replica)) is not None:
                 tell(result)

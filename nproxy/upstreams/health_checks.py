@@ -5,6 +5,7 @@ Pure: times are arguments, in seconds of a monotonic clock. `health_checker.py` 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import inf
 
 from nproxy.config import Health as Settings
@@ -18,6 +19,19 @@ A stopped server still accepts connections, so nothing else would show it before
 long enough for a slow model. A busy server answers the check, and the extra checks become rarer while its silence
 lasts.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """The result of a check of a replica, for other processes of this gateway.
+
+    status: of the answer; None if none came. seconds: how long ago the check began.
+    """
+
+    upstream: str
+    replica: str
+    status: int | None
+    seconds: float
 
 
 class HealthChecks:

@@ -25,7 +25,7 @@ from nproxy.upstreams.event_stream import Take
 from nproxy.upstreams.failures import given_up, unavailable
 from nproxy.upstreams.forward import Answer, ForwardError, forward
 from nproxy.upstreams.gate import Gate, Permit, Policy
-from nproxy.upstreams.health_checker import CheckResult
+from nproxy.upstreams.health_checks import CheckResult
 from nproxy.upstreams.http.connections import Connections
 from nproxy.upstreams.membership import NOBODY, Registered, members
 from nproxy.upstreams.models import ModelList

@@ -12,7 +12,8 @@ from nproxy.config import ENGINE_UPSTREAM, Config, DnsName, Timeouts
 from nproxy.config import Upstream as Settings
 from nproxy.openai.errors import model_not_found
 from nproxy.upstreams.dns import Names
-from nproxy.upstreams.health_checker import CheckResult, watch
+from nproxy.upstreams.health_checker import watch
+from nproxy.upstreams.health_checks import CheckResult
 from nproxy.upstreams.http.connections import Connections
 from nproxy.upstreams.membership import NOBODY, Registered
 from nproxy.upstreams.models import ModelName

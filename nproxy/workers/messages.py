@@ -34,7 +34,7 @@ class Taught:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The result of a health check; see `nproxy.upstreams.health_checker.CheckResult`."""
+    """The result of a health check; see `nproxy.upstreams.health_checks.CheckResult`."""
 
     upstream: str
     replica: str

@@ -79,6 +79,7 @@ class Supervisor:
         self._totals = Totals()
         self._ending = asyncio.Event()
         self._were_ready: set[int] = set()
+        self._tasks = asyncio.TaskGroup()
         self.started = asyncio.Event()
         self.living: list[Worker] = []
 
@@ -99,7 +100,7 @@ class Supervisor:
     async def run(self) -> None:
         """Run the workers until all have ended after `drain`. Raises WorkersFailed. Leaves no process behind."""
         try:
-            async with asyncio.TaskGroup() as self._tasks:
+            async with self._tasks:
                 for slot in self._slots:
                     slot.worker = self._launch(slot)
         except BaseExceptionGroup as failures:

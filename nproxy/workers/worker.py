@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any, assert_never
@@ -28,7 +29,7 @@ from nproxy.gateway.serve import Running, drain, hand_over, look_for_upstreams, 
 from nproxy.openai.errors import not_ready
 from nproxy.telemetry import logs
 from nproxy.telemetry.sums import Report, as_data, from_data
-from nproxy.upstreams.health_checker import CheckResult
+from nproxy.upstreams.health_checks import CheckResult
 from nproxy.upstreams.peer_workers import PeerNews
 from nproxy.upstreams.via import Pseudonym
 from nproxy.workers.channel import Channel, ChannelClosed, connect
@@ -85,51 +86,61 @@ async def work(listener: socket.socket, to_parent: socket.socket) -> None:
     logs.configure(start.log_level, config.telemetry.log_format)
     engine_socket = None if start.engine_socket is None else Path(start.engine_socket)
     ours, keys = share(config, start.index, start.workers), keys_from_message(start.settings)
-    worker = _Worker(channel, start)
+    ledger = _LedgerTransport(channel, start.name)
     async with running(
         ours,
         keys,
         engine_socket=engine_socket,
         sock=listener,
         pseudonym=Pseudonym(start.pseudonym),
-        prepare=worker.prepare,
+        prepare=partial(_prepare, channel=channel, start=start, ledger=ledger),
     ) as gateway:
-        await worker.serve(gateway, messages)
+        await _Worker(gateway, channel, start, ledger).serve(messages)
     channel.send(Beat(as_data(gateway.app.metrics.report())))  # the last requests are counted too
     channel.close()
     await channel.closed()
 
 
-class _Worker:
-    """The gateway of this process, controlled by the parent's messages. Call `prepare` first, then `serve`."""
+def _prepare(app: App, channel: Channel, start: Start, ledger: _LedgerTransport) -> None:
+    """Connect the app to the parent, and give it the lessons and members of the start message."""
+    app.admission.connect(ledger.connect)
+    app.whole = _WholeByParent(channel)
+    app.tell_lesson = lambda upstream, model, lesson: channel.send(taught(upstream, model, lesson))
+    app.upstreams.tell_check = lambda check: channel.send(Checked(**asdict(check)))
+    app.upstreams.share_room(start.name, lambda news: channel.send(Crowding(**asdict(news))))
+    for lesson in start.lessons:
+        _learn(app, lesson)
+    if start.members is not None:
+        app.upstreams.take_members(start.members)
 
-    def __init__(self, channel: Channel, start: Start) -> None:
+
+def _learn(app: App, message: Taught) -> None:
+    upstream = app.upstreams.by_name.get(message.upstream)
+    if upstream is not None:
+        with suppress(NotAMessage):  # a newer worker may know more kinds of lessons
+            upstream.capabilities.learn(message.model, lesson_of(message))
+
+
+class _Worker:
+    """The gateway of this process, controlled by the parent's messages."""
+
+    def __init__(self, gateway: Running, channel: Channel, start: Start, ledger: _LedgerTransport) -> None:
+        self._gateway = gateway
+        self._app = gateway.app
         self._channel = channel
         self._start = start
+        self._ledger = ledger
+        self._tasks = asyncio.TaskGroup()
         self._draining: asyncio.Task[None] | None = None
         self._leaves_at = -inf
         self._over = asyncio.Event()
         self._interval = ReportInterval()
         self._reporting = asyncio.Lock()
 
-    def prepare(self, app: App) -> None:
-        """Connect the app to the parent, and give it the lessons and members of the start message."""
-        self._app = app
-        self._ledger = _LedgerTransport(self._channel, self._start.name)
-        app.admission.connect(self._ledger.connect)
-        app.whole = _WholeByParent(self._channel)
-        app.tell_lesson = lambda upstream, model, lesson: self._channel.send(taught(upstream, model, lesson))
-        app.upstreams.tell_check = lambda check: self._channel.send(Checked(**asdict(check)))
-        app.upstreams.share_room(self._start.name, lambda news: self._channel.send(Crowding(**asdict(news))))
-        for lesson in self._start.lessons:
-            self._learn(lesson)
-        if self._start.members is not None:
-            app.upstreams.take_members(self._start.members)
-
-    async def serve(self, gateway: Running, messages: AsyncIterator[Message]) -> None:
+    async def serve(self, messages: AsyncIterator[Message]) -> None:
         """Return when a drain has ended. If the parent is gone, a drain begins that does not wait for requests."""
-        self._gateway, loop = gateway, asyncio.get_running_loop()
-        async with asyncio.TaskGroup() as self._tasks:
+        loop = asyncio.get_running_loop()
+        async with self._tasks:
             beside = [self._tasks.create_task(self._listen(messages)), self._tasks.create_task(self._beat())]
             if self._start.index == 0:
                 beside.append(self._tasks.create_task(look_for_upstreams(self._app)))
@@ -155,7 +166,7 @@ class _Worker:
             case Members(members=members):
                 self._app.upstreams.take_members(members)
             case Taught():
-                self._learn(message)
+                _learn(self._app, message)
             case Checked():
                 self._app.upstreams.take_check(
                     CheckResult(message.upstream, message.replica, message.status, message.seconds)
@@ -200,12 +211,6 @@ class _Worker:
         except ConfigError as error:
             for problem in error.problems:
                 log.error("settings were not reloaded: %s", problem)  # noqa: TRY400 - what is wrong is said in full
-
-    def _learn(self, message: Taught) -> None:
-        upstream = self._app.upstreams.by_name.get(message.upstream)
-        if upstream is not None:
-            with suppress(NotAMessage):  # a newer worker may know more kinds of lessons
-                upstream.capabilities.learn(message.model, lesson_of(message))
 
     async def _beat(self) -> None:
         while True:
