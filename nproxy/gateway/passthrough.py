@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 from aiohttp import hdrs
@@ -14,6 +15,7 @@ from nproxy.choices.events import Failure, FailureKind
 from nproxy.choices.failure_table import Follows, follows
 from nproxy.choices.failures import as_error, upstreams_own
 from nproxy.gateway import forms
+from nproxy.gateway.admission.grant import Grant
 from nproxy.gateway.admission.memory import MemoryReservation
 from nproxy.gateway.app import App
 from nproxy.gateway.bodies import chunks, parsed, read_body
@@ -27,14 +29,12 @@ from nproxy.openai.errors import (
     model_not_found,
 )
 from nproxy.upstreams.call_group import CallGroup
+from nproxy.upstreams.client import ERROR_BODY_SECONDS, MAX_ERROR_BODY
 from nproxy.upstreams.forward import Answer, ForwardError
 from nproxy.upstreams.headers import downward, upward
 from nproxy.upstreams.models import ModelName
 from nproxy.upstreams.routes import Route
 from nproxy.upstreams.upstream import Upstream
-
-Following = Callable[[], Awaitable[Attempt | None]]
-"""Returns the attempt at the next upstream; None if there is no other."""
 
 _SAID_OF_JSON = ("application/x-www-form-urlencoded", "text/plain")
 """Content types that clients such as curl send with JSON by default."""
@@ -90,10 +90,12 @@ async def serve(app: App, exchange: Exchange) -> None:
             while following is not None:
                 if (name := following.route.name).shown:
                     exchange.model = app.metrics.model_label(name.shown, following.upstream.name, listed=name.listed)
-                following = await _serve(exchange, following.route, upload, partial(fallbacks.after, grant))
+                following = await _serve(exchange, following.route, upload, fallbacks, grant)
 
 
-async def _serve(exchange: Exchange, route: Route, upload: _Upload, following: Following) -> Attempt | None:
+async def _serve(
+    exchange: Exchange, route: Route, upload: _Upload, fallbacks: Fallbacks[Attempt], grant: Grant
+) -> Attempt | None:
     """Ask one upstream.
 
     Returns the next attempt if this one failed before an answer to the client began; None if the request is done.
@@ -112,10 +114,11 @@ async def _serve(exchange: Exchange, route: Route, upload: _Upload, following: F
                     exchange.outcome = ""  # an attempt before may have set it
                     exchange.forwarded(answer.status)
                     refusal = Failure(FailureKind.STATUS, "It refused.", status=answer.status, own_key=upstream.own_key)
-                    if (attempt := await _elsewhere(refusal, upload, following)) is None:
+                    if not (_may_go_on(refusal, upload) and fallbacks.more):
                         await _send_back(exchange, answer)
                         exchange.outcome = "ok" if answer.status < 400 else FailureKind.STATUS
-                    return attempt
+                        return None
+                    kept = await _kept(answer)
         except ForwardError as error:
             exchange.outcome = error.failure.kind
             if exchange.response is not None:
@@ -123,17 +126,44 @@ async def _serve(exchange: Exchange, route: Route, upload: _Upload, following: F
                 return None
             if not upload.used and retries.another(error.failure):
                 continue
-            if (attempt := await _elsewhere(error.failure, upload, following)) is None:
-                raise upload.error or as_error([error.failure], retries_spent=False) from None
+            if _may_go_on(error.failure, upload) and (attempt := await fallbacks.after(grant)) is not None:
+                return attempt
+            raise upload.error or as_error([error.failure], retries_spent=False) from None
+        # the replica has been left, so that others may use it while this request waits for the next upstream
+        if (attempt := await fallbacks.after(grant)) is not None:
             return attempt
+        exchange.outcome = FailureKind.STATUS
+        if kept is None:
+            raise as_error([refusal], retries_spent=False)
+        await _send_back(exchange, kept)
+        return None
 
 
-async def _elsewhere(failure: Failure, upload: _Upload, following: Following) -> Attempt | None:
-    """Return the next attempt after a failure.
+def _may_go_on(failure: Failure, upload: _Upload) -> bool:
+    """Whether another upstream may get the request: this one is at fault, and the body can be sent again."""
+    return not upload.used and upstreams_own(failure)
 
-    None if the upstream is not at fault, if the body cannot be sent again, or if there is no other upstream.
+
+async def _kept(refusal: Answer) -> Answer | None:
+    """Read a refusal, so that it can still be sent when its connection is used for other requests.
+
+    None if it does not come whole, within limits of size and time.
     """
-    return None if upload.used or not upstreams_own(failure) else await following()
+    body = bytearray()
+    try:
+        async with asyncio.timeout(ERROR_BODY_SECONDS):
+            async for data in refusal.chunks:
+                body += data
+                if len(body) > MAX_ERROR_BODY:
+                    return None
+    except (ForwardError, TimeoutError):
+        return None
+    return replace(refusal, chunks=_once(bytes(body)))
+
+
+async def _once(data: bytes) -> AsyncGenerator[bytes]:
+    if data:
+        yield data
 
 
 class _Retries:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
 
+from nproxy.gateway import passthrough
 from nproxy.gateway.admission import client
 from nproxy.gateway.admission.messages import Message, Move
 from nproxy.gateway.driver import Drive
@@ -345,6 +346,65 @@ async def test_what_passes_through_goes_by_an_upstream_without_room(
         assert refused.status_code == 502 and envelope(refused)["code"] == "upstream_unavailable"
         await spare.__aenter__()
         holds.cancel()
+
+
+async def test_what_was_refused_holds_nothing_while_it_waits_for_the_next_upstream(upstream: FakeUpstream) -> None:
+    refusals = iter([b"HTTP/1.1 503 No\r\nContent-Length: 4\r\n\r\nbusy"])
+
+    async def says(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError):
+            while await reader.readuntil(b"}"):
+                writer.write(next(refusals, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"))
+
+    full = {"name": "full", "replicas": [upstream.url], "models": ["m", MODEL], "max_inflight": 1}
+    upstream.behaviour = Behaviour(hold=asyncio.Event())
+    async with raw_server(says) as url:
+        one = {"name": "main", "replicas": [url], "models": ["m"], "fallback": ["full"], "parallel": 1}
+        async with behind(one, full) as gateway, asyncio.timeout(20):
+            holds = asyncio.create_task(gateway.ask(model=MODEL))
+            await upstream.until(lambda: len(upstream.open_calls) == 1)
+            refused = asyncio.create_task(gateway.post({"model": "m"}, "/v1/embeddings"))
+            await until(lambda: gateway.app.admission.waiting == 1, 20)
+            answer = await gateway.post({"model": "m"}, "/v1/embeddings")
+            assert answer.text == "ok" and answer.headers["x-nproxy-upstream"] == "main"
+            upstream.behaviour.hold.set()
+            assert (await holds).status_code == 200
+            assert (await refused).headers["x-nproxy-upstream"] == "full"
+
+
+@pytest.mark.parametrize(
+    ("sent", "shown"),
+    [
+        pytest.param(b"Content-Length: 4\r\n\r\nbusy", "busy", id="as it came"),
+        pytest.param(b"Transfer-Encoding: chunked\r\n\r\n4\r\nbusy\r\n0\r\n\r\n", "busy", id="in chunks"),
+        pytest.param(b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "", id="without a word"),
+        pytest.param(b"Content-Length: 9\r\n\r\nbusy", None, id="never whole"),
+        pytest.param(b"Content-Length: 2000000\r\n\r\n" + bytes(2_000_000), None, id="too long to keep"),
+    ],
+)
+async def test_what_was_refused_and_found_no_other_upstream_gets_the_refusal(
+    upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch, sent: bytes, shown: str | None
+) -> None:
+    async def says(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"}")
+        writer.write(b"HTTP/1.1 503 No\r\nRetry-After: 7\r\nX-Odd: 1\r\n" + sent)
+        await reader.read()
+
+    monkeypatch.setattr(passthrough, "ERROR_BODY_SECONDS", 0.2)
+    full = {"name": "full", "replicas": [upstream.url], "models": ["m", MODEL], "max_inflight": 1}
+    upstream.behaviour = Behaviour(hold=asyncio.Event())
+    async with raw_server(says) as url:
+        one = {"name": "main", "replicas": [url], "models": ["m"], "fallback": ["full"]}
+        async with behind(one, full, limits={"queue_seconds": 0.05}) as gateway:
+            holds = asyncio.create_task(gateway.ask(model=MODEL))
+            await upstream.until(lambda: len(upstream.open_calls) == 1)
+            refused = await gateway.post({"model": "m"}, "/v1/embeddings")
+            assert refused.status_code == 503 and refused.headers["x-nproxy-upstream"] == "main"
+            if shown is None:
+                assert envelope(refused)["message"] == "The upstream answered 503 Service Unavailable."
+            else:
+                assert (refused.text, refused.headers["retry-after"], refused.headers["x-odd"]) == (shown, "7", "1")
+            holds.cancel()
 
 
 async def test_with_the_fallback_gone_too_the_last_error_is_told(upstream: FakeUpstream) -> None:
