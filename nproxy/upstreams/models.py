@@ -160,7 +160,7 @@ class ModelList:
             if read is not None:
                 self._told = False
             elif self._read is not None or (answer is not None and answer[0] != _STARTING):
-                self._tell("no answer" if answer is None else f"{answer[0]}without a list of models")
+                self._tell("no answer" if answer is None else f"{answer[0]} without a list of models")
 
     def _tell(self, came: str) -> None:
         """Log that an answer held no list; once, until a list comes."""

@@ -72,7 +72,7 @@ async def test_Q1_a_list_that_was_read_stands_where_its_server_is_busy(
         assert await models.find("other") is None
         assert not models.takes_any() and models.readable
         assert known in await models.entries()
-    why = f"GET /v1/models: {'no answer' if answer is None else f'{answer[0]}without a list of models'}"
+    why = f"GET /v1/models: {'no answer' if answer is None else f'{answer[0]} without a list of models'}"
     assert [vars(record)["fields"]["why"] for record in caplog.records] == [why] * 2, "once until one comes"
     assert caplog.messages == ["the list of models cannot be read; the previous list is used"] * 2
 
@@ -130,7 +130,7 @@ async def test_that_no_list_can_be_read_is_told_once(caplog: pytest.LogCaptureFi
         await models.find("x")
         source.now += FRESH_SECONDS
     said = [vars(record)["fields"] for record in caplog.records]
-    why = "GET /v1/models: {}without a list of models"
+    why = "GET /v1/models: {} without a list of models"
     assert said == [{"upstream": "tfs", "why": why.format(status)} for status in (500, 200)]
 
 
