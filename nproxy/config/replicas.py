@@ -17,6 +17,8 @@ from nproxy.config.values import Host, Port, Settings, Weight
 
 LONGEST_NAME, LONGEST_PART = 253, 63
 DEFAULT_PORTS = {"http": 80, "https": 443}
+CALLS = ("/chat/completions", "/completions")
+"""Paths that nproxy appends to a base URL; users copy them with it."""
 _UP_TO_THE_DOT = re.compile(r"(?P<kept>[a-z]+://[^/:]+)\.(?=[:/]|$)")
 _NAME_AND_PORT = re.compile(r"(?P<name>[^:/\s\[\]]+):(?P<port>\d{1,5})")
 
@@ -119,7 +121,10 @@ def parse_address(value: str) -> Replica:
         raise PydanticCustomError("replica", "is not a valid URL")
     if parts.query or parts.fragment:
         raise PydanticCustomError("replica", "must not contain a query or a fragment")
-    return Replica(url=base_url(parts.scheme, parts.hostname, parts.port, parts.path.rstrip("/") or "/v1"))
+    below = parts.path.rstrip("/")
+    if (called := next((call for call in CALLS if below.endswith(call)), None)) is not None:
+        raise PydanticCustomError("replica", "must be the base URL, without {call}", {"call": called})
+    return Replica(url=base_url(parts.scheme, parts.hostname, parts.port, below or "/v1"))
 
 
 def _resolvable(host: str) -> bool:
