@@ -37,8 +37,9 @@ def suggest_key(path: Path, value: object, root: type[BaseModel] = Config) -> st
             if inside is not None and value.keys() <= inside.model_fields.keys()
         ]
         if fitting:
-            return f"; did you mean {' or '.join(map(_show, fitting))}?"
-    elsewhere = [_show(place) for place, _ in _places(root) if place[-1] == key]
+            top = " at the top level" if len(path) > 1 else ""
+            return f"; did you mean {' or '.join(_show(place) + top * (len(place) == 1) for place in fitting)}?"
+    elsewhere = [_show(place) if len(place) > 1 else "the top level" for place, _ in _places(root) if place[-1] == key]
     return f"; it belongs at {' or '.join(elsewhere)}" if elsewhere else ""
 
 

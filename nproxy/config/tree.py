@@ -17,6 +17,9 @@ from nproxy.config.contents import contents
 
 Path = tuple[str | int, ...]
 
+_UNQUOTED, _QUOTES = "expected ',' or '}', but got '{'", '; inside braces, write "${NAME}" with its quotes'
+"""What YAML says of a variable in `{key: ${NAME}}`, and what helps."""
+
 
 @dataclass(frozen=True, slots=True)
 class Origin:
@@ -169,7 +172,8 @@ def read_yaml(text: str, source: str) -> Tree:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         origin = Origin(source, mark.line + 1 if mark else 1)
-        raise ConfigError([Problem(origin, (), f"not valid YAML: {error.problem or error.context}")]) from error
+        hint = _QUOTES if error.problem == _UNQUOTED else ""
+        raise ConfigError([Problem(origin, (), f"not valid YAML: {error.problem or error.context}{hint}")]) from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise ConfigError([Problem(Origin(source, line), (), f"not valid YAML: {error.reason}")]) from error

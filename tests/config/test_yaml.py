@@ -46,6 +46,14 @@ BAD = {
         "n: {max_n: 5}",
         "nproxy.yaml:1: n: unknown key; did you mean n_policy?",
     ),
+    "a key of the file within an upstream": (
+        "upstreams:\n- name: a\n  replicas: [http://a]\n  n_policy: {max_n: 5}",
+        "nproxy.yaml:4: upstreams[0].n_policy: unknown key; did you mean n_policy at the top level?",
+    ),
+    "a key of the file within a section": (
+        "listen: {upstreams: []}",
+        "nproxy.yaml:1: listen.upstreams: unknown key; it belongs at the top level",
+    ),
     "a key that is nowhere": ("zzz: {yyy: 5}", "nproxy.yaml:1: zzz: unknown key"),
     "not a number": ("listen:\n  port: eighty", "nproxy.yaml:2: listen.port: must be a whole number"),
     "boolean for a number": ("listen: {port: true}", "nproxy.yaml:1: listen.port: must be a number, not true or false"),
@@ -119,6 +127,10 @@ BAD = {
         "upstreams:\n- name: a\n  replicas: [http://a]\n  n: sometimes",
         "nproxy.yaml:4: upstreams[0].n: must be auto, native, fanout or {native_up_to: 4}",
     ),
+    "a base URL with the path of a call": (
+        "upstreams:\n- name: a\n  replicas: [http://a/v1/chat/completions/]",
+        "nproxy.yaml:3: upstreams[0].replicas[0]: must be the base URL, without /chat/completions",
+    ),
     "n width": (
         "upstreams:\n- name: a\n  replicas: [http://a]\n  n:\n    native_up_to: 0",
         "nproxy.yaml:5: upstreams[0].n.native_up_to: must be greater than or equal to 1",
@@ -136,6 +148,11 @@ BAD = {
         "nproxy.yaml:1: limits.write_seconds: must be a finite number",
     ),
     "not YAML": ("listen: {port: 1", "nproxy.yaml:1: not valid YAML: expected ',' or '}', but got '<stream end>'"),
+    "a variable without quotes": (
+        "upstreams:\n- {name: a, replicas: [http://a], api_key: ${KEY}}",
+        "nproxy.yaml:2: not valid YAML: expected ',' or '}', but got '{'; "
+        'inside braces, write "${NAME}" with its quotes',
+    ),
     "two documents": ("listen: {}\n---\nlisten: {}", "nproxy.yaml:2: not valid YAML: but found another document"),
     "a tag": ("listen: {host: !!python/name:os.system x}", "nproxy.yaml:1: listen.host: the tag"),
     "an alias inside itself": ("listen: &a [*a]", "nproxy.yaml:1: nested too deeply"),
