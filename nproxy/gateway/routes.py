@@ -133,9 +133,10 @@ def _endpoint(app: App, method: str, path: str) -> Endpoint:
 def _meant(path: str) -> str | None:
     """Return nproxy's own path that the client probably meant, or None.
 
-    It corrects usual mistakes in base URLs: `/v1` missing or given twice, or a slash at the end.
+    It corrects usual mistakes in base URLs: something else than `/v1` before the path, or a slash at the end.
     """
-    return next((own for own in (f"/v1{path}", path.removeprefix("/v1"), path.rstrip("/")) if own in _OWN), None)
+    path = path.rstrip("/")
+    return max((own for own in _OWN if path.endswith(own.removeprefix("/v1"))), key=len, default=None)
 
 
 def _is_ambiguous(path: str) -> bool:

@@ -176,7 +176,16 @@ async def test_a_slash_behind_the_list_of_models_is_no_model_without_a_name(gate
     assert (answer.status_code, error["code"]) == (404, "unknown_url") and "/v1/models" in error["message"]
 
 
-@pytest.mark.parametrize("path", ["/chat/completions", "/v1/v1/chat/completions", "/v1/chat/completions/"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/chat/completions",
+        "/v1/v1/chat/completions",
+        "/v1/chat/completions/",
+        "/v1/chat/completions/chat/completions",
+        "/api/chat/completions",
+    ],
+)
 async def test_a_base_url_that_is_nearly_right_is_told_the_right_path(gateway: Gateway, path: str) -> None:
     error = envelope(await gateway.ask(path))
     assert (error["code"], error["message"]) == (
