@@ -51,7 +51,7 @@ def _option(option: click.Option, context: click.Context) -> tuple[str, str, str
         default, words = found[1], words[: found.start()]
     elif option.show_default:
         default = str(option.default)
-    return names + value, default and code(default), words + (" Repeatable." if option.multiple else "")
+    return names + value, default and code(default), words
 
 
 def _told(help: str) -> str:

@@ -70,7 +70,7 @@ for _command in (bench, chat, completion, dashboards, models):
     "upstreams",
     metavar="URL",
     multiple=True,
-    help="Base URL of a server to use as an upstream; repeatable.",
+    help="Base URL of a server to use as an upstream; repeatable, each is an upstream of its own.",
 )
 @click.option("--config", "file", metavar="FILE", type=click.Path(path_type=Path), help="Settings file (YAML).")
 @click.option("--host", metavar="HOST", help="Address to listen on.  [default: 127.0.0.1]")

@@ -108,7 +108,9 @@ def _in_words(name: str) -> Iterator[None]:
     except RepositoryNotFoundError as error:
         raise ModelError(f"model {name}: the hub has no such model (or HF_TOKEN has no access to it)") from error
     except LocalEntryNotFoundError as error:
-        raise ModelError(f"model {name}: not in the cache, and the hub cannot be reached; give --model PATH") from error
+        raise ModelError(
+            f"model {name}: not in the cache, and the hub cannot be reached; see: nproxy models list"
+        ) from error
     except HFValidationError as error:
         raise ModelError(f"model {name}: this is not a valid id for the hub") from error
     except (HfHubHTTPError, OSError) as error:

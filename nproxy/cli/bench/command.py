@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 from datetime import UTC, datetime
@@ -34,8 +35,8 @@ def run(given: Given) -> int:
     target = parse_target(given.url, given.api_key)
     prompts = prompts_of(given)
     before = None if given.against is None else compare.read_report(given.against)
-    if given.save is not None and not os.access(given.save if given.save.exists() else given.save.parent, os.W_OK):
-        raise WrongUse(f"--save: {given.save} cannot be written")
+    if given.save is not None and (fault := _unwritable(given.save)) is not None:
+        raise WrongUse(f"--save: {given.save}: {os.strerror(fault)}")
     take_all_files()
     try:
         report, number = uvloop.run(_measured(given, target, prompts))
@@ -105,6 +106,13 @@ def _report(
         client=own,
         warnings=tuple(doubts(own, requests, tokens, tally.tokens_per_chunk, tail / seconds if seconds else 0.0)),
     )
+
+
+def _unwritable(file: Path) -> int | None:
+    """Return the error number that writing the file would end with, as far as can be known before."""
+    if not file.parent.is_dir():
+        return errno.ENOENT
+    return None if os.access(file if file.exists() else file.parent, os.W_OK) else errno.EACCES
 
 
 def _save(report: Report, file: Path) -> None:

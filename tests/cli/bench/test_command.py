@@ -166,7 +166,7 @@ def wrong(*words: str) -> str:
         (("http://user:secret@a",), "nproxy: URL: must not contain credentials; use api_key"),
         (("http://a", "--compare", "/no/such/file"), "nproxy: --compare: /no/such/file: No such file or directory"),
         (("http://a", "--dataset", "/no/such/file"), "nproxy: --dataset: /no/such/file: No such file or directory"),
-        (("http://a", "--save", "/no/such/file"), "nproxy: --save: /no/such/file cannot be written"),
+        (("http://a", "--save", "/no/such/file"), "nproxy: --save: /no/such/file: No such file or directory"),
     ],
 )
 def test_wrong_use(words: tuple[str, ...], line: str) -> None:

@@ -140,7 +140,7 @@ def test_a_download_that_broke_off_is_taken_up_again(place: Path) -> None:
 def test_offline_is_one_clear_line(place: Path) -> None:
     wanted = ("org/name", "org/name/file.gguf")
     for name, done in zip(wanted, models(*(f"pull {name}" for name in wanted)), strict=True):
-        why = f"model {name}: not in the cache, and the hub cannot be reached; give --model PATH"
+        why = f"model {name}: not in the cache, and the hub cannot be reached; see: nproxy models list"
         assert done == Done(1, "", f"nproxy: {why}\n")
 
 
