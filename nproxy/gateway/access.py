@@ -67,6 +67,11 @@ FIELDS = (
         "code",
         zero=True,
     ),
+    Field(
+        "error_code",
+        "The `code` of the [error](errors.md), if nproxy refused the request itself; else see `outcome`.",
+        "error_code",
+    ),
     Field("outcome", _OUTCOMES, "outcome"),
     Field("client_left", "true if the client disconnected before the end of its answer.", "client_left"),
     Field("upstream", "The upstream that was called last.", "upstream"),

@@ -71,6 +71,8 @@ class Exchange:
     """For the log: ok, partial, ended, slow_reader, internal or a kind of failure; "" while unknown."""
     end_status: int = 200
     """The status of the error that a stream ended with; 200 if there is none."""
+    error_code: str = ""
+    """For the log: the code of an error of the gateway's own that was sent; "" if there is none."""
     cut: str = ""
     """Why the gateway broke the connection off; "" if it did not."""
     tracing: Tracing = UNTRACED
@@ -192,6 +194,7 @@ class Exchange:
         length = self.request.content_length
         if not self.request.content.is_eof() and (length is None or length > MOST_UNREAD):
             self.closing = True
+        self.error_code = error.code or ""
         await self.respond(error.status, error.envelope(), error.headers)
 
     def begin(self, status: int, headers: Mapping[str, str], *, length: int | None = None) -> None:

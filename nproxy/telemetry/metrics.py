@@ -203,7 +203,7 @@ class Metrics(CommonMetrics):
         )
         self.breaker_open = self._plain(
             "breaker_open",
-            "Whether the replica's circuit breaker is open while other replicas can take its calls.",
+            "Whether the replica's circuit breaker is open, so that its calls go to other replicas, if there are any.",
             "upstream",
             "replica",
             across="max",

@@ -147,6 +147,7 @@ async def test_paths_that_nothing_answers(gateway: Gateway, lines: Lines) -> Non
     short, long = (vars(record)["fields"] for record in lines.records)
     assert (short["status"], short["path"], long["path"]) == (404, "/nowhere", f"/{'x' * 255}")
     assert {record.levelname for record in lines.records} == {"INFO"}
+    assert (short["error_code"], long["error_code"]) == ("unknown_url", "unknown_url")
 
 
 async def test_strangers_write_no_path(upstream: FakeUpstream, lines: Lines) -> None:
@@ -176,6 +177,7 @@ async def test_a_wait_in_vain_is_timed(start: Start, upstream: FakeUpstream, lin
     await upstream.until(lambda: len(upstream.calls) == 1)
     assert (await gateway.ask()).status_code == 429
     assert lines.last["queue_seconds"] >= 0.05
+    assert lines.last["error_code"] == "overloaded"
     assert "attempts" not in lines.last
     writer.close()
 
