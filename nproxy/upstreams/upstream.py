@@ -249,14 +249,23 @@ class Upstream:
         return replace(failure, another=self.gate.other(replica, group))
 
     def judge(self, group: CallGroup, leg: int, failure: Failure | None) -> None:
-        """Take the result of a leg's last call, and log if a breaker opened by it; see `Gate.judge`."""
+        """Take the result of a leg's last call, and log if a breaker opened by it, or has closed; see `Gate.judge`."""
+        called = group.at.get(leg)
         replica = self.gate.judge(group, leg, failure)
+        if called is not None and called.told_open and failure is None:
+            self._tell_closed(called)
         if replica is None or failure is None or (now := time.monotonic()) < replica.told_until:
             return  # it opens and closes, if one client's requests fail and others' do not
-        replica.told_until = now + TOLD_SECONDS
+        replica.told_until, replica.told_open = now + TOLD_SECONDS, True
         # not the failure's message, which may be the server's own words and so quote the prompt
         why = failure.kind.value if failure.status is None else f"{failure.kind.value} {failure.status}"
         log.warning("a replica's circuit breaker is open", extra=self._fields(replica, why=why))
+
+    def _tell_closed(self, replica: Replica) -> None:
+        if replica.breaker.closed and time.monotonic() >= replica.told_until:
+            replica.told_open = False
+            fields = {"upstream": self.name, "replica": replica.label}
+            log.info("a replica's circuit breaker is closed", extra={"fields": fields})
 
     def count(self, group: CallGroup, leg: int, outcome: str, status: int | None = None) -> None:
         """Count for the metrics how a leg's last call ended, at most once. Nothing is counted if no replica was called.

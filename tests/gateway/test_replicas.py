@@ -305,6 +305,24 @@ async def test_the_log_says_why_a_replica_gets_no_calls(
     assert {*told("a replica's circuit breaker is open")} == {("WARNING", "status 500")}
 
 
+async def test_the_log_says_that_a_breaker_closed(
+    start: Start, upstream: FakeUpstream, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nproxy.upstreams.upstream.TOLD_SECONDS", 0.0)
+    caplog.set_level("INFO", logger="nproxy.upstreams")
+    gateway = await start(breaker={"in_a_row": 1}, retries={"per_leg": 0})
+    for behaviour in (FAILS, Behaviour(), Behaviour(), FAILS):
+        upstream.behaviour = behaviour
+        await gateway.ask()
+    told = [record for record in caplog.records if "circuit breaker" in record.getMessage()]
+    assert [(record.levelname, record.getMessage()) for record in told] == [
+        ("WARNING", "a replica's circuit breaker is open"),
+        ("INFO", "a replica's circuit breaker is closed"),
+        ("WARNING", "a replica's circuit breaker is open"),
+    ]
+    assert {vars(record)["fields"]["replica"] for record in told} == {upstream.url}
+
+
 async def _has_failed(gateway: Gateway) -> bool:
     return (await gateway.ask()).status_code == 500
 
