@@ -94,8 +94,10 @@ class Client:
 
     def _refused(self, response: httpx.Response) -> _Refused:
         error = wrap_foreign(response.status_code, response.headers.get("content-type", ""), self._whole(response))
-        hint = "; give its key with --api-key" if response.status_code == 401 and self.target.key is None else ""
-        return _Refused(f"{self.target} answered {response.status_code}: {self._fit(error.message)}{hint}")
+        said = self._fit(error.message)
+        if response.status_code == 401 and self.target.key is None:
+            said = f"{said.rstrip('.')}; give its key with --api-key"
+        return _Refused(f"{self.target} answered {response.status_code}: {said}")
 
     def _whole(self, response: httpx.Response) -> bytes:
         body = bytearray()

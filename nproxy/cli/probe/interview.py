@@ -77,7 +77,7 @@ def interview(plan: Plan) -> Asking[Report]:
     listed = _read_list((yield Get("/models")))
     model = plan.model or next(iter(listed.models), None)
     if model is None:
-        raise ProbeFailed(f"there is no model to ask: {listed.finding.how}; name one with --model")
+        raise ProbeFailed(f"there is no model to ask: {listed.finding.how.rstrip('.')}; name one with --model")
     opened = dict[Dialect, _Opened]()
     for dialect in Dialect:
         opened[dialect] = yield from _open(Form(dialect, model, plan.tokens))

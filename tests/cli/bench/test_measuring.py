@@ -248,3 +248,17 @@ async def test_the_first_model() -> None:
         server.list_fails = True
         with pytest.raises(BenchFailed, match="the list of models cannot be read, name one with --model: 500: no list"):
             await it.first_model()
+
+
+async def test_a_list_that_needs_a_key() -> None:
+    answer = b'{"error": {"message": "no key"}}'
+    head = f"HTTP/1.1 401 Unauthorized\r\nContent-Type: application/json\r\nContent-Length: {len(answer)}\r\n\r\n"
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(head.encode() + answer)
+        await writer.drain()
+
+    async with raw_server(refuse) as url, asking(url) as it:
+        with pytest.raises(BenchFailed, match=r"it needs a key \(--api-key\): 401: no key"):
+            await it.first_model()

@@ -77,11 +77,11 @@ async def test_a_server_that_refuses_stream_options_is_asked_without() -> None:
 
 
 async def test_a_key_goes_with_the_request_and_nowhere_else() -> None:
-    refused = Behaviour(status=401, body=json.dumps({"error": {"message": f"{CANARY} is no key"}}).encode())
+    refused = Behaviour(status=401, body=json.dumps({"error": {"message": f"{CANARY} is no key."}}).encode())
     async with FakeUpstream(refused) as upstream:
         done = await chat(upstream, "--api-key", "${KEY}", "hi", KEY=CANARY)
         assert {call.headers["authorization"] for call in upstream.requests} == {f"Bearer {CANARY}"}
-        assert done == Done(1, "", f"nproxy: {upstream.url} answered 401: *** is no key\n")
+        assert done == Done(1, "", f"nproxy: {upstream.url} answered 401: *** is no key.\n")
         done = await chat(upstream, "hi")
         assert done.err.endswith("is no key; give its key with --api-key\n")
 
