@@ -81,7 +81,7 @@ def _telemetry(telemetry: Telemetry, *, moved: bool) -> str:
     if telemetry.log_content:
         parts.append("with prompts and answers")
     if telemetry.otlp_endpoint is not None:
-        parts.append(f"traces of {telemetry.trace_ratio:.4g} of requests to {telemetry.otlp_endpoint}")
+        parts.append(f"traces of {telemetry.trace_ratio * 100:.4g} % of requests to {telemetry.otlp_endpoint}")
     return ", ".join(parts)
 
 

@@ -57,6 +57,13 @@ def test_check_prints_a_summary_of_a_good_file(tmp_path: Path) -> None:
     ]
 
 
+def test_check_says_how_much_is_traced(tmp_path: Path) -> None:
+    file = tmp_path / "nproxy.yaml"
+    file.write_text("telemetry: {otlp_endpoint: 'http://127.0.0.1:4318', trace_ratio: 0.1}")
+    done = run("check", str(file))
+    assert done.stdout.endswith("telemetry /metrics, json logs, traces of 10 % of requests to http://127.0.0.1:4318\n")
+
+
 def test_check_says_what_a_fleet_is_made_of(tmp_path: Path) -> None:
     file = tmp_path / "nproxy.yaml"
     digest = "sha256:" + "0" * 63
