@@ -136,8 +136,8 @@ def check(context: click.Context, /, file: Path) -> None:
     """Validate a settings file.
 
     Prints a summary, or each error with its line. NPROXY_... variables override the file, as they do when serving. The
-    engine's model must be on this machine or be a possible hub id; the hub is not asked. The command cannot know what
-    servers answer, nor which changes a running gateway can apply only after a restart.
+    engine must be installed, and its model must be on this machine or be a possible hub id; the hub is not asked. The
+    command cannot know what servers answer, nor which changes a running gateway can apply only after a restart.
 
     \b
     Examples:
@@ -145,6 +145,7 @@ def check(context: click.Context, /, file: Path) -> None:
       nproxy check nproxy.yaml && systemctl reload nproxy
     """
     from nproxy import models
+    from nproxy.cli.engine_child import EngineFailed, demand_installed
     from nproxy.config import ConfigError, Source, summarise
 
     reading = Source(file).read()
@@ -153,7 +154,8 @@ def check(context: click.Context, /, file: Path) -> None:
         summary = summarise(config, reading.keys)
         if config.engine is not None:
             models.demand(config.engine.model)
-    except (ConfigError, models.ModelError) as error:
+            demand_installed()
+    except (ConfigError, models.ModelError, EngineFailed) as error:
         click.echo(error, err=True)
         context.exit(WRONG_USE)
     click.echo(summary)

@@ -59,7 +59,11 @@ def test_the_engine_says_what_is_missing(fresh: Path, tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
-    assert line.startswith("nproxy: the built-in engine needs torch: pip install '.[engine]' in nproxy's folder")
+    needs = "the built-in engine needs torch: pip install '.[engine]' in nproxy's folder"
+    assert line.startswith(f"nproxy: {needs}")
+    (tmp_path / "nproxy.yaml").write_text("engine: {device: cpu}\n")
+    checked = run(fresh / "nproxy", "check", "nproxy.yaml", folder=tmp_path)
+    assert (checked.returncode, checked.stdout) == (2, "") and checked.stderr.startswith(needs)
 
 
 def test_chat_and_models_need_no_engine(fresh: Path, tmp_path: Path) -> None:
