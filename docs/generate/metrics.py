@@ -36,7 +36,6 @@ All metrics of `/metrics`, generated from the code (`make docs`). Series of a hi
 - **How many**: {all:,} series if chat completions of 20 models were answered at each of 10 upstreams, {one:,} for each
   upstream and model that was requested; {plain:,} with `telemetry.gen_ai_metrics: false`. Each further status of such a
   pair adds {status}, and each further outcome of its calls {outcome}. Models that are never requested have none.
-- **Since** is the issue that brought a metric. Names and labels stay.
 """
 
 
@@ -152,12 +151,11 @@ def _metrics(names: Mapping[str, Mapping[str, Any]], known: Mapping[str, Told]) 
             ", ".join(code(label) for label in one.labels),
             one.text,
             _ACROSS[one.across],
-            str(more["since"]),
         )
         for name, more in names.items()
         for one in (known[name],)
     )
-    return table(["metric", "type", "labels", "meaning", "workers", "since"], rows)
+    return table(["metric", "type", "labels", "meaning", "workers"], rows)
 
 
 def _queries(names: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

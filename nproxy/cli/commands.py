@@ -90,7 +90,11 @@ for _command in (bench, chat, completion, dashboards, models):
     help="Data type in which the engine computes.",
 )
 @click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="Lowest level that is logged.",
 )
 @click.pass_context
 def serve(context: click.Context, /, log_level: str, file: Path | None, **given: str | tuple[str, ...] | None) -> None:
