@@ -71,11 +71,11 @@ _NOW = Row(
             thresholds=rising(0.05, 0.1),
         ),
         number(
-            "Anomalies per call",
+            "Anomalies per answer",
             SHARE,
             "Answers that nproxy had to correct. They are harmless; if there are many, settings for the upstream are "
             "missing (`nproxy probe URL --yaml` prints them).",
-            ratio(or_zero(rate("nproxy_anomalies_total", UPSTREAM), _CALLED), _CALLED),
+            ratio(or_zero(rate("nproxy_anomalies_total", UPSTREAM), _ASKED), _ASKED),
             none=IDLE,
             thresholds=rising(0.05, 0.5),
         ),
