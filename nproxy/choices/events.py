@@ -67,6 +67,13 @@ class Failure:
     """Time lost before anything was sent (kind CONNECT_TIMEOUT)."""
     ours: bool = False
     """This process had no file descriptor, port or memory for the call, so no server is to blame."""
+    cause: str = ""
+    """What the system says, in a few words, for the log alone (kind CONNECT)."""
+
+    @property
+    def logged(self) -> str:
+        """The message with its cause."""
+        return f"{self.message.removesuffix('.')}: {self.cause}." if self.cause else self.message
 
 
 @frozen

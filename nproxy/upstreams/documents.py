@@ -67,7 +67,7 @@ class Documents:
             try:
                 status, _ = await self._models_of(replica)
             except ForwardError as error:
-                self.why_not = error.failure.message
+                self.why_not = error.failure.logged
                 continue
             if status != LOOP_DETECTED:
                 return True

@@ -6,6 +6,9 @@ A message is one sentence for the client. It holds no URL, which would reveal th
 from __future__ import annotations
 
 import errno
+import os
+import socket
+import ssl
 from dataclasses import replace
 
 from nproxy.choices.events import Failure, FailureKind
@@ -51,7 +54,7 @@ def before_the_head(error: Exception, *, stale: bool, upstream: str) -> Failure:
         case TimeoutError():
             return timed_out("first_event")
         case ConnectError():
-            return _connect(f"{who} {_UNREACHED[error.why]}.")
+            return replace(_connect(f"{who} {_UNREACHED[error.why]}."), cause=_said(error.cause))
         case MalformedError() | ValueError():
             return malformed("The upstream's answer is not valid HTTP.")
         case _ if stale:
@@ -60,6 +63,22 @@ def before_the_head(error: Exception, *, stale: bool, upstream: str) -> Failure:
             kind = FailureKind.RESET
     ended = "was closed" if isinstance(error, DisconnectedError) else "broke"
     return Failure(kind, f"The connection to the upstream '{upstream}' {ended} before an answer came.")
+
+
+def _said(cause: OSError | None) -> str:
+    """Return what the system says of an error, without the address that asyncio adds; "" if nothing."""
+    match cause:
+        case ssl.SSLCertVerificationError():
+            said = cause.verify_message
+        case ssl.SSLError():
+            said = (cause.reason or "").replace("_", " ")
+        case socket.gaierror():
+            said = cause.strerror or ""
+        case OSError(errno=int(number)) if number in errno.errorcode:
+            said = os.strerror(number)
+        case _:
+            said = ""
+    return said.lower()
 
 
 def _ours(error: Exception) -> bool:

@@ -299,7 +299,7 @@ class Upstream:
         except ForwardError as error:
             if error.failure.ours:
                 return None
-            status, why = None, error.failure.message
+            status, why = None, error.failure.logged
         busy = status is None and replica.health.talked_over
         if self.gate.note_check(replica, status):
             level, now = (logging.INFO, "up") if replica.up else (logging.WARNING, "down")

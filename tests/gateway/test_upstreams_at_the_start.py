@@ -14,8 +14,8 @@ from tests.gateway.conftest import gateway_for, upstream_settings
 @pytest.mark.parametrize(
     ("url", "why"),
     [
-        ("http://127.0.0.1:9/v1", "The upstream 'gone' could not be reached."),
-        ("https://{there}/v1", "The upstream 'gone' could not be reached over trusted TLS."),
+        ("http://127.0.0.1:9/v1", "The upstream 'gone' could not be reached: connection refused."),
+        ("https://{there}/v1", "The upstream 'gone' could not be reached over trusted TLS: wrong version number."),
     ],
 )
 async def test_why_it_does_not_answer(
