@@ -20,7 +20,7 @@ from rich.console import Console
 from nproxy import models
 from nproxy.cli import engine_child
 from nproxy.cli.open_files import take_all_files
-from nproxy.config import Config, Engine, Reading
+from nproxy.config import Config, Engine, Reading, loopback
 from nproxy.gateway import loop
 from nproxy.gateway.listening import BACKLOG
 from nproxy.gateway.reload import Reload
@@ -50,6 +50,7 @@ def run(reading: Reading, log_level: str) -> None:
     config = reading.checked()
     logs.configure(log_level, config.telemetry.log_format)
     listen, admin = config.listen, config.admin
+    _warn_of_an_open_port(config)
     with ExitStack() as stack:
         sock = stack.enter_context(_listen(listen.host, listen.port, "--port"))
         admin_sock = None if admin is None else stack.enter_context(_listen(admin.host, admin.port, "admin.port"))
@@ -58,6 +59,11 @@ def run(reading: Reading, log_level: str) -> None:
             loop.run(_serve(reading, sock, admin_sock, model, log_level))
         except (engine_child.EngineFailed, WorkersFailed) as error:
             raise ServeFailed(str(error)) from error
+
+
+def _warn_of_an_open_port(config: Config) -> None:
+    if config.auth is None and not loopback(config.listen.host):
+        log.warning("no key is required: anybody who can reach the port can use the servers; `auth` sets keys")
 
 
 def _listen(host: str, port: int, key: str = "--port") -> socket.socket:

@@ -18,6 +18,7 @@ from nproxy.config.settings import (
     Stream,
     Telemetry,
     Tls,
+    loopback,
 )
 from nproxy.config.summary import summarise
 from nproxy.config.tree import ConfigError, Origin, Problem, Tree
@@ -60,6 +61,7 @@ __all__ = [
     "from_message",
     "load",
     "load_pair",
+    "loopback",
     "needs_restart",
     "read_keys",
     "summarise",

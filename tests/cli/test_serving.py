@@ -21,6 +21,7 @@ import psutil
 import pytest
 
 from nproxy.cli import serving
+from nproxy.config import Config
 from tests.clients import plain_client
 from tests.fakes.upstream import MODEL, FakeUpstream
 from tests.ports import free_port
@@ -215,6 +216,19 @@ def test_the_call_to_try_shows_a_key_where_one_is_asked_for(model: str | None) -
     shown = "-H 'authorization: Bearer KEY'"
     assert shown in serving._greeting("http://127.0.0.1:8000", model, keys=True, playground=True)
     assert shown not in serving._greeting("http://127.0.0.1:8000", model, keys=False, playground=True)
+
+
+@pytest.mark.parametrize(
+    ("host", "auth", "warned"),
+    [("0.0.0.0", None, True), ("gpu1", None, True), ("127.0.0.1", None, False), ("0.0.0.0", {"api_key": "k"}, False)],
+)
+def test_an_open_port_is_warned_of(
+    host: str, auth: dict[str, str] | None, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    serving._warn_of_an_open_port(Config.model_validate({"listen": {"host": host}, "engine": {}, "auth": auth}))
+    assert [record.getMessage() for record in caplog.records] == warned * [
+        "no key is required: anybody who can reach the port can use the servers; `auth` sets keys"
+    ]
 
 
 def with_an_admin_port(tmp_path: Path, port: int) -> str:
