@@ -10,8 +10,8 @@ _INTRODUCTION = """\
 
 Generated from the code (`make docs`). Every record is one line on standard error: a JSON object, or with
 `telemetry.log_format: text` the time of day, the level, the message, and `key=value` for the other fields. Only the
-greeting at the start (`nproxy listens on ...`, two or three lines) and the reason why a start failed (`nproxy: ...`) are
-plain text. JSON always has:
+greeting at the start (two or three lines that say where nproxy listens) and the reason why a start failed are plain
+text. JSON always has:
 
 | field | meaning |
 | --- | --- |
