@@ -19,7 +19,7 @@ class Names(NamedTuple):
 
 @frozen
 class ConductSettings:
-    """What the configuration says of a request's conduct."""
+    """What the configuration says of a request's conduct; many requests share one."""
 
     retries_per_leg: int = 1
     """Attempts after the first, resumes included."""

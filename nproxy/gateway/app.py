@@ -19,6 +19,7 @@ from nproxy.config import Config, Key
 from nproxy.gateway.access import end_span, log_request
 from nproxy.gateway.admission.client import AdmissionClient
 from nproxy.gateway.answering import WriteGuard, answer, give_up
+from nproxy.gateway.conducting import Conducting
 from nproxy.gateway.driver import Drive
 from nproxy.gateway.edge import Edge
 from nproxy.gateway.engine_metrics import EngineMetrics
@@ -122,6 +123,7 @@ class App:
         if config.telemetry.log_content:
             log.warning("telemetry.log_content: prompts and answers are written to the log and to spans")
         self.edge = edge
+        self.conducting = Conducting(config)
         self._trace_ratio, self._recorded = config.telemetry.trace_ratio, config.telemetry.log_content
         self._guard = WriteGuard(config.limits.write_seconds)
         self.limits = Limits(max_n=config.n_policy.max_n, max_choices=min(MOST_CHOICES, config.limits.inflight_choices))

@@ -16,7 +16,6 @@ from nproxy.gateway.admission.guess import guess, guess_prompt
 from nproxy.gateway.admission.memory import MemoryReservation
 from nproxy.gateway.app import App
 from nproxy.gateway.bodies import parsed, read_body
-from nproxy.gateway.conducting import conduct_settings
 from nproxy.gateway.driver import Drive
 from nproxy.gateway.exchange import Exchange
 from nproxy.gateway.fallback import Fallbacks
@@ -92,7 +91,7 @@ async def _respond_with_failure(exchange: Exchange, fell_back: FallBack) -> None
 def _planned(app: App, request: Request, route: Route) -> Planned:
     """Plan the request for one upstream. Raises ApiError if that upstream cannot do what the request asks for."""
     capability = route.upstream.capabilities.snapshot(route.name.shown, route.name.upstream)
-    plan = make_plan(request, capability, _draw, app.config.n_policy.greedy, replayed=route.upstream.replays)
+    plan = make_plan(request, capability, _draw, app.conducting.greedy, replayed=route.upstream.replays)
     return Planned(route, request.prompts * plan.n, capability, plan)
 
 
@@ -114,7 +113,7 @@ async def _drive(
         request,
         plan,
         attempt.capability,
-        conduct_settings(app.config, upstream, fallback=fallbacks.more, fallback_available=fallback_available),
+        app.conducting.at(upstream, fallback=fallbacks.more, fallback_available=fallback_available),
         Names(f"{request.dialect.id_prefix}{random.getrandbits(128):032x}", int(time.time()), request.model),
         budget=upstream.budget.take,
         jitter=random.random,
