@@ -12,7 +12,7 @@ def test_what_was_loaded_is_left_out_of_collections() -> None:
     try:
         walked, young = loop.run(_seen())
         assert walked < before / 4
-        assert young > 10 * threshold[0], "and they are few"
+        assert young > 4 * threshold[0], "and they are few, also beside the 2000 of Python 3.14"
     finally:
         gc.set_threshold(*threshold)
         gc.unfreeze()
