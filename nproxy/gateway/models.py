@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,34 +18,36 @@ async def list_models(app: App, exchange: Exchange) -> None:
     A model of several upstreams is listed once, with the entry of the first one. If a key is for some models only, they
     are listed under the names that the key has, even if an upstream lists them under other names.
     """
-    merged = await _merged(app, exchange)
+    await app.upstreams.renew()
+    merged = _merged(app, exchange)
     for name in sorted((exchange.caller.models or frozenset()) - merged.keys()):
-        if (told := await _one(app, name)) is not None:
+        if (told := _one(app, name)) is not None:
             merged[name] = told
     await exchange.respond(200, dumps({"object": "list", "data": list(merged.values())}))
 
 
 async def one_model(app: App, exchange: Exchange, model: str) -> None:
     """Answer with the entry of one model, under the name that the request uses. Raises ApiError 404."""
-    told = await _one(app, model) if exchange.caller.may_use(model) else None
-    if told is None:
+    if not exchange.caller.may_use(model):
+        raise model_not_found(model)
+    await app.upstreams.renew(lacking=app.upstreams.known(model) is None)
+    if (told := _one(app, model)) is None:
         raise model_not_found(model)
     await exchange.respond(200, dumps(told))
 
 
-async def _one(app: App, model: str) -> dict[str, Any] | None:
-    """Return the entry of a model by the name that clients use; None if no upstream has it."""
-    if (route := await app.upstreams.find(model)) is None:
+def _one(app: App, model: str) -> dict[str, Any] | None:
+    """Return the entry of a model by the name that clients use; None if no upstream is known to have it."""
+    if (route := app.upstreams.known(model)) is None:
         return None
-    entry = await route.upstream.models.entry(model)
+    entry = route.upstream.models.entry(model)
     return _told(route.upstream, model, entry or {})
 
 
-async def _merged(app: App, exchange: Exchange) -> dict[str, dict[str, Any]]:
-    lists = await asyncio.gather(*(upstream.models.entries() for upstream in app.upstreams.all))
+def _merged(app: App, exchange: Exchange) -> dict[str, dict[str, Any]]:
     merged: dict[str, dict[str, Any]] = {}
-    for upstream, entries in zip(app.upstreams.all, lists, strict=True):
-        for shown, entry in entries.items():
+    for upstream in app.upstreams.all:
+        for shown, entry in upstream.models.entries().items():
             if exchange.caller.may_use(shown):
                 merged.setdefault(shown, _told(upstream, shown, entry))
     return merged

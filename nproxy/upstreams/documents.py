@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
 
 from nproxy.choices.failure_table import LOOP_DETECTED
 from nproxy.upstreams.client import Client
@@ -10,8 +12,13 @@ from nproxy.upstreams.forward import ForwardError, fetch
 from nproxy.upstreams.gate import Gate
 from nproxy.upstreams.headers import ApiKey, upward
 from nproxy.upstreams.replicas import Replica
+from nproxy.upstreams.tasks import first_wanted
 
 LIST_SECONDS = 3.0
+APART_SECONDS = 0.3
+"""After so many seconds without an answer the next replica is asked, too. If all were asked at once, servers with
+different lists would take turns, and healthy ones would be asked for nothing.
+"""
 LARGEST = 4 << 20
 """Most bytes of a document that are read."""
 _NO_HEADERS: Mapping[str, str] = {}
@@ -49,15 +56,16 @@ class Documents:
         If no replica answers with 200, the last answer; None if none answers.
         """
         last: tuple[int, bytes] | None = None
-        for replica in self._gate.in_order():
-            if replica.models is not None:
-                continue
-            try:
+
+        async def ask(replica: Replica) -> bool:
+            nonlocal last
+            with suppress(ForwardError):
                 last = await self._models_of(replica)
-            except ForwardError:
-                continue
-            if last[0] == 200:
-                break
+                return last[0] == 200
+            return False
+
+        asked = [partial(ask, replica) for replica in self._gate.in_order() if replica.models is None]
+        await first_wanted(asked, wanted=bool, apart=APART_SECONDS)
         return last
 
     async def any_answers(self) -> bool:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from math import inf
 from types import MappingProxyType
 from typing import Any
 
@@ -18,6 +17,10 @@ FRESH_SECONDS = 30.0
 """How old a list may be before it is read again."""
 RECENT_SECONDS = 2.0
 """A list younger than this is not read again for a model that it lacks."""
+WAIT_SECONDS = 1.0
+"""How long a request waits for a list that may have its model by now. A list that takes longer is not awaited again."""
+FIRST_SECONDS = 3.0
+"""How long a request waits for a list that was never read, as it might go to the wrong upstream otherwise."""
 
 _LATEST = ":latest"
 """The tag that a name without one has in Ollama: `llama3.2` is `llama3.2:latest`, and the list has the latter."""
@@ -27,8 +30,8 @@ _STARTING = 503
 _NOT_NOW = frozenset({401, 403, 408, 425, 429})
 """These statuses, and all from 500 on, do not show whether there is a list."""
 
-Fetch = Callable[[], Awaitable[tuple[int, bytes] | None]]
-"""Reads the upstream's list: its status and body, or None if the upstream does not answer."""
+ListAnswer = tuple[int, bytes] | None
+"""The status and body of an answer to a request for the list; None if the upstream did not answer."""
 
 
 @frozen
@@ -49,56 +52,41 @@ class ModelName:
 
 
 class ModelList:
-    """The models of one upstream.
+    """The models of one upstream, as far as they are known. Pure but for the log: `list_keeper.py` reads the list.
 
-    configured: maps the client's name of a model to the upstream's; None to ask the upstream. fetch: reads the
-    upstream's list. announced: the models that single servers said they serve; they are part of the list. upstream: its
-    name in the log.
+    configured: maps the client's name of a model to the upstream's; None to ask the upstream. upstream: its name in the
+    log. Times are in seconds of a monotonic clock.
 
     A list that was read is kept until another answer replaces it: a server that is too busy to send its list still has
     the same models. If there is no list, any model is accepted, and the upstream itself rejects what it does not have.
     """
 
-    def __init__(
-        self,
-        configured: Mapping[str, str] | None,
-        fetch: Fetch,
-        announced: Callable[[], Iterable[str]] = tuple,
-        clock: Callable[[], float] = time.monotonic,
-        upstream: str = "",
-    ) -> None:
+    def __init__(self, configured: Mapping[str, str] | None, upstream: str = "") -> None:
+        self.configured = configured is not None
         self._configured = configured
         self._names = {
             shown: ModelName(shown, None if name == shown else name) for shown, name in (configured or {}).items()
         }
-        self._fetch = fetch
-        self._announced = announced
-        self._clock = clock
         self._upstream = upstream
         self._told = False  # it was logged that an answer held no list
+        self._announced: Mapping[str, dict[str, Any]] = {}
         self._read: Mapping[str, dict[str, Any]] | None = None  # by the upstream's name; None: not readable
         self._entries: Mapping[str, dict[str, Any]] | None = None  # what was read, and what was announced
-        self._read_at: float | None = None
-        self._reading = asyncio.Lock()
+        self._wanted = False
+        self._reading = False
+        self._slow = False  # the last reading took so long that no request should wait for the next one
+        self._began = self._ended = -inf  # the last reading
 
     @property
     def readable(self) -> bool:
         """Whether the upstream's own list could be read, or a server announced its models."""
         return self._entries is not None
 
-    @property
-    def configured(self) -> bool:
-        return self._configured is not None
-
-    async def find(self, model: str) -> ModelName | None:
+    def find(self, model: str) -> ModelName | None:
         """Find a model by the client's name, in the configuration or in the list; None if it is in neither."""
         if self._configured is not None:
             return self._names.get(model)
-        if self._stale(FRESH_SECONDS):
-            await self._freshen()
-        if (listed := self._listed(model)) is None and self._entries is not None:
-            await self._refresh(RECENT_SECONDS)  # it may have been loaded meanwhile
-            listed = self._listed(model)
+        listed = self._listed(model)
         return None if listed is None else ModelName(model, None if listed == model else listed, listed=True)
 
     def _listed(self, model: str) -> str | None:
@@ -110,7 +98,7 @@ class ModelList:
         return model + _LATEST if model + _LATEST in self._entries else None
 
     def lacks(self, model: str) -> bool:
-        """Whether the upstream is known not to have a model, given by the client's name. Does not ask the upstream."""
+        """Whether the upstream is known not to have a model, given by the client's name."""
         if self._configured is not None:
             return model not in self._names
         return self._entries is not None and self._listed(model) is None
@@ -119,48 +107,71 @@ class ModelList:
         """Whether any model is accepted: none are configured, and there is no list."""
         return self._configured is None and self._entries is None
 
-    async def entries(self) -> Mapping[str, dict[str, Any]]:
+    def entries(self) -> Mapping[str, dict[str, Any]]:
         """The entries for `/v1/models`, by the client's name of the model."""
-        await self._freshen()
         known = self._entries or MappingProxyType({})
         if self._configured is None:
             return known
         return {shown: known.get(self._listed(name) or "", {}) for shown, name in self._configured.items()}
 
-    async def entry(self, model: str) -> Mapping[str, Any] | None:
+    def entry(self, model: str) -> Mapping[str, Any] | None:
         """The entry of a model, given by the client's name; None if it is not served."""
-        entries = await self.entries()
-        return entries.get(model if self._configured is not None else self._listed(model) or "")
+        return self.entries().get(model if self._configured is not None else self._listed(model) or "")
+
+    # ---- when the list is read
+
+    def want(self, now: float, *, lacking: bool = False) -> bool:
+        """Have the list read if it is old. lacking: for a model that it lacks. Returns whether it is now to be read."""
+        age = RECENT_SECONDS if lacking and self._entries is not None else FRESH_SECONDS
+        if not self._reading and now - self._ended >= age:
+            self._wanted = True
+        return self._wanted or self._reading
+
+    @property
+    def due(self) -> bool:
+        """Whether a reading is to begin. There is one at a time."""
+        return self._wanted and not self._reading
+
+    def patience(self, *, lost: bool) -> float:
+        """How many seconds a request may wait for the list. lost: no other list has its model."""
+        if self._slow or not (self._wanted or self._reading):
+            return 0.0
+        if self._ended == -inf:  # nothing is known yet
+            return FIRST_SECONDS if lost else WAIT_SECONDS
+        return WAIT_SECONDS if lost else 0.0
 
     def outdated(self) -> None:
-        """Note that the servers have changed: the list is read again before it is used."""
-        self._read_at = None
+        """Note that the servers have changed: read the list again if it was read, even if it is being read now."""
+        if self._began > -inf:
+            self._wanted = True
+            self._slow = False
 
-    async def _freshen(self) -> None:
-        """Read the list again if it is old.
+    def announce(self, models: Iterable[str]) -> None:
+        """Take the models that single servers said they serve; they are part of the list."""
+        self._announced = {model: {} for model in models}
+        self._join()
 
-        If another task is reading it, the old list is used meanwhile, unless there is none or it is outdated.
-        """
-        if not (self._reading.locked() and self._entries is not None and self._read_at is not None):
-            await self._refresh(FRESH_SECONDS)
+    def began(self, now: float) -> None:
+        """Note that a reading begins."""
+        self._reading, self._wanted = True, False
+        self._began = now
 
-    async def _refresh(self, older_than: float) -> None:
-        if not self._stale(older_than):
-            return
-        async with self._reading:
-            if not self._stale(older_than):
-                return  # another task has just read it
-            announced: dict[str, dict[str, Any]] = {model: {} for model in self._announced()}
-            answer = await self._fetch()
-            read = None if answer is None else _parse(*answer)
-            if read is not None or (answer is not None and not _not_now(answer[0])):
-                self._read = read
-            self._entries = {**announced, **(self._read or {})} if announced or self._read is not None else None
-            self._read_at = self._clock()
-            if read is not None:
-                self._told = False
-            elif self._read is not None or (answer is not None and answer[0] != _STARTING):
-                self._tell("no answer" if answer is None else f"{answer[0]} without a list of models")
+    def take(self, answer: ListAnswer, now: float) -> None:
+        """Take what a reading brought."""
+        read = None if answer is None else _parse(*answer)
+        if read is not None or (answer is not None and not _not_now(answer[0])):
+            self._read = read
+        self._join()
+        self._reading = False
+        self._ended = now
+        self._slow = now - self._began > WAIT_SECONDS
+        if read is not None:
+            self._told = False
+        elif self._read is not None or (answer is not None and answer[0] != _STARTING):
+            self._tell("no answer" if answer is None else f"{answer[0]} without a list of models")
+
+    def _join(self) -> None:
+        self._entries = {**self._announced, **(self._read or {})} if self._announced or self._read is not None else None
 
     def _tell(self, came: str) -> None:
         """Log that an answer held no list; once, until a list comes."""
@@ -169,9 +180,6 @@ class ModelList:
             fields = {"upstream": self._upstream, "why": f"GET /v1/models: {came}"}
             log.warning("the list of models cannot be read; %s", done, extra={"fields": fields})
         self._told = True
-
-    def _stale(self, older_than: float) -> bool:
-        return self._read_at is None or self._clock() - self._read_at >= older_than
 
 
 def _not_now(status: int) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from nproxy.openai.frozen import frozen
 from nproxy.upstreams.models import ModelName
@@ -28,18 +28,26 @@ class Route:
 
 
 class Routes:
-    """The routes of one request. Each is looked up when it is needed, because model lists may have to be read.
+    """The routes of one request. Each is looked up when it is needed, because a model list may have to be read.
 
     The first is followed by its upstream's fallbacks, then by theirs; each upstream comes once. Upstreams without a
     healthy replica are passed over, unless there are no others. model: None if the request names none; then there is
-    only the first route. taken: the first was usable and has been used, so that `next` returns those behind it.
+    only the first route. find: returns the names of a model at an upstream, None if its list lacks it. taken: the first
+    was usable and has been used, so that `next` returns those behind it.
     """
 
     def __init__(
-        self, upstreams: Mapping[str, Upstream], first: Route, model: str | None, *, taken: bool = False
+        self,
+        upstreams: Mapping[str, Upstream],
+        first: Route,
+        model: str | None,
+        find: Callable[[Upstream, str], Awaitable[ModelName | None]],
+        *,
+        taken: bool = False,
     ) -> None:
         self._upstreams = upstreams
         self._model = model
+        self._find = find
         self._first = first
         self._names = [first.upstream.name, *self._behind(first)] if taken else [first.upstream.name]
         self._place = int(taken)
@@ -84,5 +92,5 @@ class Routes:
         upstream, model = self._upstreams.get(name), self._model
         if upstream is None or model is None:
             return None
-        known = await upstream.models.find(model)
+        known = await self._find(upstream, model)
         return None if known is None and not upstream.models.takes_any() else Route(upstream, known or ModelName(model))

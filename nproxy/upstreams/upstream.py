@@ -28,7 +28,7 @@ from nproxy.upstreams.gate import Gate, Permit, Policy
 from nproxy.upstreams.health_checks import CheckResult
 from nproxy.upstreams.http.connections import Connections
 from nproxy.upstreams.membership import NOBODY, Registered, members
-from nproxy.upstreams.models import ModelList
+from nproxy.upstreams.models import ListAnswer, ModelList
 from nproxy.upstreams.permits import NoReplicaError
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.retry_budget import RetryBudget
@@ -84,6 +84,8 @@ class Upstream:
             self.capabilities = self._capabilities()
         if "models" in changed:
             self.models = self._models()
+        elif changed & {"replicas", "api_key"}:
+            self.models.outdated()
         self.gate.follow(_policy(settings))
         self._place()
 
@@ -106,14 +108,18 @@ class Upstream:
 
     def _place(self) -> None:
         self.gate.replace(members(self.settings.replicas, self._addresses, self._registered))
+        self.models.announce(self._announced_models())
 
     def _capabilities(self) -> Capabilities:
         return Capabilities(self.settings, lambda: len(self.gate.replicas))
 
     def _models(self) -> ModelList:
         models = self.settings.models
-        listed = None if models == "auto" else models
-        return ModelList(listed, lambda: self.documents.models(), self._announced_models, upstream=self.name)
+        return ModelList(None if models == "auto" else models, self.name)
+
+    async def list_models(self) -> ListAnswer:
+        """Request the upstream's own list of models."""
+        return await self.documents.models()
 
     def _announced_models(self) -> set[str]:
         return set().union(*(replica.models for replica in self.gate.replicas if replica.models is not None))

@@ -15,8 +15,9 @@ from nproxy.upstreams.dns import Names
 from nproxy.upstreams.health_checker import watch
 from nproxy.upstreams.health_checks import CheckResult
 from nproxy.upstreams.http.connections import Connections
+from nproxy.upstreams.list_keeper import ListKeeper
 from nproxy.upstreams.membership import NOBODY, Registered
-from nproxy.upstreams.models import ModelName
+from nproxy.upstreams.models import WAIT_SECONDS, ModelList, ModelName
 from nproxy.upstreams.peer_workers import PeerNews
 from nproxy.upstreams.registry import Snapshot
 from nproxy.upstreams.routes import Route, Routes
@@ -43,6 +44,7 @@ class Upstreams:
         self._addresses: Mapping[str, Sequence[str]] = {}
         self._registered: dict[str, Registered] = {}
         self.names = Names(self._host_names, self._resolved)
+        self._lists = ListKeeper(lambda: self.all)
         self._engine_socket = engine_socket
         self.by_name: dict[str, Upstream] = {}
         self.reconfigure(config)
@@ -76,8 +78,9 @@ class Upstreams:
 
     @asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
-        """Resolve host names again and again, and check replicas, while the block runs."""
-        async with beside(self.names.run(), watch(lambda: self.all, tell=lambda check: self.tell_check(check))):
+        """Resolve host names again and again, read model lists, and check replicas, while the block runs."""
+        checks = watch(lambda: self.all, tell=lambda check: self.tell_check(check))
+        async with beside(self.names.run(), self._lists.run(), checks):
             yield
 
     def share_room(self, process: str, tell: Callable[[PeerNews], None]) -> None:
@@ -116,6 +119,7 @@ class Upstreams:
     def _take(self) -> None:
         for upstream in self.all:
             upstream.take(self._addresses, self._registered.get(upstream.name, NOBODY))
+        self._lists.soon()
 
     def _host_names(self) -> list[str]:
         replicas = [replica for upstream in self.all for replica in upstream.settings.replicas]
@@ -132,19 +136,37 @@ class Upstreams:
         If there is only one upstream, and its models are not configured, it is left to reject what it does not have.
         Raises ApiError 404 if there is none.
         """
-        everyone, only = self.all, self._only
         if (known := await self.find(model)) is not None:
             return known
-        for upstream in everyone:
+        only = self._only
+        for upstream in self.all:
             if upstream.models.takes_any() or (upstream is only and upstream.may_serve(model)):
                 return Route(upstream, ModelName(model))
         raise model_not_found(model)
 
     async def find(self, model: str) -> Route | None:
+        """Like `known`, but wait for a moment if that may change: for lists that were never read, or if none has it."""
+        route = self.known(model)
+        if self._lists.want(self._decisive(route), lacking=route is None):
+            await self._lists.wait(lambda: self._patience(self.known(model)))
+            route = self.known(model)
+        return route
+
+    def _decisive(self, route: Route | None) -> list[ModelList]:
+        """The lists by which a model goes to `route`: up to the one that has it by exactly its name."""
+        last = None if route is None or route.name.implied else self.all.index(route.upstream) + 1
+        return [upstream.models for upstream in self.all[:last] if not upstream.models.configured]
+
+    def _patience(self, route: Route | None) -> float:
+        """How many seconds a request may wait, if it went to `route` now. The only upstream gets it anyway."""
+        lost = route is None and self._only is None
+        return max((one.patience(lost=lost) for one in self._decisive(route)), default=0.0)
+
+    def known(self, model: str) -> Route | None:
         """Find the first upstream that has a model by exactly this name, else the first that has it as `:latest`."""
         implied: Route | None = None
         for upstream in self.all:
-            name = await upstream.models.find(model)
+            name = upstream.models.find(model)
             if name is not None and not name.implied:
                 return Route(upstream, name)
             if name is not None and implied is None:
@@ -153,12 +175,33 @@ class Upstreams:
 
     def routes(self, first: Route, model: str | None, *, taken: bool = False) -> Routes:
         """The routes of a request: `first` and its fallbacks; see Routes."""
-        return Routes(self.by_name, first, model, taken=taken)
+        return Routes(self.by_name, first, model, self._listed_at, taken=taken)
+
+    async def _listed_at(self, upstream: Upstream, model: str) -> ModelName | None:
+        """The names of a model at an upstream; None if its list lacks it.
+
+        Waits for a list that was never read, unless the upstream has no replica in order and so is passed over.
+        """
+        models = upstream.models
+        if not models.configured:
+            self._lists.want((models,), lacking=models.lacks(model))
+            await self._lists.wait(lambda: models.patience(lost=False) if upstream.gate.usable() else 0.0)
+        return models.find(model)
+
+    async def renew(self, *, lacking: bool = False) -> None:
+        """Read old lists again, and wait for a moment. lacking: they are read for a model that they lack."""
+        lists = [upstream.models for upstream in self.all]
+        self._lists.want(lists, lacking=lacking)
+        await self._lists.wait(lambda: min(WAIT_SECONDS, max((one.patience(lost=True) for one in lists), default=0.0)))
 
     async def unnamed(self) -> str | None:
         """The model of a request that names none: the only model in the list of the only upstream; else None."""
-        only = self._only
-        listed = [] if only is None else [*await only.models.entries()]
+        if (only := self._only) is None:
+            return None
+        models = only.models
+        self._lists.want((models,), lacking=len(models.entries()) != 1)
+        await self._lists.wait(lambda: models.patience(lost=len(models.entries()) != 1))
+        listed = [*models.entries()]
         return listed[0] if len(listed) == 1 else None
 
     async def close(self) -> None:

@@ -454,8 +454,8 @@ _ROUTING = [
     (
         "Q9",
         GATEWAY + "models.py",
-        "zip(app.upstreams.all, lists, strict=True)",
-        "zip(app.upstreams.all[:1], lists, strict=False)",
+        "for upstream in app.upstreams.all:",
+        "for upstream in app.upstreams.all[:1]:",
     ),
     ("Q10", OPENAI + "errors.py", 'headers={"Allow": ", ".join(allowed)},', ""),
     (

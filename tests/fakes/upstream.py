@@ -67,7 +67,10 @@ class Seen:
 
 
 class FakeUpstream:
-    """See the module. models: the ids in its list. list_fails: the list is a 500. unix: a socket to listen on."""
+    """See the module. models: the ids in its list. list_fails: the list is a 500. unix: a socket to listen on.
+
+    list_hangs: to be set; the list does not come.
+    """
 
     def __init__(
         self,
@@ -82,6 +85,7 @@ class FakeUpstream:
         self.behaviour = behaviour or Behaviour()
         self.models = models or [MODEL]
         self.list_fails = list_fails
+        self.list_hangs = False
         self.unix = unix
         self.host = host
         self.tls = tls
@@ -263,6 +267,8 @@ class FakeUpstream:
 
     async def _other(self, request: BaseRequest, seen: Seen) -> StreamResponse:
         if seen.path == "/v1/models" and seen.method == "GET":
+            if self.list_hangs:
+                await asyncio.sleep(3600)
             if self.list_fails:
                 return web.Response(status=500, text="no list")
             entries = [{"id": name, "object": "model", "created": 1, "owned_by": "fake"} for name in self.models]

@@ -19,7 +19,8 @@ def config(*upstreams: dict[str, Any]) -> Config:
 @asynccontextmanager
 async def running(first: Config) -> AsyncIterator[Upstreams]:
     upstreams = Upstreams(first, None, Pseudonym())
-    yield upstreams
+    async with upstreams.kept():
+        yield upstreams
     await upstreams.close()
 
 
