@@ -17,6 +17,7 @@ from nproxy.openai.jsonvalue import dumps
 from nproxy.telemetry.formats import negotiated
 from nproxy.telemetry.sums import Report, exposition
 from nproxy.upstreams.replicas import Replica
+from nproxy.upstreams.tasks import first_wanted
 from nproxy.upstreams.upstream import OK, Upstream
 
 
@@ -66,8 +67,9 @@ async def why_unready(app: App) -> str | None:
     """Return why this process should get no requests; None if it is ready for them."""
     if app.draining:
         return "The gateway is shutting down."
-    answering = await asyncio.gather(*(upstream.answers() for upstream in app.upstreams.all))
-    return None if any(answering) else "No upstream answers."
+    asked = [upstream.why_silent for upstream in app.upstreams.all]
+    why = await first_wanted(asked, wanted=lambda why: not why)
+    return None if why == "" else "No upstream answers."
 
 
 async def report(app: App) -> Report:

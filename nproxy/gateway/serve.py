@@ -154,11 +154,10 @@ async def running(
 async def look_for_upstreams(app: App) -> None:
     """Log a warning for upstreams that do not answer: an address may be wrong, or they may not have started yet."""
     configured = [one for one in app.upstreams.all if one is not app.engine and one.settings.replicas]
-    answering = await asyncio.gather(*(upstream.answers() for upstream in configured))
-    for upstream, answers in zip(configured, answering, strict=True):
-        if not answers:
+    silent = await asyncio.gather(*(upstream.why_silent() for upstream in configured))
+    for upstream, why in zip(configured, silent, strict=True):
+        if why:
             places = [replica.label for replica in upstream.gate.replicas]
-            why = upstream.documents.why_not or "No replica answers its health checks."
             fields = {"upstream": upstream.name, "replicas": places, "why": why}
             log.warning("upstream does not answer", extra={"fields": fields})
 

@@ -25,16 +25,12 @@ _NO_HEADERS: Mapping[str, str] = {}
 
 
 class Documents:
-    """Small documents of the replicas behind a gate, requested with the upstream's own key if it has one.
-
-    why_not: if no replica answered the last `any_answers`, the reason.
-    """
+    """Small documents of the replicas behind a gate, requested with the upstream's own key if it has one."""
 
     def __init__(self, client: Client, gate: Gate, api_key: ApiKey) -> None:
         self._client = client
         self._gate = gate
         self._api_key = api_key
-        self.why_not = ""
 
     async def get(self, replica: Replica, path: str, seconds: float) -> tuple[int, bytes]:
         """Request a document from one replica; return its status and body. Raises ForwardError."""
@@ -68,19 +64,19 @@ class Documents:
         await first_wanted(asked, wanted=bool, apart=APART_SECONDS)
         return last
 
-    async def any_answers(self) -> bool:
-        """Whether any replica answers, even with an error. One that leads back to this gateway does not count."""
-        self.why_not = ""
-        for replica in self._gate.replicas:
+    async def why_silent(self) -> str:
+        """Why no replica answers; "" if one does, even with an error. One that leads back to this gateway does not."""
+
+        async def ask(replica: Replica) -> str:
             try:
                 status, _ = await self._models_of(replica)
             except ForwardError as error:
-                self.why_not = error.failure.logged
-                continue
-            if status != LOOP_DETECTED:
-                return True
-            self.why_not = "It leads back to this gateway."
-        return False
+                return error.failure.logged
+            return "It leads back to this gateway." if status == LOOP_DETECTED else ""
+
+        asked = [partial(ask, replica) for replica in self._gate.replicas]
+        why = await first_wanted(asked, wanted=lambda why: not why, apart=APART_SECONDS)
+        return "It has no replicas." if why is None else why
 
     async def _models_of(self, replica: Replica) -> tuple[int, bytes]:
         return await self.get(replica, "/v1/models", LIST_SECONDS)

@@ -321,14 +321,14 @@ class Upstream:
     def _fields(self, replica: Replica, *, why: str) -> dict[str, dict[str, str]]:
         return {"fields": {"upstream": self.name, "replica": replica.label, "why": why}}
 
-    async def answers(self) -> bool:
-        """Whether any replica answers, even with an error; for the built-in engine, whether its model is loaded."""
+    async def why_silent(self) -> str:
+        """Why no replica answers; "" if one does, even with an error, or if the built-in engine's model is loaded."""
         if self.name == ENGINE_UPSTREAM:
-            return bool(await self.documents.first("/health", LIST_SECONDS))
+            return "" if await self.documents.first("/health", LIST_SECONDS) else "Its model is not loaded."
         answered = [replica.health.answered for replica in self.gate.replicas] if self.watched else []
         if answered and None not in answered:
-            return any(answered)
-        return await self.documents.any_answers()
+            return "" if any(answered) else "No replica answers its health checks."
+        return await self.documents.why_silent()
 
 
 def _policy(settings: Settings) -> Policy:

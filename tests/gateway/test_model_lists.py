@@ -180,3 +180,21 @@ async def test_other_servers_have_their_own_list_read(one: FakeUpstream, other: 
         assert await listed(gateway) == ["a"]
         gateway.app.reconfigure(Config.model_validate(settings(one=other)))
         assert await listed(gateway) == ["b"]
+
+
+async def test_the_gateway_is_ready_when_the_first_upstream_answers(one: FakeUpstream, other: FakeUpstream) -> None:
+    one.list_hangs = True
+    async with gateway_for(settings(one=one, other=other)) as gateway:
+        with within(1):
+            assert (await gateway.client.get("/ready")).status_code == 200
+        async with asyncio.timeout(5):
+            while [seen for seen in one.requests if seen.closed is None]:  # nobody waits for it any more
+                await asyncio.sleep(0.01)
+
+
+async def test_the_gateway_is_ready_when_the_first_replica_answers(one: FakeUpstream, other: FakeUpstream) -> None:
+    one.list_hangs = True
+    unwatched = {"name": "both", "replicas": [one.url, other.url], "health": {"interval": None}}
+    async with gateway_for({"upstreams": [unwatched]}) as gateway:
+        with within(1):
+            assert (await gateway.client.get("/ready")).status_code == 200
