@@ -108,13 +108,13 @@ async def fetch(
     reply = _come(await client.send(replica, "GET", replica.root_url(path), Fields.of(headers), (), deadline))
     body = bytearray()
     try:
-        async with asyncio.timeout_at(deadline):
+        async with asyncio.timeout_at(deadline) as timer:
             while data := await reply.read():
                 body += data
                 if len(body) > limit:
                     break
     except FOREIGN as error:
-        raise ForwardError(after_the_head(error)) from error
+        raise ForwardError(timed_out("response") if timer.expired() else after_the_head(error)) from error
     finally:
         reply.close()
     return reply.head.status, bytes(body[:limit])
