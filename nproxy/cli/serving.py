@@ -50,10 +50,10 @@ def run(reading: Reading, log_level: str) -> None:
     config = reading.checked()
     logs.configure(log_level, config.telemetry.log_format)
     listen, admin = config.listen, config.admin
-    _warn_of_an_open_port(config)
     with ExitStack() as stack:
         sock = stack.enter_context(_listen(listen.host, listen.port, "--port"))
         admin_sock = None if admin is None else stack.enter_context(_listen(admin.host, admin.port, "admin.port"))
+        _warn_of_an_open_port(config)
         model = _model(config.engine) if config.engine is not None else None
         try:
             loop.run(_serve(reading, sock, admin_sock, model, log_level))
