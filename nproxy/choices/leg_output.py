@@ -112,6 +112,8 @@ class LegOutput:
     """The last usage that came with a choice, by the upstream's index."""
     shared: Usage | None = None
     """The last usage of a stream that reports it in chunks of several choices, and so for all of them."""
+    counts_all: bool = False
+    """Usage that comes with one choice counts all of them, too."""
     fingerprint: str | None = None
     """The first that came."""
     top: Mapping[str, JSON] = field(default_factory=dict)
@@ -211,7 +213,7 @@ class LegOutput:
         """Note the usage that a chunk reports."""
         if not chunk.choices or self.done:
             self.tails.append(usage)
-        elif self.shared is not None or len(chunk.choices) > 1:
+        elif self.shared is not None or len(chunk.choices) > 1 or (self.counts_all and len(self.choices) > 1):
             self.shared = usage
         else:
             promised = range(len(self.choices))

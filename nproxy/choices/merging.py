@@ -23,4 +23,4 @@ def merge_for(request: Request, plan: Plan, capability: Capability, settings: Co
     if plan.mode != "relay":
         return Merge(request, *names, record=record)
     aliased = capability.model is not None and capability.model != names.model
-    return Relay(request, *names, shown=names.model if aliased else None, record=record)
+    return Relay(request, *names, shown=names.model if aliased else None, exact=capability.exact, record=record)

@@ -46,6 +46,8 @@ _NONE, _ADD_USAGE = _Patch(), _Patch(add_usage=True)
 class Relay(Merge):
     """Relays one leg. `shown`: the model name to show instead of the upstream's own; None to keep that.
 
+    exact: usage beside a choice is that of its whole call, as from the built-in engine; other servers' is the choice's.
+
     A call that resumes another one has names (id, created) of its own, and may begin in the middle of a chunk. Calls
     for one prompt each also have names of their own. From then on, frames are written as Merge writes them, under the
     first call's names.
@@ -59,10 +61,12 @@ class Relay(Merge):
         model: str,
         *,
         shown: str | None = None,
+        exact: bool = False,
         record: Callable[[], Record] | None = None,
     ) -> None:
         super().__init__(request, id, created, model, record=record)
         self._shown = shown
+        self._counts_all = exact or len(self._choices) == 1  # usage beside a choice is that of its whole call
         self._as_merged = False
         self._named = False  # id and created have been taken from the upstream
         self._roles: set[int] = set()  # choices whose role has been written
@@ -71,12 +75,14 @@ class Relay(Merge):
 
     def add(self, leg: Leg) -> None:
         super().add(leg)
+        self._outputs[leg.number].counts_all = self._counts_all
         if leg.prompt is not None or (self._record is not None and any(choice.sent for choice in self._choices)):
             self._as_merged = True
 
     def body(self, number: int, body: bytes) -> None:
         super().body(number, body)
-        if self._outputs[number].surplus:
+        output = self._outputs[number]
+        if output.surplus or (output.whole and len(output.choices) > 1 and not _in_order(body)):
             self._take_names(loads(body))  # it is written anew, without the surplus choices
         elif len(self._outputs) == 1 and not self._as_merged:
             self._body = body if is_json(body) else dumps(loads(body))
@@ -152,8 +158,8 @@ class Relay(Merge):
             kept["logprobs"] = said.logprobs
         if chunk.usage is not None and self._request.continuous_usage:
             total = self._running()
-            # a single call's usage is already the total
-            wanted["usage"] = came["usage"] if len(self._outputs) == 1 or total is None else total.to_json()
+            is_total = self._counts_all and len(self._outputs) == 1
+            wanted["usage"] = came["usage"] if is_total or total is None else total.to_json()
         if not self._chat or not isinstance(raw.get("delta"), dict):
             return wanted
         kept["delta"] = delta = raw["delta"] | {key: said.delta[key] for key in ("tool_calls",) if key in said.delta}
@@ -211,6 +217,11 @@ class Relay(Merge):
         asked, told = self._request.include_usage, "usage" in came
         patch = _Patch(model, add_usage=asked and not told, drop_usage=told and not asked)
         return patch if _says(patch(data), wanted) else None
+
+
+def _in_order(body: bytes) -> bool:
+    """Whether a whole answer's choices have indices, and stand in their order."""
+    return all(choice.get("index") == place for place, choice in enumerate(loads(body)["choices"]))
 
 
 def _as_it_came(data: bytes, came: dict[str, JSON], wanted: dict[str, JSON]) -> bytes:

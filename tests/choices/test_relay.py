@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from nproxy.choices.commands import Spent
 from nproxy.openai.sse import SSEDecoder
 from tests.choices.conduct_player import (
@@ -49,6 +51,20 @@ def test_A1_a_whole_answer_passes() -> None:
     play = Play(chat(), NATIVE)
     play.answers(0, body)
     assert play.respond.body == body
+
+
+@pytest.mark.parametrize(("indices", "texts"), [((1, 0), ("y", "x")), ((0, 0), ("x", "y")), ((None, None), ("x", "y"))])
+def test_J2_choices_of_several_prompts_stand_in_order(
+    indices: tuple[int | None, int | None], texts: tuple[str, str]
+) -> None:
+    choices = [
+        {**({} if index is None else {"index": index}), "text": text, "finish_reason": "stop"}
+        for index, text in zip(indices, "xy", strict=True)
+    ]
+    play = Play(completion(prompt=["a", "b"]), NATIVE)
+    play.answers(0, json.dumps({"id": "u", "model": "up", "choices": choices, "usage": usage(6, 2), "x": 1}).encode())
+    assert [(choice["index"], choice["text"]) for choice in play.reply["choices"]] == [*enumerate(texts)]
+    assert (play.reply["id"], play.reply["model"], play.reply["x"]) == ("u", "up", 1)
 
 
 def test_E8_the_usage_chunk_that_nproxy_asked_for_is_taken_out() -> None:
@@ -161,6 +177,17 @@ def test_E12_an_exact_wire_has_counted_all_its_choices() -> None:
     events += [delta(index=at, finish="stop", top={"usage": usage(3, 2)}) for at in (0, 1)]
     play.streams(0, *events, usage_chunk(3, 2), DONE)
     assert play.emitted == framed(*events, usage_chunk(3, 2), DONE)
+
+
+def test_E12_running_usage_of_several_prompts_is_that_of_all() -> None:
+    """vLLM tells it for each choice by itself, also where one call carries several prompts."""
+    options = {**ASKED, "continuous_usage_stats": True}
+    play = Play(completion(prompt=["a", "b"], stream=True, stream_options=options), NATIVE)
+    said = [({"index": at, "text": "x", "finish_reason": None}, usage(3, told)) for at, told in ((0, 2), (1, 1))]
+    said += [({"index": at, "text": "", "finish_reason": "stop"}, usage(3, 2)) for at in (0, 1)]
+    play.streams(0, *(chunk([choice], usage=told) for choice, told in said), usage_chunk(6, 4), DONE)
+    told = [frame["usage"] for frame in play.frames[:-1]]
+    assert told == [usage(3, 2), usage(6, 3), usage(6, 3), usage(6, 4), usage(6, 4)]
 
 
 def test_Q2_an_alias_is_shown_as_asked() -> None:

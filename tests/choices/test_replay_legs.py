@@ -11,7 +11,7 @@ from nproxy.choices.commands import Retried, Spent
 from nproxy.choices.compose import compose
 from nproxy.choices.events import FailureKind, LegBody
 from tests.choices.conduct_player import EXACT, NATIVE, chat, choices_in, completion, contents, finishes, replayed
-from tests.choices.upstream_says import DONE, ROLE, STOP, answer, chunk, delta, framed, text, usage_chunk
+from tests.choices.upstream_says import DONE, ROLE, STOP, answer, chunk, delta, framed, text, usage, usage_chunk
 
 
 @pytest.mark.parametrize("capability", [NATIVE, EXACT], ids=["native", "exact"])
@@ -118,6 +118,20 @@ def test_usage_is_the_completing_call_s_and_what_was_spent_is_in_the_metrics() -
     (spent,) = play.of(Spent)
     assert (spent.client_prompt, spent.client_completion) == (3, 5)
     assert (spent.upstream_prompt, spent.upstream_completion) == (9, 7)
+
+
+def test_running_usage_of_an_exact_wire_stays_that_of_all_its_choices() -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    play = replayed(chat(n=2, stream=True, stream_options=options), EXACT)
+    first = [delta("a", index=at, role="assistant", top={"usage": usage(3, at + 1)}) for at in (0, 1)]
+    play.breaks_off(0, *first)
+    play.fires("retry:0")
+    finish = [delta(index=at, finish="stop", top={"usage": usage(3, 4)}) for at in (0, 1)]
+    more = [delta("b", index=at, top={"usage": usage(3, 3 + at)}) for at in (0, 1)]
+    play.streams(0, *first, *more, *finish, usage_chunk(3, 4))
+    assert [frame["usage"] for frame in play.frames[:-1] if frame["usage"]] == [
+        usage(3, completion) for completion in (1, 2, 3, 4, 4, 4, 4)
+    ]
 
 
 def test_a_stream_that_is_folded_is_not_recorded_and_begins_anew() -> None:

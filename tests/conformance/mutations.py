@@ -86,7 +86,7 @@ _ANSWERS = [
     ("C12", CHOICES + "merge.py", "output.beside_usage = chunk.extra", "pass"),
     ("C12", CHOICES + "merge.py", "return self._wire.beside(chunk.extra) if speaks", "return b'' if speaks"),
     ("C12", CHOICES + "merge.py", "self._request.stream and output is self._bringers[0]", "True"),
-    ("C13", CHOICES + "relay.py", "if self._outputs[number].surplus:", "if False:"),
+    ("C13", CHOICES + "relay.py", "if output.surplus or (", "if ("),
     ("C5", CHOICES + "merge.py", "self._bringers[shown[0][1].index]", "self._bringers[shown[-1][1].index]"),
     (
         "C5",
@@ -179,7 +179,7 @@ _USAGE = [
     ("E11", CHOICES + "leg_output.py", "self._note_prompt()\n", "pass\n"),
     ("E14", OPENAI + "usage.py", "_OF_THE_PROMPT.search(key) is not None and", "False and"),
     ("E14", OPENAI + "usage.py", "return sum(numbers)", "return numbers[0]"),
-    ("E13", CHOICES + "leg_output.py", "elif self.shared is not None or len(chunk.choices) > 1:", "elif False:"),
+    ("E13", CHOICES + "leg_output.py", "elif self.shared is not None or len(chunk.choices) > 1 or", "elif"),
     ("E11", OPENAI + "usage.py", "prompt=max([usage.prompt for", "prompt=sum([usage.prompt for"),
     (
         "E12",
