@@ -188,10 +188,13 @@ def _sum_extra(parts: Sequence[Mapping[str, JSON]], of_prompts: Sequence[Mapping
 
 
 def _sum(told: Sequence[JSON]) -> JSON:
-    """Add up numbers, also within objects; of anything else the first counts."""
+    """Add up numbers, also within objects; of anything else, and beyond the range of floats, the first counts."""
     numbers = [value for value in told if isinstance(value, int | float) and not isinstance(value, bool)]
     if len(numbers) == len(told):
-        return sum(numbers)
+        try:
+            return sum(numbers)
+        except OverflowError:  # a fraction, beside an integer that is larger than any float
+            return told[0]
     objects = [value for value in told if isinstance(value, dict)]
     if len(objects) < len(told):
         return told[0]

@@ -107,6 +107,14 @@ def test_E14_of_values_that_do_not_add_up_the_first_counts() -> None:
     assert whole.extra == {"is_byok": True, "a": None, "b": 1}
 
 
+def test_E14_an_integer_beyond_all_floats_adds_up_to_no_fraction() -> None:
+    huge = 10**400
+    told = [Usage(9, 1, extra={"cost": cost}) for cost in (huge, huge)]
+    assert merge(legs(*told)).usage == Usage(9, 2, extra={"cost": 2 * huge})
+    told = [Usage(9, 1, extra={"cost": cost}) for cost in (huge, 0.5)]
+    assert merge(legs(*told)).usage == Usage(9, 2, extra={"cost": huge})
+
+
 def test_H2_reasoning_tokens_are_summed() -> None:
     details = {"reasoning_tokens": 5}
     whole = merge(legs(Usage(1, 6, None, details), Usage(1, 7, None, details))).usage
