@@ -85,7 +85,7 @@ class BestOf(Merge):
 
 
 def mean_logprob(logprobs: JSON, echoed: Prompt | None = None) -> float | None:
-    """Return the mean log probability of a choice's tokens; None if there are none.
+    """Return the mean log probability of a choice's tokens; None if there are none, or some are larger than any float.
 
     Reads `{"content": [{"logprob"}], "refusal": ...}`, and the legacy `{"token_logprobs": [...]}`. echoed: the prompt,
     if it was asked to come back with the choice; its tokens are the same for all choices and do not count.
@@ -100,7 +100,10 @@ def mean_logprob(logprobs: JSON, echoed: Prompt | None = None) -> float | None:
         entries = chain.from_iterable(entry for entry in lists if isinstance(entry, list))
         counted = [entry.get("logprob") for entry in entries if isinstance(entry, dict)]
     numbers = [value for value in counted if isinstance(value, int | float)]
-    return sum(numbers) / len(numbers) if numbers else None
+    try:
+        return sum(numbers) / len(numbers) if numbers else None
+    except OverflowError:
+        return None
 
 
 def _prompt_tokens(logprobs: dict[str, JSON], told: list[JSON], echoed: Prompt | None) -> int:

@@ -261,6 +261,8 @@ def test_B6_seeds_of_our_own_may_be_left_out_at_one_choice_too() -> None:
         ({"token_logprobs": []}, None, None),
         ({}, None, None),
         (None, None, None),
+        ({"content": [{"logprob": -(10**400)}]}, None, None),
+        ({"token_logprobs": [10**400, -0.5]}, None, None),
     ],
 )
 def test_the_mean_counts_the_choices_own_tokens(logprobs: Any, echoed: Any, mean: float | None) -> None:
