@@ -82,7 +82,7 @@ class Relay(Merge):
     def body(self, number: int, body: bytes) -> None:
         super().body(number, body)
         output = self._outputs[number]
-        if output.surplus or (output.whole and len(output.choices) > 1 and not _in_order(body)):
+        if output.surplus or (output.whole and len(output.choices) > 1 and not _all_there(body, len(output.choices))):
             self._take_names(loads(body))  # it is written anew, without the surplus choices
         elif len(self._outputs) == 1 and not self._as_merged:
             self._body = body if is_json(body) else dumps(loads(body))
@@ -219,9 +219,9 @@ class Relay(Merge):
         return patch if _says(patch(data), wanted) else None
 
 
-def _in_order(body: bytes) -> bool:
-    """Whether a whole answer's choices have indices, and stand in their order."""
-    return all(choice.get("index") == place for place, choice in enumerate(loads(body)["choices"]))
+def _all_there(body: bytes, count: int) -> bool:
+    """Whether a whole answer has so many choices, in their order and with indices that say so."""
+    return [choice.get("index") for choice in loads(body)["choices"]] == [*range(count)]
 
 
 def _as_it_came(data: bytes, came: dict[str, JSON], wanted: dict[str, JSON]) -> bytes:

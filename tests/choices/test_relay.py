@@ -21,7 +21,7 @@ from tests.choices.conduct_player import (
     contents,
     finishes,
 )
-from tests.choices.upstream_says import DONE, ROLE, answer, chunk, delta, framed, usage, usage_chunk
+from tests.choices.upstream_says import DONE, ROLE, answer, chunk, delta, framed, text, usage, usage_chunk
 
 ASKED = {"include_usage": True}
 
@@ -65,6 +65,14 @@ def test_J2_choices_of_several_prompts_stand_in_order(
     play.answers(0, json.dumps({"id": "u", "model": "up", "choices": choices, "usage": usage(6, 2), "x": 1}).encode())
     assert [(choice["index"], choice["text"]) for choice in play.reply["choices"]] == [*enumerate(texts)]
     assert (play.reply["id"], play.reply["model"], play.reply["x"]) == ("u", "up", 1)
+
+
+def test_choices_that_an_earlier_call_finished_are_in_the_answer_too() -> None:
+    play = Play(completion(prompt=["a", "b"]), NATIVE, retries=1)
+    play.breaks_off(0, text("x", index=1), text("", index=1, finish="stop"), text("y"))
+    play.fires("retry:0")
+    play.answers(0, json.dumps({"choices": [{"index": 0, "text": "z", "finish_reason": "stop"}]}).encode())
+    assert [(choice["index"], choice["text"]) for choice in play.reply["choices"]] == [(0, "z"), (1, "x")]
 
 
 def test_E8_the_usage_chunk_that_nproxy_asked_for_is_taken_out() -> None:
