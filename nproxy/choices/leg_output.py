@@ -114,6 +114,8 @@ class LegOutput:
     """The last usage of a stream that reports it in chunks of several choices, and so for all of them."""
     counts_all: bool = False
     """Usage that comes with one choice counts all of them, too."""
+    kept: frozenset[int] | None = None
+    """The upstream's indices of the choices that it finished, if other legs go on with the rest; else None."""
     fingerprint: str | None = None
     """The first that came."""
     top: Mapping[str, JSON] = field(default_factory=dict)
@@ -236,6 +238,19 @@ class LegOutput:
             elif not tails:
                 usage = merge(map(self._of_prompt, range(prompts))).usage
         return LegUsage(self.prompt, usage)
+
+    def usage_kept(self, told: LegUsage) -> LegUsage:
+        """Return what the client is told of this leg's tokens, which are `told`.
+
+        If other legs go on with some of its choices, these count there. Then only the completions of the others count
+        here, if they were reported for each choice.
+        """
+        if self.kept is None or told.usage is None:
+            return told
+        if self.tails or self.shared is not None or not self.kept <= self.by_choice.keys():
+            return told._replace(usage=None)
+        own = within_leg([], {index: self.by_choice[index] for index in self.kept})
+        return told._replace(usage=own and replace(own, prompt=told.usage.prompt))
 
     def _of_prompt(self, prompt: int) -> LegUsage:
         told = {index: usage for index, usage in self.by_choice.items() if index // self.leg.width == prompt}

@@ -111,7 +111,9 @@ class Merge:
 
     def hand_over(self, number: int) -> None:
         """Let other legs bring what this one did not finish. If it finished nothing, it is forgotten."""
-        if not any(choice.finished for choice in self._outputs[number].choices):
+        output = self._outputs[number]
+        output.kept = frozenset(index for index, choice in enumerate(output.choices) if choice.finished)
+        if not output.kept:
             self.drop(number)
 
     def output(self, number: int) -> LegOutput:

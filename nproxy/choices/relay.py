@@ -158,8 +158,10 @@ class Relay(Merge):
             kept["logprobs"] = said.logprobs
         if chunk.usage is not None and self._request.continuous_usage:
             total = self._running()
-            is_total = self._counts_all and len(self._outputs) == 1
-            wanted["usage"] = came["usage"] if is_total or total is None else total.to_json()
+            if self._counts_all and len(self._outputs) == 1:
+                wanted["usage"] = came["usage"]  # it is the total already
+            elif total is not None:
+                wanted["usage"] = total.to_json()
         if not self._chat or not isinstance(raw.get("delta"), dict):
             return wanted
         kept["delta"] = delta = raw["delta"] | {key: said.delta[key] for key in ("tool_calls",) if key in said.delta}

@@ -18,13 +18,13 @@ class Tally:
 
     def __init__(self, outputs: Mapping[int, LegOutput]) -> None:
         self._outputs = outputs
-        self._cut: list[LegUsage] = []  # usage of calls that others replaced
+        self._cut: list[_Told] = []  # calls that others replaced
         self._total: Usage | None = None  # the running total that was returned last
         self._settled: tuple[list[_Told], Merged] | None = None
 
     def forgo(self, output: LegOutput) -> None:
         """Note that other calls replace this one: its tokens were spent, and do not count for the client."""
-        self._cut.append(output.usage())
+        self._cut.append((output, output.usage()))
 
     def settled(self) -> Merged:
         """Return the usage of all legs, which are over. It is not computed again for `spent`."""
@@ -43,7 +43,7 @@ class Tally:
         each, (merged, _) = self._settled or self._together()
         client = None if merged is None else told(merged)
         prompt = completion = calls = 0
-        for _, usage in (*self._cut, *[leg for _, leg in each]):
+        for _, usage in [told for _, told in (*self._cut, *each)]:
             if usage is not None:
                 prompt, completion, calls = prompt + usage.prompt, completion + usage.completion, calls + 1
         return Spent(
@@ -66,11 +66,13 @@ class Tally:
 
         Usage of calls that were replaced does not count, but may tell the length of a prompt.
         """
-        counted = [(output, told) for output, told in each if told.usage is not None or not output.lost]
+        brought = [(output, told) for output, told in each if told.usage is not None or not output.lost]
+        counted = [(output, output.usage_kept(told)) for output, told in brought]
         own = [told for output, told in counted if output.leg.prefix is None]
         if len(own) == len(counted):
             return own
-        prompts = {prompt: usage.prompt for prompt, usage in [*self._cut, *own] if usage is not None}
+        whole = [told for output, told in self._cut if output.leg.prefix is None]
+        prompts = {prompt: usage.prompt for prompt, usage in [*whole, *own] if usage is not None}
         return [LegUsage(told.prompt, _whole(output, told.usage, prompts.get(told.prompt))) for output, told in counted]
 
 

@@ -190,12 +190,11 @@ def test_E12_an_exact_wire_has_counted_all_its_choices() -> None:
 def test_E12_running_usage_of_several_prompts_is_that_of_all() -> None:
     """vLLM tells it for each choice by itself, also where one call carries several prompts."""
     options = {**ASKED, "continuous_usage_stats": True}
-    play = Play(completion(prompt=["a", "b"], stream=True, stream_options=options), NATIVE)
-    said = [({"index": at, "text": "x", "finish_reason": None}, usage(3, told)) for at, told in ((0, 2), (1, 1))]
-    said += [({"index": at, "text": "", "finish_reason": "stop"}, usage(3, 2)) for at in (0, 1)]
-    play.streams(0, *(chunk([choice], usage=told) for choice, told in said), usage_chunk(6, 4), DONE)
+    play = Play(completion(prompt=["a", "b", "c"], stream=True, stream_options=options), NATIVE)
+    play.says(0, *(text("x", index=at, usage=usage(3, told)) for at, told in ((0, 2), (1, 1), (2, 1))))
+    play.streams(0, *(text("", index=at, finish="stop", usage=usage(3, 2)) for at in range(3)), usage_chunk(9, 6), DONE)
     told = [frame["usage"] for frame in play.frames[:-1]]
-    assert told == [usage(3, 2), usage(6, 3), usage(6, 3), usage(6, 4), usage(6, 4)]
+    assert told == [None, None, *(usage(9, completion) for completion in (4, 4, 5, 6, 6))]
 
 
 def test_Q2_an_alias_is_shown_as_asked() -> None:

@@ -258,3 +258,6 @@ def test_tokens_of_both_calls_where_they_are_told_all_the_time() -> None:
     play.breaks_off(0, delta("de", top={"usage": usage(10, 2)}))
     play.fires("retry:0")
     assert sent(play)["max_tokens"] == 15
+    play.streams(0, delta("f", top={"usage": usage(12, 1)}), STOP, usage_chunk(12, 1))
+    told = [frame["usage"] for frame in play.frames[:-1] if frame.get("usage")]
+    assert told == [usage(7, 3), usage(7, 5), usage(7, 6), usage(7, 6)]

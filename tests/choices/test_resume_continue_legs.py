@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nproxy.choices.capability import Capability
+from nproxy.choices.commands import Spent
 from nproxy.choices.events import FailureKind
 from tests.choices.conduct_player import (
     EXACT,
@@ -29,6 +30,41 @@ def test_usage_of_a_call_for_several_choices_whose_work_others_take_over(done: b
         play.streams(number, delta("c"), STOP, usage_chunk(8, 1))
     assert play.finish == "ok"
     assert [frame["usage"] for frame in play.frames[:-1] if frame.get("usage")] == ([] if done else [usage(7, 4)])
+
+
+OPTIONS = {"include_usage": True, "continuous_usage_stats": True}
+
+
+def test_tokens_of_choices_that_others_go_on_with_are_counted_once() -> None:
+    """Those of the choice that was finished are its own call's; what was computed for the other one was spent."""
+    play = continued(chat(n=2, stream=True, stream_options=OPTIONS), NATIVE)
+    play.breaks_off(
+        0,
+        delta("a", index=0, finish="stop", top={"usage": usage(7, 1)}),
+        delta("bcd", index=1, top={"usage": usage(7, 3)}),
+    )
+    play.fires("retry:1")
+    play.streams(1, delta("e", top={"usage": usage(10, 1)}), STOP, usage_chunk(10, 2))
+    told = [frame["usage"] for frame in play.frames[:-1] if frame["usage"]]
+    assert told == [usage(7, 1), usage(7, 4), usage(7, 5), usage(7, 6)]
+    (spent,) = play.of(Spent)
+    assert (spent.upstream_prompt, spent.upstream_completion) == (17, 6)
+
+
+def test_so_they_are_where_a_call_has_several_prompts() -> None:
+    play = continued(completion(prompt=["p", "q"], stream=True, stream_options=OPTIONS), NATIVE)
+    play.breaks_off(0, text("a", index=0, finish="stop", usage=usage(7, 1)), text("bcd", index=1, usage=usage(8, 3)))
+    play.fires("retry:1")
+    play.streams(1, text("e", finish="stop"), usage_chunk(11, 2))
+    assert play.frames[-2]["usage"] == usage(15, 6)
+
+
+def test_usage_that_tells_no_choice_apart_tells_nothing_of_those_that_were_finished() -> None:
+    play = continued(chat(n=2, stream=True, stream_options=OPTIONS), NATIVE)
+    play.breaks_off(0, delta("a", index=0, finish="stop"), delta("b", index=1), usage_chunk(7, 2))
+    play.fires("retry:1")
+    play.streams(1, delta("c"), STOP, usage_chunk(8, 1))
+    assert [frame["usage"] for frame in play.frames[:-1] if frame["usage"]] == []
 
 
 @pytest.mark.parametrize("capability", [NATIVE, EXACT], ids=["native", "exact"])
