@@ -114,6 +114,8 @@ class LegOutput:
     """The last usage of a stream that reports it in chunks of several choices, and so for all of them."""
     counts_all: bool = False
     """Usage that comes with one choice counts all of them, too."""
+    before: Mapping[int, Usage] = field(default_factory=dict)
+    """What earlier calls of this leg told of the choices that they finished, by the upstream's index."""
     kept: frozenset[int] | None = None
     """The upstream's indices of the choices that it finished, if other legs go on with the rest; else None."""
     fingerprint: str | None = None
@@ -129,6 +131,8 @@ class LegOutput:
         output = cls(leg, choices, leg.prompt)
         if cut is not None:
             output.again, output.generated = cut.again or cut.streamed, cut.generated
+            done = [index for index, choice in enumerate(choices) if choice.finished and index in cut.by_choice]
+            output.before = {**{index: cut.by_choice[index] for index in done}, **cut.before}
         return output
 
     def taught(self, dialect: Dialect) -> Rewriter:
@@ -239,18 +243,24 @@ class LegOutput:
                 usage = merge(map(self._of_prompt, range(prompts))).usage
         return LegUsage(self.prompt, usage)
 
-    def usage_kept(self, told: LegUsage) -> LegUsage:
+    def usage_for_client(self, told: LegUsage) -> LegUsage:
         """Return what the client is told of this leg's tokens, which are `told`.
 
-        If other legs go on with some of its choices, these count there. Then only the completions of the others count
-        here, if they were reported for each choice.
+        Of a choice that an earlier call finished, that call's count is final; this one may be cut while it repeats it.
+        If other legs go on with some choices, these count there. Then only the completions of the others count here, if
+        they were reported for each choice.
         """
-        if self.kept is None or told.usage is None:
+        if told.usage is None:
             return told
-        if self.tails or self.shared is not None or not self.kept <= self.by_choice.keys():
-            return told._replace(usage=None)
-        own = within_leg([], {index: self.by_choice[index] for index in self.kept})
-        return told._replace(usage=own and replace(own, prompt=told.usage.prompt))
+        apart = not self.tails and self.shared is None
+        if self.kept is not None:
+            if not apart or not self.kept <= self.by_choice.keys():
+                return told._replace(usage=None)
+            own = within_leg([], {index: self.by_choice[index] for index in self.kept})
+            return told._replace(usage=own and replace(own, prompt=told.usage.prompt))
+        if apart and self.before:
+            return replace(self, by_choice={**self.by_choice, **self.before}).usage()
+        return told
 
     def _of_prompt(self, prompt: int) -> LegUsage:
         told = {index: usage for index, usage in self.by_choice.items() if index // self.leg.width == prompt}

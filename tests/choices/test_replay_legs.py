@@ -120,6 +120,19 @@ def test_usage_is_the_completing_call_s_and_what_was_spent_is_in_the_metrics() -
     assert (spent.upstream_prompt, spent.upstream_completion) == (9, 7)
 
 
+def test_tokens_of_a_choice_that_was_finished_count_though_its_repetition_is_cut() -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    play = replayed(chat(n=2, stream=True, stream_options=options), NATIVE)
+    done = delta("abc", index=0, finish="stop", top={"usage": usage(3, 3)})
+    play.breaks_off(0, done, delta("d", index=1, top={"usage": usage(3, 1)}))
+    play.fires("retry:0")
+    play.says(0, delta("a", index=0, top={"usage": usage(3, 1)}))
+    play.breaks_off(0, delta("de", index=1, finish="stop", top={"usage": usage(3, 2)}))
+    assert [frame["usage"]["completion_tokens"] for frame in play.frames[:-1] if frame["usage"]] == [3, 4, 5, 5]
+    (spent,) = play.of(Spent)
+    assert (spent.client_completion, spent.upstream_completion) == (5, 7)
+
+
 def test_running_usage_of_an_exact_wire_stays_that_of_all_its_choices() -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
     play = replayed(chat(n=2, stream=True, stream_options=options), EXACT)
