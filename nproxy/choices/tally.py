@@ -67,7 +67,10 @@ class Tally:
         Usage of calls that were replaced does not count, but may tell the length of a prompt.
         """
         brought = [(output, told) for output, told in each if told.usage is not None or not output.lost]
-        counted = [(output, output.usage_for_client(told)) for output, told in brought]
+        counted = [
+            (output, output.usage_for_client(told) if output.before or output.kept is not None else told)
+            for output, told in brought
+        ]
         own = [told for output, told in counted if output.leg.prefix is None]
         if len(own) == len(counted):
             return own

@@ -71,8 +71,6 @@ class Replica:
     """Until then it asked to be left alone; monotonic seconds."""
     told_until: float = -inf
     """The log has been told of its breaker, and is not told again before this time."""
-    told_open: bool = False
-    """What the log was told last: that its breaker is open."""
     breaker: Breaker = field(default_factory=lambda: Breaker(None))
     """Its state by the results of calls."""
     health: HealthChecks = field(default_factory=lambda: HealthChecks(config.Health(interval=None)))

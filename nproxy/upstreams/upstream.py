@@ -68,6 +68,7 @@ class Upstream:
         self.documents = Documents(self.client, self.gate, settings.api_key)
         self.capabilities = self._capabilities()
         self.budget = RetryBudget(settings.retries.budget)
+        self._told_open: set[Replica] = set()  # whose breakers the log was last told to be open
         self.models = self._models()
 
     def reconfigure(self, settings: Settings) -> None:
@@ -256,22 +257,25 @@ class Upstream:
 
     def judge(self, group: CallGroup, leg: int, failure: Failure | None) -> None:
         """Take the result of a leg's last call, and log if a breaker opened by it, or has closed; see `Gate.judge`."""
-        called = group.at.get(leg)
         replica = self.gate.judge(group, leg, failure)
-        if called is not None and called.told_open and failure is None:
-            self._tell_closed(called)
+        if failure is None and self._told_open:
+            self._tell_closed()
         if replica is None or failure is None or (now := time.monotonic()) < replica.told_until:
             return  # it opens and closes, if one client's requests fail and others' do not
-        replica.told_until, replica.told_open = now + TOLD_SECONDS, True
+        replica.told_until = now + TOLD_SECONDS
+        self._told_open.add(replica)
         # not the failure's message, which may be the server's own words and so quote the prompt
         why = failure.kind.value if failure.status is None else f"{failure.kind.value} {failure.status}"
         log.warning("a replica's circuit breaker is open", extra=self._fields(replica, why=why))
 
-    def _tell_closed(self, replica: Replica) -> None:
-        if replica.breaker.closed and time.monotonic() >= replica.told_until:
-            replica.told_open = False
-            fields = {"upstream": self.name, "replica": replica.label}
-            log.info("a replica's circuit breaker is closed", extra={"fields": fields})
+    def _tell_closed(self) -> None:
+        """Log which of the breakers that were logged as open are closed now."""
+        self._told_open.intersection_update(self.gate.replicas)
+        for replica in tuple(self._told_open):
+            if replica.breaker.closed and time.monotonic() >= replica.told_until:
+                self._told_open.discard(replica)
+                fields = {"upstream": self.name, "replica": replica.label}
+                log.info("a replica's circuit breaker is closed", extra={"fields": fields})
 
     def count(self, group: CallGroup, leg: int, outcome: str, status: int | None = None) -> None:
         """Count for the metrics how a leg's last call ended, at most once. Nothing is counted if no replica was called.

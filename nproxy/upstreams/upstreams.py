@@ -147,7 +147,8 @@ class Upstreams:
     async def find(self, model: str) -> Route | None:
         """Like `known`, but wait for a moment if that may change: for lists that were never read, or if none has it."""
         route = self.known(model)
-        if self._lists.want(self._decisive(route), lacking=route is None):
+        lists = self._decisive(route)
+        if lists and self._lists.want(lists, lacking=route is None):
             await self._lists.wait(lambda: self._patience(self.known(model)))
             route = self.known(model)
         return route
