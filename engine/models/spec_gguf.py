@@ -49,7 +49,7 @@ def spec_from_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, tuple[int,
         raise f.refuse("keys and values of different widths are not supported")
     if f.whole("rope.dimension_count", default=head_dim) != head_dim:
         raise f.refuse("partial rotary embedding is not supported")
-    ends = [f.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot")]
+    ends = [f.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
     return ModelSpec(
         architecture=str(arch),
         vocab=embedding[0],

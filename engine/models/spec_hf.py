@@ -22,6 +22,7 @@ _FAMILY = {
 }
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _DEFAULT_WINDOW = {"mistral": 4096, "qwen2": 4096, "qwen3": 4096}  # if the config has no such key
+_DEFAULT_THETA = {"smollm3": 2_000_000.0}  # the others': 10,000
 
 
 class Unsupported(ModelError):
@@ -45,7 +46,7 @@ def spec_from_hf(config: Mapping[str, Any], eos: Any = None) -> ModelSpec:
         raise f.refuse("quantized checkpoints are not supported; use unquantized safetensors or a GGUF")
     if (act := f.get("hidden_act")) not in (None, "silu"):
         raise Unsupported(f"config.json: activation {act!r} is not supported (silu is)")
-    theta, scaling = _hf_rope(config, f)
+    theta, scaling = _hf_rope(config, f, family)
     attention_bias = f.flag("attention_bias", default=False)
     heads, hidden, layers = f.whole("num_attention_heads"), f.whole("hidden_size"), f.whole("num_hidden_layers")
     unrotated = _unrotated(f, layers) if family == "smollm3" else frozenset()
@@ -115,7 +116,7 @@ def _windows(
     return tuple([window if layer in sliding else None for layer in range(layers)])
 
 
-def _hf_rope(config: Mapping[str, Any], f: Fields) -> tuple[float, Scaling | None]:
+def _hf_rope(config: Mapping[str, Any], f: Fields, family: str) -> tuple[float, Scaling | None]:
     """Return base frequency and scaling; both layouts of the settings mean the same."""
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(rope, Mapping):
@@ -127,7 +128,7 @@ def _hf_rope(config: Mapping[str, Any], f: Fields) -> tuple[float, Scaling | Non
     partial = merged.number("partial_rotary_factor", f.number("partial_rotary_factor", default=1.0))
     if partial != 1.0:
         raise Unsupported(f"config.json: partial rotary embedding ({partial}) is not supported")
-    theta = merged.number("rope_theta", default=10000.0)
+    theta = merged.number("rope_theta", default=_DEFAULT_THETA.get(family, 10_000.0))
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind == "default":
         return theta, None

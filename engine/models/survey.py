@@ -7,6 +7,7 @@ what a mask lets through instead of making it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -81,28 +82,40 @@ def survey(base: torch.nn.Module, name: str, context: int) -> Survey:
     """Run the layers `base` of the model `name` on two tokens, and again with the second one moved to the front.
 
     The second token keeps its position, so nothing may change for it. (Run alone, it would be in products of another
-    shape, and rounding could route it to other experts.) Raises ModelError for what the engine does not support: an
-    attention with more than AttentionSpec describes, a mask that is neither causal nor a sliding window, layers that
-    mix tokens outside of attention or count their positions themselves.
+    shape, and rounding could route it to other experts.) Nor may anything change if a text's first two tokens get the
+    positions 0 and 1 instead of those that the model itself gives them. Raises ModelError for what the engine does not
+    support: an attention with more than AttentionSpec describes, a mask that is neither causal nor a sliding window,
+    layers that mix tokens outside of attention or count their positions themselves, positions that begin at another
+    number.
     """
     position = max(min(context, 9) - 2, 1)
-    behind, ahead = _Recorder(name, context, 1), _Recorder(name, context, 0)
-    output = _run(base, [1, 2], position - 1, behind)
-    again = _run(base, [2, 1], position, ahead)
-    if not behind.specs:
+    specs, seen, output = _run(base, name, context, [1, 2], 1, position - 1)
+    if not specs:
         raise ModelError(f"the attention of {name} is not behind transformers' attention interface")
-    pairs = zip(
-        [*behind.seen, output.last_hidden_state[0, 1]], [*ahead.seen, again.last_hidden_state[0, 0]], strict=True
-    )
-    for first, second in pairs:
-        if not (first - second).abs().max() <= _TOLERANCE * second.abs().max():
-            raise ModelError(f"{name} lets tokens see each other outside of attention, or counts positions itself")
-    return Survey(tuple(behind.specs), type(output), output.last_hidden_state[0])
+    if not _alike(seen, _run(base, name, context, [2, 1], 0, position)[1]):
+        raise ModelError(f"{name} lets tokens see each other outside of attention, or counts positions itself")
+    first, own = (_run(base, name, context, [1, 2], 1, start)[1] for start in (0, None))
+    if not _alike(first, own):
+        raise ModelError(f"the positions of {name} do not begin at 0, which is not supported")
+    return Survey(tuple(specs), type(output), output.last_hidden_state[0])
 
 
-def _run(base: torch.nn.Module, tokens: list[int], start: int, recorder: _Recorder) -> Any:
-    ids, positions = torch.tensor([tokens]), torch.tensor([[start, start + 1]])
-    return base(input_ids=ids, position_ids=positions, use_cache=False, **{KEYWORD: recorder})
+def _run(
+    base: torch.nn.Module, name: str, context: int, tokens: list[int], place: int, start: int | None
+) -> tuple[list[AttentionSpec], list[torch.Tensor], Any]:
+    """Run tokens at the positions from `start` on; if it is None, at those that the model itself gives them.
+
+    Returns what the layers ask for, what is seen of the token at `place` (queries, keys and values layer by layer, and
+    its last hidden state), and the output.
+    """
+    recorder = _Recorder(name, context, place)
+    positions = None if start is None else torch.tensor([range(start, start + len(tokens))])
+    output = base(input_ids=torch.tensor([tokens]), position_ids=positions, use_cache=False, **{KEYWORD: recorder})
+    return recorder.specs, [*recorder.seen, output.last_hidden_state[0, place]], output
+
+
+def _alike(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:
+    return all((x - y).abs().max() <= _TOLERANCE * y.abs().max() for x, y in zip(some, others, strict=True))
 
 
 class _Recorder:

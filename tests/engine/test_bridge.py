@@ -63,6 +63,7 @@ HYBRID = {"layer_types": ["conv", FULL, FULL], "block_auto_adjust_ff_dim": False
         ("bloom", {}, "not behind transformers' attention interface"),
         ("nemotron", {}, "does not hand on what the model's forward was given"),
         ("lfm2", HYBRID, "lets tokens see each other outside of attention"),
+        ("roberta", {"is_decoder": True}, "positions of RobertaForCausalLM do not begin at 0"),
         (
             "llama4_text",
             {"intermediate_size_mlp": 64, "num_local_experts": 2, "attention_chunk_size": 8},

@@ -235,6 +235,17 @@ def test_both_ways_of_writing_rope_settings() -> None:
     assert (new.rope_theta, new.scaling) == (500000.0, Llama3Scaling(32.0, 1.0, 4.0, 8192))
 
 
+@pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2", "qwen3", "smollm3"])
+def test_without_rope_settings_a_family_has_its_own_base_frequency(tmp_path: Path, kind: str) -> None:
+    model = save(tmp_path, kind, head_dim=8)
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["rope_parameters"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    torch.testing.assert_close(
+        Scorer(tmp_path).prompt(TOKENS, TABLE), reference_logits(model, TOKENS), rtol=1e-4, atol=1e-4
+    )
+
+
 def test_the_generation_config_names_the_ends(tmp_path: Path) -> None:
     save(tmp_path)
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [5, 9]}')
@@ -263,6 +274,14 @@ def test_gguf_equals_transformers(tmp_path: Path, kind: str, settings: dict[str,
     scorer = Scorer(path)
     assert scorer.decoder.eos == {2}
     torch.testing.assert_close(scorer.prompt(TOKENS, TABLE), reference_logits(model, TOKENS), rtol=1e-4, atol=1e-4)
+
+
+def test_all_ends_of_a_gguf_end_an_answer(tmp_path: Path) -> None:
+    # Of a text, of a turn, and (Llama 3.1's calls of built-in tools) of a message after which the turn goes on.
+    path = tmp_path / "model.gguf"
+    write_gguf(path, make(), "llama", **{"tokenizer.ggml.eot_token_id": 5, "tokenizer.ggml.eom_token_id": 9})
+    with open_checkpoint(path) as checkpoint:
+        assert checkpoint.spec.eos == {2, 5, 9}
 
 
 def test_a_sliding_window_of_a_gguf_is_used(tmp_path: Path) -> None:
