@@ -55,14 +55,24 @@ def load(config: EngineConfig) -> CpuRunner | DeviceRunner:
     if config.deterministic and FIXED_SPAN % config.block_size:
         raise ConfigError(f"deterministic: block_size must divide {FIXED_SPAN}, and {config.block_size} does not")
     runner = _load(config)
-    if config.deterministic and not deterministic_trial.holds(
-        lambda batch: runner.submit(batch).result(), runner.ready, config.max_sequences, config.max_logprobs
-    ):
-        raise ConfigError(
-            "deterministic: here a row's numbers depend on the rows beside it; another dtype or number of threads"
-            f" (OMP_NUM_THREADS, now {torch.get_num_threads()}) may do"
-        )
+    if config.deterministic:
+        _try_deterministic(config, runner)
     return runner
+
+
+def _try_deterministic(config: EngineConfig, runner: CpuRunner | DeviceRunner) -> None:
+    """Raise ConfigError if deterministic mode does not hold here, for the model itself or for one of its adapters."""
+
+    def run(batch: Batch) -> StepOutput:
+        return runner.submit(batch).result()
+
+    for adapter in (None, *(name for name, _ in config.adapters)):
+        if not deterministic_trial.holds(run, runner.ready, config.max_sequences, config.max_logprobs, adapter):
+            which = "" if adapter is None else f" with the adapter {adapter}"
+            raise ConfigError(
+                f"deterministic: here a row's numbers depend on the rows beside it{which}; another dtype or number of"
+                f" threads (OMP_NUM_THREADS, now {torch.get_num_threads()}) may do"
+            )
 
 
 def _load(config: EngineConfig) -> CpuRunner | DeviceRunner:

@@ -8,6 +8,7 @@ of this machine. No torch.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from engine.batch import Batch, Chunk, Draw, Row, StepOutput, plan_kv_spans
 from engine.messages import Logprobs, Ready, Sampling
@@ -17,9 +18,9 @@ Run = Callable[[Batch], StepOutput]
 _MOST = 128  # rows that are tried together: as many as any backend runs in one pass
 
 
-def holds(run: Run, ready: Ready, max_sequences: int, told: int) -> bool:
+def holds(run: Run, ready: Ready, max_sequences: int, told: int, adapter: str | None = None) -> bool:
     """Whether a row draws the same token, with the same `told` likeliest tokens, alone and first or last among a full
-    set of rows.
+    set of rows. adapter: which all of them run with.
 
     Writes to the cache, whose blocks must be free. A model or cache too small for the test passes.
     """
@@ -29,7 +30,7 @@ def holds(run: Run, ready: Ready, max_sequences: int, told: int) -> bool:
     size = ready.block_size
     prompt = tuple([7919 * position % ready.vocab_size for position in range(size)])
     run(Batch(chunks=(Chunk(0, prompt, 0, (0,)),)))
-    fork = [_row(number, size, ready.vocab_size, told) for number in range(most)]
+    fork = [replace(_row(number, size, ready.vocab_size, told), adapter=adapter) for number in range(most)]
     tried, *others = fork
     seen = [_drawn(run, rows, size) for rows in ([tried], [tried, *others], [*others, tried])]
     return seen[1:] == seen[:-1]

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
+import torch.nn.functional as F
 
 from engine.errors import ModelError
 from engine.models.lora import Pair
 from engine.models.rope import interleave
 from engine.models.spec import ModelSpec
+
+_LANES = (
+    16  # ranks are filled up to multiples of it: in others, torch's products round a row by its place among the rows
+)
 
 
 def fused_pairs(pairs: Mapping[str, Pair], spec: ModelSpec) -> list[dict[str, Pair]]:
@@ -59,8 +64,9 @@ def _check(pair: Pair, width: int, columns: int, name: str) -> None:
 
 
 def _beside(parts: list[tuple[Pair, int]], columns: int) -> Pair:
-    """Return one pair that does the work of several, each for its own columns."""
+    """Return one pair that does the work of several, each for its own columns; zeros fill up its rank."""
     a = torch.cat([pair.a for pair, _ in parts], 1)
+    a = F.pad(a, (0, -a.shape[1] % _LANES))
     b = a.new_zeros(a.shape[1], columns)
     rank = 0
     for pair, begin in parts:

@@ -23,6 +23,7 @@ from engine.cpu_runner import load as load_any
 from engine.errors import ConfigError
 from engine.messages import Add, Logprobs, Sampling, Stats
 from engine.models.bridge import Bridge
+from engine.models.lora import Pair, add_pair
 from engine.models.ops import SteadyOps, TorchOps
 from engine.sampling.sampler import Sampler
 from tests.fakes.adapters import write_adapter
@@ -212,12 +213,13 @@ def test_rows_of_transformers_classes_run_alone(tmp_path: Path, monkeypatch: pyt
     assert seen == [21] + [1] * 9
 
 
+@pytest.mark.parametrize("rank", [1, 4, 6])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_adapters(tmp_path: Path, dtype: str) -> None:
+def test_adapters(tmp_path: Path, dtype: str, rank: int) -> None:
     model = save(tmp_path / "model")
     modules = [f"model.layers.{i}.{product}" for i in range(3) for product in ("self_attn.q_proj", "mlp.down_proj")]
     for seed, name in enumerate("ab"):
-        write_adapter(tmp_path / name, model, modules, seed)
+        write_adapter(tmp_path / name, model, modules, seed, rank=rank)
     runner = load(tmp_path / "model", dtype, adapters=(("a", str(tmp_path / "a")), ("b", str(tmp_path / "b"))))
     adds = [replace(group(i, 30, 3, 10, vocab=97), adapter=name) for i, name in enumerate(("a", "b", None, "a"))]
     told, _ = answers(runner, adds, every=1)
@@ -267,6 +269,24 @@ def test_loading_tries_what_it_promises(tiny_folder: Path, monkeypatch: pytest.M
     with pytest.raises(ConfigError, match="deterministic: here a row's numbers depend on the rows beside it"):
         load_any(settings)
     load_any(replace(settings, deterministic=False))
+
+
+def test_loading_tries_adapters_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = save(tmp_path / "model")
+    write_adapter(tmp_path / "a", model, ["model.layers.0.mlp.down_proj"], 1)
+    settings = EngineConfig(str(tmp_path / "model"), dtype="float32", num_blocks=20, deterministic=True)
+    adapted = replace(settings, adapters=(("a", str(tmp_path / "a")),))
+    load_any(adapted)
+
+    def by_place(y: torch.Tensor, x: torch.Tensor, pair: Pair, tokens: torch.Tensor) -> None:
+        add_pair(y, x * (1 + torch.arange(len(x)).unsqueeze(1) / 100), pair, tokens)
+
+    monkeypatch.setattr("engine.models.llama.add_pair", by_place)
+    load_any(settings)
+    with pytest.raises(
+        ConfigError, match="deterministic: here a row's numbers depend on the rows beside it with the adapter a;"
+    ):
+        load_any(adapted)
 
 
 @pytest.mark.model
