@@ -81,10 +81,10 @@ class Answer:
         """
         pieces = await self._next_by(_now() + _HEADERS_AFTER_SECONDS)
         response = web.StreamResponse(headers=STREAM_HEADERS)
-        await response.prepare(request)
         try:
+            await response.prepare(request)
             await self._events(response, pieces, continuous)
-        except Exception as error:  # the status has been sent, so the stream can only be broken off
+        except Exception as error:  # the status may have been sent, so the stream can only be broken off
             if not isinstance(error, (TimeoutError, ConnectionError)):  # the client stalled or disconnected
                 log.exception("stream %s failed", response.headers[request_id.HEADER])
             if request.transport is not None:

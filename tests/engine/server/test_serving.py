@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx
 import pytest
+from aiohttp import web
 
 from engine.channel import CoreClient
 from engine.config import EngineConfig
@@ -84,6 +85,24 @@ async def test_the_address_that_is_told_can_be_asked(host: str) -> None:
     ):
         assert (await client.get(f"{address}/health")).status_code == 503, "it loads its model yet"
     serving.close()
+
+
+async def test_a_client_that_leaves_as_its_stream_begins_is_no_failure(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    begin = web.StreamResponse.prepare
+
+    async def left(response: web.StreamResponse, request: web.BaseRequest) -> Any:
+        if request.transport is not None:
+            request.transport.close()
+        return await begin(response, request)
+
+    async with engine(LETTERS, path) as served, client_of(path) as client:
+        monkeypatch.setattr(web.StreamResponse, "prepare", left)
+        with pytest.raises(httpx.TransportError):
+            await client.post("/v1/chat/completions", json=chat(max_tokens=300, ignore_eos=True, stream=True))
+        assert await served.idle(5.0)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 OWN = [{}, {"max_tokens": 3}, {"stop": [*"abcdefghijklmnop"], "max_tokens": 300}, {"seed": 100}]
