@@ -12,9 +12,8 @@ from engine.models.lora import Pair
 from engine.models.rope import interleave
 from engine.models.spec import ModelSpec
 
-_LANES = (
-    16  # ranks are filled up to multiples of it: in others, torch's products round a row by its place among the rows
-)
+_LANES = 16
+"""Ranks are filled up to multiples of it: in others, torch's products round a row by its place among the rows."""
 
 
 def fused_pairs(pairs: Mapping[str, Pair], spec: ModelSpec) -> list[dict[str, Pair]]:
