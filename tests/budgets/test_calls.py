@@ -17,7 +17,7 @@ import pytest
 from tests.budgets.counting import Calls, calls_of
 from tests.budgets.player import Player
 
-REQUEST = 970
+REQUEST = 980
 """One request with n=1, without streaming, including its log line."""
 RELAYED = 74
 """One chunk of a stream with n=1 that arrives alone."""
