@@ -159,13 +159,12 @@ class Conduct:
         rest = event.data
         for _ in range(_MOST_TRIES):
             rest = self._at_once(event.leg, rest)
-            if not rest or self._over:
+            if not rest:
                 return
             first, _, rest = rest.partition(BETWEEN)
             self._chunk(LegChunk(event.leg, first))
         for chunk in split_chunks(event.leg, rest) if rest else ():
-            if not self._over:
-                self._chunk(chunk)
+            self._chunk(chunk)
 
     def _at_once(self, leg: int, data: bytes) -> bytes:
         """Take as many usual chunks from the front as possible in one step.

@@ -174,8 +174,8 @@ class Merge:
             self.frames.append(written)
         return rest
 
-    def body(self, number: int, body: bytes) -> None:
-        """Take the whole body of a leg that did not answer with events; otherwise like `chunk`."""
+    def body(self, number: int, body: bytes) -> dict[str, JSON]:
+        """Take the whole body of a leg that did not answer with events; otherwise like `chunk`. Returns it, parsed."""
         output = self._outputs[number]
         answer = read_answer(body, self._request.dialect)
         output.spoke = output.done = True
@@ -183,11 +183,12 @@ class Merge:
         if self._request.stream:
             for piece in as_chunks(answer, chat=self._chat):
                 self._take(output, b"", piece)
-            return
+            return answer.came
         self._take(output, b"", answer)
         for choice in output.choices:  # a whole body is complete, even if it names no reason
             if choice.began and not choice.finished:
                 self._finish(choice, None)
+        return answer.came
 
     def end(self, number: int) -> list[int]:
         """End the leg's answer: return the client indices that it was to bring and did not begin; see LegOutput.end."""

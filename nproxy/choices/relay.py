@@ -79,13 +79,14 @@ class Relay(Merge):
         if leg.prompt is not None or (self._record is not None and any(choice.sent for choice in self._choices)):
             self._as_merged = True
 
-    def body(self, number: int, body: bytes) -> None:
-        super().body(number, body)
+    def body(self, number: int, body: bytes) -> dict[str, JSON]:
+        came = super().body(number, body)
         output = self._outputs[number]
-        if output.surplus or (output.whole and len(output.choices) > 1 and not _all_there(body, len(output.choices))):
-            self._take_names(loads(body))  # it is written anew, without the surplus choices
+        if output.surplus or (output.whole and len(output.choices) > 1 and not _all_there(came, len(output.choices))):
+            self._take_names(came)  # it is written anew: without surplus choices, in order, under the right indices
         elif len(self._outputs) == 1 and not self._as_merged:
-            self._body = body if is_json(body) else dumps(loads(body))
+            self._body = body if is_json(body) else dumps(came)
+        return came
 
     # ---- writing
 
@@ -221,9 +222,9 @@ class Relay(Merge):
         return patch if _says(patch(data), wanted) else None
 
 
-def _all_there(body: bytes, count: int) -> bool:
+def _all_there(came: dict[str, Any], count: int) -> bool:
     """Whether a whole answer has so many choices, in their order and with indices that say so."""
-    return [choice.get("index") for choice in loads(body)["choices"]] == [*range(count)]
+    return [choice.get("index") for choice in came["choices"]] == [*range(count)]
 
 
 def _as_it_came(data: bytes, came: dict[str, JSON], wanted: dict[str, JSON]) -> bytes:

@@ -10,17 +10,9 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Protocol
 
-from nproxy.upstreams.models import ListAnswer, ModelList
-
-
-class Listing(Protocol):
-    """An upstream, as far as its list is concerned; see Upstream."""
-
-    models: ModelList
-
-    async def list_models(self) -> ListAnswer: ...
+from nproxy.upstreams.models import ModelList
+from nproxy.upstreams.upstream import Upstream
 
 
 class ListKeeper:
@@ -29,7 +21,9 @@ class ListKeeper:
     upstreams: returns the current ones; they may change. clock: a monotonic time in seconds.
     """
 
-    def __init__(self, upstreams: Callable[[], Iterable[Listing]], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, upstreams: Callable[[], Iterable[Upstream]], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._upstreams = upstreams
         self._clock = clock
         self._soon = asyncio.Event()
@@ -69,7 +63,7 @@ class ListKeeper:
                 async with asyncio.timeout_at(began + seconds):
                     await self._news.wait()
 
-    async def _read(self, upstream: Listing, models: ModelList) -> None:
+    async def _read(self, upstream: Upstream, models: ModelList) -> None:
         models.take(await upstream.list_models(), self._clock())
         news, self._news = self._news, asyncio.Event()
         news.set()

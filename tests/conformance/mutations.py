@@ -208,7 +208,7 @@ _FIELDS = [
     ("F4", CHOICES + "merge.py", "self._teaches = self._chat or not request.logprobs_asked", "self._teaches = True"),
     ("F8", OPENAI + "jsonvalue.py", '"-Infinity": -9999.0', '"-Infinity": None'),
     ("F8", CHOICES + "relay.py", "if not is_json(data):", "if False:"),
-    ("F8", CHOICES + "relay.py", "body if is_json(body) else dumps(loads(body))", "body"),
+    ("F8", CHOICES + "relay.py", "body if is_json(body) else dumps(came)", "body"),
     ("F4", CHOICES + "leg_output.py", 'self.offsets.mend(said.logprobs, said.delta.get("text"))', "said.logprobs"),
     ("F6", OPENAI + "requests.py", 'if sent.get("top_logprobs") and not sent.get("logprobs"):', "if False:"),
     (
