@@ -58,7 +58,7 @@ class Manner:
     stops: tuple[str, ...] = ()
     """The strings that end it."""
     min_tokens: int = 0
-    """No stop string ends it before so many tokens."""
+    """A stop string that is complete within so many tokens does not end it."""
     keep_stop: bool = False
     """Whether the stop string or token stays in the text."""
     parser: Callable[[], Parser] = Plain
@@ -222,8 +222,7 @@ class _Choice:
         if finish is not None:
             text += self._detokenizer.flush()
         self._length += len(text)
-        if self._taken > self._manner.min_tokens:
-            text = self._scanner.feed(text)
+        text = self._scanner.feed(text, ends=self._taken > self._manner.min_tokens)
         if self._scanner.matched is not None:
             self.finish = "stop"
         elif finish is not None:

@@ -40,9 +40,9 @@ def test_nothing_after_a_match() -> None:
     assert scanner.flush() == ""
 
 
-def by_the_letter(text: str, stops: tuple[str, ...]) -> tuple[str, str | None]:
-    """The rule itself, one character at a time over the whole text."""
-    for end in range(1, len(text) + 1):
+def by_the_letter(text: str, stops: tuple[str, ...], early: int = 0) -> tuple[str, str | None]:
+    """The rule itself, one character at a time over the whole text; no stop string is complete in the first `early`."""
+    for end in range(early + 1, len(text) + 1):
         ended = [stop for stop in stops if text[:end].endswith(stop)]
         if ended:
             longest = max(ended, key=len)
@@ -60,6 +60,14 @@ def test_any_cut_gives_the_same(text: str, stops: tuple[str, ...], data: st.Data
     pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     shown, matched = scan(pieces, stops)
     assert ("".join(shown), matched) == by_the_letter(text, stops)
+
+
+@given(text=few_letters, stops=some_stops, early=st.integers(0, 12))
+def test_a_stop_string_that_is_complete_too_early_does_not_count(text: str, stops: tuple[str, ...], early: int) -> None:
+    early = min(early, len(text))
+    scanner = StopScanner(stops)
+    shown = [scanner.feed(letter, ends=at >= early) for at, letter in enumerate(text)]
+    assert ("".join(shown) + scanner.flush(), scanner.matched) == by_the_letter(text, stops, early)
 
 
 @given(text=few_letters, stops=some_stops)

@@ -201,6 +201,14 @@ def test_no_stop_string_counts_before_the_least_number_of_tokens() -> None:
     assert shown(out.take([drawn(0, DOT)])) == [(0, "", "stop")]
 
 
+def test_a_stop_string_may_begin_within_the_least_number_of_tokens() -> None:
+    out = output(stops=("END",), min_tokens=2)
+    assert shown(out.take([drawn(0, A), drawn(0, EN), drawn(0, D)])) == [(0, "a", "stop")]
+    assert out.completion_tokens == 3
+    out = output(stops=("END",), min_tokens=2)
+    assert shown(out.take([drawn(0, A), drawn(0, EN, "length")])) == [(0, "aEN", "length")]
+
+
 class Marked:
     """A parser with marks of one letter: "a" opens the reasoning, "b" closes it, "." is a call; markup is not text."""
 
