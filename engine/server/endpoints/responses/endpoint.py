@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from collections.abc import Set
@@ -57,10 +58,12 @@ async def _create(request: web.Request) -> web.StreamResponse:
         salt, adapter = salt_of(request.headers, asked.fields), serving.adapter(model)
         items = Items(_new_id)
         head: Response = {"id": _new_id("resp"), "object": "response", "created_at": int(time.time()), "model": model}
+        loop = asyncio.get_running_loop()
 
         def keep(response: Response) -> None:
-            if asked.store:
-                turns.keep(Turn(owner, response, asked.items, tuple(items.done), previous))
+            if asked.store:  # a long answer is written in a thread, and only the loop may change the turns
+                turn = Turn(owner, response, asked.items, tuple(items.done), previous)
+                loop.call_soon_threadsafe(turns.keep, turn)
 
         with router.submit(groups(order, [prompt], router.ready, serving.random, salt=salt, adapter=adapter)) as ticket:
             answer = Answer(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine.server.endpoints.responses.items import Item
 from nproxy.openai.errors import invalid_request, shorten
@@ -24,10 +24,13 @@ class Turn:
     """Its output items."""
     previous: Turn | None
     """The turn that it continues from. That one is kept as long as this one, listed or not."""
-    size: int = 0
+    size: int = field(init=False)
     """Bytes as JSON."""
     holders: int = 0
     """How many hold it: the list, and held turns that continue from it."""
+
+    def __post_init__(self) -> None:
+        self.size = len(dumps(self.response)) + len(dumps(self.asked))
 
     @property
     def id(self) -> str:
@@ -51,7 +54,7 @@ class Turn:
 
 
 class Turns:
-    """At most `most` responses of `most_bytes` in all, counted as JSON.
+    """At most `most` responses of `most_bytes` in all, counted as JSON. Owned by the event loop.
 
     A turn that is no longer listed counts as long as listed ones continue from it.
     """
@@ -77,7 +80,6 @@ class Turns:
 
     def keep(self, turn: Turn) -> None:
         """List a turn, and forget turns until the limits are met, possibly this one too."""
-        turn.size = len(dumps(turn.response)) + len(dumps(turn.asked))
         self._turns[turn.id] = turn
         self._hold(turn)
         while self._turns and (len(self._turns) > self._most or self.bytes > self._most_bytes):

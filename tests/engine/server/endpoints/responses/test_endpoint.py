@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
+from engine.server.answering import answers
+from engine.server.endpoints.responses.turns import Turn, Turns
 from engine.text.template import ChatTemplate
 from nproxy.openai.errors import engine_unavailable
 from tests.engine.asking import answer, refused
@@ -54,6 +57,25 @@ async def test_a_response_says_what_the_chat_says(path: Path) -> None:
         assert given["usage"]["input_tokens"] == theirs["usage"]["prompt_tokens"]
         assert (given["object"], given["model"], given["metadata"]) == ("response", MODEL, {"a": "b"})
         assert given["status"] == {"length": "incomplete", "stop": "completed"}[theirs["choices"][0]["finish_reason"]]
+
+
+@pytest.mark.parametrize("much", [2, 2048])
+async def test_only_the_loop_changes_what_is_kept(path: Path, monkeypatch: pytest.MonkeyPatch, much: int) -> None:
+    keepers: list[str] = []
+    keep = Turns.keep
+
+    def listened(turns: Turns, turn: Turn) -> None:
+        keepers.append(threading.current_thread().name)
+        keep(turns, turn)
+
+    monkeypatch.setattr(answers, "_MUCH", much)  # tokens from which on an answer is written in a thread
+    monkeypatch.setattr(Turns, "keep", listened)
+    async with engine(TOKENIZER, path), client_of(path) as client:
+        given = await answer(client, URL, body(include=["message.output_text.logprobs"]))
+        assert (await client.get(f"{URL}/{given['id']}")).json() == given
+        *_, last = await events(client, include=["message.output_text.logprobs"])
+        assert (await client.get(f"{URL}/{last['response']['id']}")).json() == last["response"]
+    assert keepers == [threading.current_thread().name] * 2
 
 
 async def test_how_many_tokens_the_model_would_read(path: Path) -> None:
