@@ -10,7 +10,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
-from itertools import groupby, islice
+from itertools import groupby, islice, takewhile
 from operator import attrgetter
 
 from engine.blocks import BlockPool, BlockTable
@@ -160,18 +160,22 @@ class Queue:
         latest = self.steps - PATIENCE
         if all(sequence.since > latest for sequence in self.waiting):
             return None
-        victims = list(giving_way(running))
-        freed = self._freed([victim for victim, _ in victims])
+        victims = list(takewhile(lambda victim: victim[1] > 1, giving_way(running)))
+        if not victims:
+            return None
+        shares = [-share for _, share in victims]  # ascending, because the widest group gives way first
+        freed: list[int] | None = None  # counted for the first claim that has victims: it looks at all their blocks
         present = {sequence.group.number for sequence in running}
         slots = sum([sequence.width for sequence in running])
         for sequence in self._heads():
             width = sequence.width
-            most = sum([share > width for _, share in victims])
+            most = bisect_left(shares, -width)
             if not most or sequence.since > latest or sequence.group.number in present:
                 continue
             known = self._known(sequence)
             if self._is_coming(sequence, len(known), running):
                 continue
+            freed = freed or self._freed([victim for victim, _ in victims])
             blocks = self._blocks(sequence, width, known) + wanted - self._pool.available
             least = max(slots + width - self._max_sequences, bisect_left(freed, blocks), 0)
             if least <= most:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.admission import PATIENCE, giving_way
+from engine.blocks import BlockPool
 from engine.core import Core
 from engine.messages import Abort, Add
 from engine.sequence import State
@@ -173,3 +174,23 @@ def test_the_widest_gives_way_first_and_the_oldest_last() -> None:
         *(((2, 3), 4), ((4, 2), 3), ((2, 2), 3), ((4, 1), 2), ((2, 1), 2), ((1, 1), 2)),
         *(((4, 0), 1), ((3, 0), 1), ((2, 0), 1), ((1, 0), 1)),
     ]
+
+
+def test_a_queue_beside_single_ones_costs_no_look_at_their_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = Answers(engine_of(2000, tokens=120, sequences=12))
+    for group in range(13):
+        answers.engine.add(add(group, 40, 1, 100))
+    looks = 0
+    holders = BlockPool.holders
+
+    def counted(pool: BlockPool, block: int) -> int:
+        nonlocal looks
+        looks += 1
+        return holders(pool, block)
+
+    for _ in range(PATIENCE + 10):
+        answers.step()
+    monkeypatch.setattr(BlockPool, "holders", counted)
+    answers.step()
+    assert (answers.steps[-1].stats.running, answers.steps[-1].stats.waiting) == (12, 1)
+    assert looks <= 12  # a row looks at the block that it writes to
