@@ -91,9 +91,9 @@ class Limits:
     def why_full(self, message: Add | Embed, living: int) -> str | None:
         """Return why a group cannot be queued beside `living` living sequences, as a sentence for the client.
 
-        None if it can be queued. If there are no living sequences, it always can.
+        None if it can be queued, and the rest of its request after it.
         """
-        n = len(message.choices) if isinstance(message, Add) else 1
+        n = len(message.choices) + message.to_come if isinstance(message, Add) else 1
         if living + n > self.config.room:
             return f"{living} sequences are already running or waiting; there is no room for {n} more now"
         return None

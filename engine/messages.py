@@ -114,6 +114,8 @@ class Add:
     """
     adapter: str | None = None
     """The name of the LoRA adapter; None for the base model."""
+    to_come: int = 0
+    """How many choices of the same request come in groups right behind this one: there must be room for them too."""
 
     @classmethod
     def alike(

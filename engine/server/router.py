@@ -115,6 +115,12 @@ class Router:
         try:
             async for step in self._core:
                 self._metrics.observe(step)
+                # Failures come first: if one prompt of a request fails in its first step, nothing else is sent.
+                for failed in step.failed:
+                    if (inbox := self._inboxes.get(failed.group)) is not None:
+                        inbox.fail(_error(failed))
+                    elif (vector := self._vectors.get(failed.group)) is not None and not vector.done():
+                        vector.set_exception(_error(failed))
                 told: defaultdict[int, list[Event]] = defaultdict(list)
                 for started in step.started:
                     told[started.group].append(started)
@@ -126,11 +132,6 @@ class Router:
                 for embedded in step.embedded:
                     if (vector := self._vectors.get(embedded.group)) is not None and not vector.done():
                         vector.set_result(embedded.vector)
-                for failed in step.failed:
-                    if (inbox := self._inboxes.get(failed.group)) is not None:
-                        inbox.fail(_error(failed))
-                    elif (vector := self._vectors.get(failed.group)) is not None and not vector.done():
-                        vector.set_exception(_error(failed))
         finally:
             self.end(ApiError(503, "The engine has stopped.", type="server_error", code="engine_stopped"))
 
@@ -162,7 +163,8 @@ class Router:
         if self._over is not None:
             raise self._over
         # The core sees one group at a time; only here is the whole request known.
-        if len(adds) > 1 and (count := sum([len(add.choices) for add in adds])) > (room := self._core.config.room):
+        count, room = sum([len(add.choices) for add in adds]), self._core.config.room
+        if len(adds) > 1 and count > room:
             message = (
                 f"{len(adds)} prompts ask for {count} choices in total; this engine allows at most {room} at once."
             )
@@ -171,7 +173,8 @@ class Router:
         ticket = Ticket(self._core, tuple(next(self._numbers) for _ in adds), inbox)
         for group, add in zip(ticket.groups, adds, strict=True):
             self._inboxes[group] = inbox
-            self._core.add(replace(add, group=group))
+            count -= len(add.choices)
+            self._core.add(replace(add, group=group, to_come=count))
         try:
             yield ticket
         finally:

@@ -181,6 +181,17 @@ def test_a_full_queue_turns_away_for_now() -> None:
     assert_right(answers.finish_all(), add(5, 5, 8, 3))
 
 
+def test_N3_the_first_of_several_groups_is_turned_away_for_those_behind_it() -> None:
+    engine = engine_of(sequences=8, queue=4)
+    engine.add(add(0, 5, 8, 3))
+    engine.add(replace(add(1, 5, 2, 3), to_come=3))
+    engine.add(replace(add(2, 5, 2, 3), to_come=2))
+    answers = Answers(engine)
+    failed = answers.step().failed
+    assert [(one.group, one.kind) for one in failed] == [(1, "busy")]
+    assert failed[0].message.endswith("there is no room for 5 more now")
+
+
 def test_a_request_that_can_never_run_is_refused_in_a_full_queue_too() -> None:
     engine = engine_of(sequences=8, queue=0)
     engine.add(add(1, 5, 8, 3))

@@ -127,14 +127,14 @@ async def test_what_an_idle_engine_takes_is_sent_whole(prompts: int, n: int) -> 
 
 
 class Failing(Recorder):
-    """A core whose only step fails the first group."""
+    """A core whose only step fails the first group and draws a token for the second."""
 
     def __init__(self, kind: Literal["refused", "unsatisfiable", "busy", "failed"]) -> None:
         super().__init__()
         self.failed = GroupFailed(0, "It failed.", kind)
 
     async def __aiter__(self) -> AsyncIterator[StepDone]:
-        yield StepDone((), (self.failed,), 0.1, 0, Stats(), taken=1)
+        yield StepDone((TOKEN,), (self.failed,), 0.1, 0, Stats(), taken=1)
 
 
 @pytest.mark.parametrize(
@@ -156,3 +156,20 @@ async def test_a_failure_has_the_status_and_code_of_its_kind(
         with pytest.raises(ApiError, match=r"It failed\.") as failed:
             await ticket.inbox.take()
     assert (failed.value.status, failed.value.code) == (status, code)
+
+
+async def test_a_prompt_that_fails_in_the_first_step_is_all_that_a_request_hears_of() -> None:
+    core = Failing("busy")
+    router = Router(cast(CoreClient, core), Metrics(core.ready))
+    with router.submit(several(2, 1)) as ticket:
+        await router.run()
+        with pytest.raises(ApiError, match=r"It failed\."):
+            await ticket.inbox.take()
+    assert core.aborted == [0, 1]
+
+
+async def test_N3_each_group_tells_what_comes_behind_it() -> None:
+    core = Recorder()
+    router = Router(cast(CoreClient, core), Metrics(core.ready))
+    with router.submit(several(3, 2)):
+        assert [message.to_come for message in core.added if isinstance(message, Add)] == [4, 2, 0]

@@ -390,6 +390,19 @@ async def test_what_tells_of_many_tokens_is_written_off_the_event_loop(
     assert set(writers) == {in_thread}
 
 
+async def test_N3_all_prompts_of_a_stream_are_taken_or_none_is(path: Path) -> None:
+    body = {"model": MODEL, "prompt": [5, 6, 7], "max_tokens": 400, "ignore_eos": True, "stream": True}
+    async with (
+        engine(LETTERS, path, max_sequences=2, max_queue=0),
+        client_of(path) as client,
+        client.stream("POST", "/v1/completions", json=body) as long,
+    ):
+        await anext(long.aiter_lines())
+        status, error = await refused(client, "/v1/completions", {**body, "prompt": [[1, 2], [3, 4]]})
+        assert (status, error["code"]) == (429, "overloaded")
+        assert "there is no room for 2 more now" in error["message"]
+
+
 async def test_nobody_is_served_on_the_way_out(path: Path) -> None:
     async with engine(LETTERS, path) as served, client_of(path) as client:
         assert (await client.get("/ready")).status_code == 200
