@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
+from engine.admission import Limits
 from engine.channel import CoreClient
 from engine.messages import Abort, Add, Embed, GroupFailed, Started, TokenDrawn
 from engine.server.metrics import Metrics
@@ -162,13 +163,9 @@ class Router:
         """
         if self._over is not None:
             raise self._over
-        # The core sees one group at a time; only here is the whole request known.
-        count, room = sum([len(add.choices) for add in adds]), self._core.config.room
-        if len(adds) > 1 and count > room:
-            message = (
-                f"{len(adds)} prompts ask for {count} choices in total; this engine allows at most {room} at once."
-            )
-            raise invalid_request(message, code="request_too_large")
+        count = sum([len(add.choices) for add in adds])
+        if len(adds) > 1:
+            self._check(adds, count)
         inbox = Inbox()
         ticket = Ticket(self._core, tuple(next(self._numbers) for _ in adds), inbox)
         for group, add in zip(ticket.groups, adds, strict=True):
@@ -182,6 +179,21 @@ class Router:
                 del self._inboxes[number]
                 if not ticket.over:
                     self._core.abort(Abort(number))
+
+    def _check(self, adds: Sequence[Add], count: int) -> None:
+        """Raise ApiError 400 if several groups of `count` choices can never run.
+
+        The core sees one group at a time, and another one may have begun when it refuses one.
+        """
+        if count > (room := self._core.config.room):
+            message = (
+                f"{len(adds)} prompts ask for {count} choices in total; this engine allows at most {room} at once."
+            )
+            raise invalid_request(message, code="request_too_large")
+        limits = Limits(self._core.config, self.ready)
+        for add in adds:
+            if reason := limits.refusal(add):
+                raise invalid_request(reason, code="request_too_large")
 
     async def embed(self, messages: Sequence[Embed]) -> list[tuple[float, ...]]:
         """Return the vectors of these prompts, in order, each computed under one of the router's own numbers.

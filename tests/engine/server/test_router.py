@@ -10,7 +10,7 @@ import pytest
 
 from engine.channel import CoreClient
 from engine.config import EngineConfig
-from engine.messages import Abort, Add, Embed, GroupFailed, Sampling, Stats, StepDone, TokenDrawn
+from engine.messages import Abort, Add, Embed, GroupFailed, Sampling, Started, Stats, StepDone, TokenDrawn
 from engine.server.metrics import Metrics
 from engine.server.router import FULL, Inbox, Router
 from nproxy.openai.errors import ApiError, invalid_request
@@ -117,6 +117,16 @@ async def test_N3_more_than_an_idle_engine_takes_is_a_400_and_none_of_it_is_sent
     assert (core.added, router.idle) == ([], True)
 
 
+async def test_several_prompts_of_which_one_can_never_run_are_a_400_and_none_is_sent() -> None:
+    core = Recorder()
+    router = Router(cast(CoreClient, core), Metrics(core.ready))
+    short, long = several(1, 2)[0], Add.alike(0, (1,) * 5000, 2, 0, 4, Sampling(), frozenset())
+    with pytest.raises(ApiError, match="the prompt has 5000 tokens") as refused:
+        router.submit([short, long]).__enter__()
+    assert (refused.value.status, refused.value.code) == (400, "request_too_large")
+    assert (core.added, router.idle) == ([], True)
+
+
 @pytest.mark.parametrize(("prompts", "n"), [(24, 1), (2, 12), (1, 40)])  # the core says itself why one is too wide
 async def test_what_an_idle_engine_takes_is_sent_whole(prompts: int, n: int) -> None:
     core = Recorder()
@@ -127,14 +137,14 @@ async def test_what_an_idle_engine_takes_is_sent_whole(prompts: int, n: int) -> 
 
 
 class Failing(Recorder):
-    """A core whose only step fails the first group and draws a token for the second."""
+    """A core whose only step fails the first group, which cannot draw, and draws a token for the second."""
 
     def __init__(self, kind: Literal["refused", "unsatisfiable", "busy", "failed"]) -> None:
         super().__init__()
         self.failed = GroupFailed(0, "It failed.", kind)
 
     async def __aiter__(self) -> AsyncIterator[StepDone]:
-        yield StepDone((TOKEN,), (self.failed,), 0.1, 0, Stats(), taken=1)
+        yield StepDone((TOKEN,), (self.failed,), 0.1, 0, Stats(), taken=1, started=(Started(0, 0), Started(1, 0)))
 
 
 @pytest.mark.parametrize(
