@@ -19,10 +19,9 @@ class KvCache:
     keys' heads first; most models have one shape only.
 
     A block is block_size consecutive slots of every head. A head's slots are contiguous, so a span's keys, gathered
-    block by block, are one matrix. The cache begins as zeros, because masked values are multiplied by 0 and must be
-    numbers; on a CPU the zeros take no memory until something is written.
+    block by block, are one matrix. The cache begins as zeros; on a CPU they take no memory until something is written.
 
-    `store`, `gather` and `copy_blocks` are for a CPU's backend; a device's kernels use `view` and `pools`.
+    `store`, `gather`, `clear` and `copy_blocks` are for a CPU's backend; a device's kernels use `view` and `pools`.
     """
 
     def __init__(
@@ -69,6 +68,16 @@ class KvCache:
         slots, by_block = self._layers[layer]
         # Selecting rows of one block and head is three times as fast as selecting along the blocks of all heads.
         return by_block.index_select(0, places).view(slots.shape[0], -1, slots.shape[2])
+
+    def clear(self, blocks: Sequence[int]) -> None:
+        """Write zeros to blocks of all layers.
+
+        What `gather` copies out beyond a sequence's last token is masked, and a mask hides any number, but neither NaN
+        nor infinity, which a sequence that had the block before may have left there.
+        """
+        where = torch.tensor(blocks)
+        for by_block in self._by_block:
+            by_block.index_fill_(2, where, 0)
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy blocks (source, target) of all layers. Targets are distinct, and no source is a target."""

@@ -14,7 +14,7 @@ import torch
 
 from engine.attention.buckets import WIDE
 from engine.attention.cache import KvCache
-from engine.attention.plan import Bucket, ChunkPlan, InPlace, Layout, Plan, Planner
+from engine.attention.plan import Bucket, ChunkPlan, InPlace, Layout, Plan, Planner, begun_blocks
 from engine.attention.products import Together, steady
 from engine.batch import SPAN, Batch
 from engine.models.spec import AttentionSpec
@@ -52,7 +52,12 @@ class Attention:
         self._later = self._closed.triu(1)  # [query, key]
 
     def plan(self, batch: Batch) -> Plan:
-        """Plan a step of at least one token; its tokens are the chunks' in order, then one per row."""
+        """Plan a step of at least one token; its tokens are the chunks' in order, then one per row.
+
+        Clears the blocks that the step begins and does not fill.
+        """
+        if begun := begun_blocks(batch, self._cache.block_size):
+            self._cache.clear(begun)
         return self._planner.plan(batch)
 
     def run(

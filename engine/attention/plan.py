@@ -268,6 +268,15 @@ def slots_of(batch: Batch, size: int) -> list[int]:
     return slots + [row.blocks[row.position // size] * size + row.position % size for row in batch.rows]
 
 
+def begun_blocks(batch: Batch, size: int) -> list[int]:
+    """Return the blocks of `size` tokens whose first slot a step writes and whose last one it does not."""
+    ends = [(chunk, chunk.start + len(chunk.tokens)) for chunk in batch.chunks]
+    begun = [chunk.blocks[end // size] for chunk, end in ends if end % size and chunk.start <= end - end % size]
+    if size > 1:
+        begun += [row.blocks[row.position // size] for row in batch.rows if row.position % size == 0]
+    return begun
+
+
 def _indices(rows: Sequence[int], count: int) -> torch.Tensor | None:
     """Return the indices of some of `count` rows as a tensor; None for all of them in order."""
     return None if list(rows) == list(range(count)) else torch.tensor(rows)

@@ -19,9 +19,10 @@ from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from engine.batch import Batch, Chunk, Draw, Row, StepOutput, plan_kv_spans
 from engine.config import EngineConfig
+from engine.core import Core
 from engine.cpu_runner import CpuRunner
 from engine.errors import ConfigError, ModelError
-from engine.messages import Logprobs, Sampling
+from engine.messages import Add, Logprobs, Sampling
 from engine.passes import Pass
 from engine.sampling import logprobs as raw_logprobs
 from engine.text.tokenizer import load_tokenizer
@@ -352,3 +353,26 @@ def test_log_probabilities_of_the_real_model_equal_transformers(
     _check_told(scored, prompt[1:], logits[0, : len(prompt) - 1], 5, near=2e-3)
     for told, tokens, row in zip(choices, fork.tokens, logits, strict=True):
         _check_told(told, tokens, row[len(prompt) - 1 : -1], 5, near=2e-3)
+
+
+def test_numbers_that_overflow_in_one_request_are_not_read_by_the_next(tmp_path: Path) -> None:
+    model = make()
+    with torch.no_grad():
+        model.get_input_embeddings().weight[7] = 1e5  # more than float16 holds
+    model.save_pretrained(tmp_path)
+    config = EngineConfig(str(tmp_path), dtype="float16", kernels="torch", num_blocks=8, prefix_cache=False)
+
+    def told(*prompts: tuple[int, ...]) -> list[list[str | int]]:
+        """What each prompt gets, one after the other: its tokens, or why it fails."""
+        engine, heard = Core(config, CpuRunner.load(config)), []
+        for group, prompt in enumerate(prompts):
+            engine.add(Add.alike(group, prompt, 3, 5, 20, Sampling(), frozenset()))
+            one: list[str | int] = []
+            while engine.has_work:
+                done = engine.step()
+                one += [failed.message for failed in done.failed] + [drawn.token for drawn in done.tokens]
+            heard.append(one)
+        return heard
+
+    overflowing, good = (7,) * 60, tuple(range(10, 31))
+    assert told(overflowing, good) == [["the model's logits are not finite numbers"], *told(good)]
