@@ -5,6 +5,7 @@ way.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from engine.batch import Batch, Reads, StepOutput, Stuck, count_reads
 from engine.config import EngineConfig
 from engine.errors import CoreFailed
 from engine.grammar import Grammars
-from engine.messages import Abort, Add, Embed, GroupFailed, Ready, Stats, StepDone
+from engine.messages import Abort, Add, Embed, Embedded, GroupFailed, Ready, Stats, StepDone
 from engine.scheduler import Scheduler
 from engine.step_in_flight import Outcome
 
@@ -28,6 +29,7 @@ _STUCK: dict[Stuck, tuple[str, Literal["unsatisfiable", "failed"]]] = {
     ),
     "scores": ("the model's logits are not finite numbers", "failed"),
 }
+_NO_VECTOR = "the model's hidden states are not finite numbers"
 
 
 class Pending(Protocol):
@@ -214,8 +216,17 @@ class Core:
             self.scheduler.abort(group)
             self._failed.append(failure)
             outcome = replace(outcome, tokens=tuple([drawn for drawn in outcome.tokens if drawn.group != group]))
+        if outcome.embedded:
+            outcome = replace(outcome, embedded=self._finite(outcome.embedded))
         self.grammars.keep(self.scheduler.lives)
         return one.batch, one.began, outcome
+
+    def _finite(self, embedded: tuple[Embedded, ...]) -> tuple[Embedded, ...]:
+        """Return the vectors that consist of finite numbers; the groups of the others have failed."""
+        good = [one for one in embedded if all(map(math.isfinite, one.vector))]
+        lost = {one.group for one in embedded}.difference([one.group for one in good])
+        self._failed += [GroupFailed(group, _NO_VECTOR, "failed") for group in sorted(lost)]
+        return tuple(good)
 
     def _fail(self, batch: Batch, error: Exception) -> None:
         """End the groups of a batch that could not be run; raise CoreFailed after several failures in a row."""

@@ -13,7 +13,7 @@ from engine.config import EngineConfig
 from engine.core import Core
 from engine.cpu_runner import CpuRunner
 from engine.messages import Add, Embed, Sampling
-from tests.fakes.tiny_models import save
+from tests.fakes.tiny_models import make, save
 
 
 @pytest.mark.parametrize(
@@ -44,3 +44,21 @@ def test_pooled_hidden_states_are_those_of_transformers(tmp_path: Path, kind: st
             states = model.base_model(torch.tensor([prompt])).last_hidden_state[0]
         expected = states.mean(0) if pooling == "mean" else states[-1]
         torch.testing.assert_close(vectors[group], expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last"])
+def test_a_vector_that_is_not_of_numbers_is_a_failure(tmp_path: Path, pooling: Literal["mean", "last"]) -> None:
+    model = make()
+    with torch.no_grad():
+        model.get_input_embeddings().weight[7] = 1e5  # more than float16 holds
+    model.save_pretrained(tmp_path)
+    config = EngineConfig(str(tmp_path), dtype="float16", num_blocks=64)
+    core = Core(config, CpuRunner.load(config))
+    core.add(Embed(1, (5, 6, 7), pooling))
+    core.add(Embed(2, (5, 6, 8), pooling))
+    done = core.step()
+    assert [(one.group, one.kind) for one in done.failed] == [(1, "failed")]
+    assert "not finite numbers" in done.failed[0].message
+    assert [one.group for one in done.embedded] == [2]
+    assert not core.has_work
+    assert core.stats().blocks_used == 0
