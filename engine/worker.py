@@ -118,8 +118,10 @@ def _listen(stream: BinaryIO, inbox: Inbox) -> None:
 def main() -> int:
     """`python -m engine.worker FD`: run the core at the far end of an inherited socket."""
     logs.configure(logging.INFO, "engine core: %(levelname)s: %(message)s")
-    # Ctrl-C reaches the whole foreground process group, but the server decides when the core ends.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C reaches the whole foreground process group, and systemd's SIGTERM all processes of a unit, but the server
+    # decides when the core ends.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     with socket.socket(fileno=int(sys.argv[1])) as link:
         return run(link)
 

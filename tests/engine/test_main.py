@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from engine.__main__ import main
-from tests.engine.asking import Folded, chat, folded, post
+from tests.engine.asking import Folded, answer, chat, folded, post
 from tests.engine.conftest import MODEL
 from tests.fakes import tiny_chat
 from tests.real.metrics import wait_for
@@ -197,6 +197,25 @@ async def test_it_refuses_while_loading_and_L5_finishes_on_sigterm(tiny: Path, t
         assert whole.reasons == {0: ["length"], 1: ["length"]}
         assert await life.exit_code(20.0) == 0
         assert not life.socket.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_L5_a_signal_to_all_processes_lets_streams_end(tiny: Path, tmp_path: Path, number: int) -> None:
+    with started(tiny, tmp_path) as life:
+        await life.until_ready()
+        server = psutil.Process(life.process.pid)
+        async with life.client() as client:
+            await answer(client, CHAT, chat(max_tokens=1, response_format={"type": "json_object"}))
+            children = server.children()
+            assert len(children) == 2  # the core, and the process that tries grammars
+            async with client.stream("POST", CHAT, json=long_chat(60)) as live:
+                lines, seen = await begun(live)
+                for each in (*children, server):  # as systemd does, and a terminal with Ctrl-C
+                    each.send_signal(number)
+                whole, error = await rest(lines, seen)
+        assert (error, whole.done) == (None, True)
+        assert await life.exit_code(20.0) == 0
+        await asyncio.to_thread(wait_for, lambda: all(map(ended, children)), seconds=20.0, what="no orphan")
 
 
 async def test_it_ends_with_its_standard_input(tiny: Path, tmp_path: Path) -> None:

@@ -32,7 +32,8 @@ TOO_LONG = getattr(signal, "SIGPROF", 27)  # Windows has no such timer; there th
 
 def main() -> None:
     """Answer until there are no more lines; a grammar that is being tried then is abandoned."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the server ends this process
+    for number in (signal.SIGINT, signal.SIGTERM):  # they may reach all processes; the server ends this one
+        signal.signal(number, signal.SIG_IGN)
     threading.stack_size(_STACK)
     thread = ThreadPoolExecutor(1)
     settings = json.loads(sys.stdin.buffer.readline())
