@@ -15,10 +15,11 @@ from collections import deque
 from collections.abc import Collection, Iterator
 
 from engine import chunking, prefix, step_values
-from engine.admission import Limits, Queue, blocks_wanted, by_age, giving_way
+from engine.admission import Queue, blocks_wanted, by_age, giving_way
 from engine.batch import Batch, Row, StepOutput, Stuck, plan_kv_spans
 from engine.blocks import BlockPool
 from engine.config import EngineConfig
+from engine.limits import Limits
 from engine.messages import Add, Embed, Embedded, Logprobs, Ready, Sampling, Started, TokenDrawn
 from engine.sequence import Finish, Gathered, Sequence, SequenceGroup, State
 from engine.step_in_flight import Outcome, StepInFlight, publish

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from engine.admission import Limits
 from engine.channel import CoreClient
+from engine.limits import Limits
 from engine.messages import Abort, Add, Embed, GroupFailed, Started, TokenDrawn
 from engine.server.metrics import Metrics
 from nproxy.openai.errors import ApiError, invalid_request, overloaded
