@@ -42,8 +42,9 @@ class Scheduler:
         self._tokens = ready.batch_tokens or config.batch_tokens(ready.device)
         self._gate = config.gate(ready.device, ready.kv_bytes_per_token // ready.layers)
         # Deterministic mode: requests share whole chunks only, because only these are always computed in the same way.
-        self._chunk = chunking.fixed_size(config, self._tokens) if config.deterministic else None
-        self.queue = Queue(self.pool, config.max_sequences, self._chunk // ready.block_size if self._chunk else 1)
+        self._fixed_chunk = chunking.fixed_size(config, self._tokens) if config.deterministic else None
+        shared = self._fixed_chunk // ready.block_size if self._fixed_chunk else 1
+        self.queue = Queue(self.pool, config.max_sequences, shared)
         self.running: list[Sequence] = []
         self.limits = Limits(config, ready)
         self.forks = 0
@@ -147,10 +148,10 @@ class Scheduler:
         rows = tuple([self._row(sequence) for sequence in self.running if sequence.ready])
         size, prompts = self.pool.block_size, self._prompts()
         budget = self._tokens - len(rows)
-        if self._chunk is None:
+        if self._fixed_chunk is None:
             ends = chunking.shared_out(prompts, budget, size)
         else:
-            ends = chunking.fixed(prompts, budget, self._chunk)
+            ends = chunking.fixed(prompts, budget, self._fixed_chunk)
         chunks = tuple([step_values.chunk(sequence, end, size) for sequence, end in ends])
         kv_spans = plan_kv_spans(rows, size, gate=self._gate)
         batch = Batch(self.pool.drain_copies(), chunks, rows, kv_spans)
@@ -181,7 +182,7 @@ class Scheduler:
         if flight.batch is not batch:
             raise RuntimeError("a batch is received out of turn")
         started, embedded = self._take_prompts(flight, output)
-        for row in batch.rows if self._chunk is None else ():
+        for row in batch.rows if self._fixed_chunk is None else ():
             if sequence := self._sequences.get(row.sequence):
                 publish(self.pool, [sequence], row.blocks, row.position, row.position + 1)
         stuck: dict[int, Stuck] = {}
@@ -205,7 +206,7 @@ class Scheduler:
         for chunk, group, gathered in flight.gather(output):
             end = chunk.start + len(chunk.tokens)
             self.prompt_tokens_computed += max(min(end, len(group.prompt)) - chunk.start, 0)
-            if self._chunk is None or len(chunk.tokens) == self._chunk:
+            if self._fixed_chunk is None or len(chunk.tokens) == self._fixed_chunk:
                 publish(self.pool, group.living(), chunk.blocks, chunk.start, end)
             if not chunk.last or not group.alive:
                 continue

@@ -256,6 +256,9 @@ def test_B6_seeds_of_our_own_may_be_left_out_at_one_choice_too() -> None:
         ({"token_logprobs": [None, -9.0, -1.0, -3.0], "text_offset": [7, 9, 12, 13]}, "hello", -2.0),
         ({"token_logprobs": [None, -9.0, -1.0, -3.0]}, [4, 5], -2.0),
         ({"token_logprobs": [-1.0, -3.0], "text_offset": [0, 1]}, "hello", -2.0),  # it did not echo
+        ({"token_logprobs": [None, -1.0, -3.0]}, "hello", -2.0),  # unknown where the prompt ends
+        ({"token_logprobs": [None, -1.0, -3.0], "text_offset": None}, "hello", -2.0),
+        ({"token_logprobs": [None, -1.0, -3.0], "text_offset": [0, 5]}, "hello", -2.0),
         ({"token_logprobs": [-1.0, -3.0]}, None, -2.0),
         ({"content": []}, None, None),
         ({"token_logprobs": []}, None, None),

@@ -79,6 +79,31 @@ def test_K5_the_attempts_are_counted() -> None:
     assert play.respond.status == 502
 
 
+@pytest.mark.parametrize("code", [502, 503])
+def test_K5_while_the_client_reads_a_leg_waits_for_a_server_that_is_not_ready(code: int) -> None:
+    """Its request can no longer be refused, so no attempts are counted."""
+    play = Play(chat(n=2, stream=True), retries=1)
+    play.says(0, delta("x"))
+    for attempt in (1, 2, 3):
+        play.fails(1, status(code))
+        play.fires("retry:1")
+        assert len(play.opened) == 2 + attempt
+    play.streams(1)
+    play.says(0, delta(finish="stop"))
+    play.ends(0)
+    assert contents(play.frames) == {0: "x", 1: "ab"}
+
+
+@pytest.mark.parametrize("code", [502, 503])
+def test_K5_before_the_client_reads_it_is_told_that_the_server_is_not_ready(code: int) -> None:
+    play = Play(chat(n=2, stream=True), retries=1)
+    play.fails(1, status(code))
+    play.fires("retry:1")
+    play.fails(1, status(code))
+    play.fires("gather")
+    assert (play.respond.status, len(play.opened)) == (code, 3)
+
+
 def test_K5_not_after_the_client_has_read_of_it() -> None:
     play = Play(chat(n=2, stream=True), retries=1)
     play.says(0, delta("", role="assistant"), delta("x"))

@@ -23,7 +23,7 @@ from tests.choices.conduct_player import (
     dialect_request,
     finishes,
 )
-from tests.choices.upstream_says import DONE, OK_STREAM, answer, chunk, delta, text
+from tests.choices.upstream_says import DONE, OK_STREAM, answer, chunk, delta, text, usage_chunk
 
 ROLE = {"role": "assistant", "content": ""}
 
@@ -158,6 +158,16 @@ def test_an_upstream_that_does_not_close_after_done_holds_nothing_up() -> None:
     play.says(1, DONE)
     play.fires("drain:1")
     assert play.finish == "ok"
+
+
+def test_a_stream_may_take_its_time_between_its_last_choice_and_done() -> None:
+    """Its usage comes there, and may take long to count."""
+    play = Play(chat(n=2, stream=True, stream_options={"include_usage": True}))
+    play.streams(0)
+    play.says(1, delta("x", finish="stop"), b"null", b'{"choices":[]}')
+    assert "drain:1" not in play.timers
+    play.says(1, usage_chunk(5, 3), DONE)
+    assert "drain:1" in play.timers
 
 
 def test_nor_does_it_when_legs_that_wait_will_never_be_called() -> None:
