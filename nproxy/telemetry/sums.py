@@ -20,11 +20,15 @@ from nproxy.telemetry.formats import TEXT, Format
 Across = Literal["sum", "present", "max", "min"]
 """How a metric of several processes is combined: their sum, the largest or the smallest.
 
-present: the sum. Series of processes that have ended count only while a living process has a series with the same
-labels, except the last: what is counted may disappear for good, as replicas do."""
+present: the sum. Series of processes that have ended count only while a living process has a series of the same
+replica: what is counted may disappear for good, as replicas do."""
 
-Series = tuple[str, tuple[tuple[str, str], ...]]
+Labels = tuple[tuple[str, str], ...]
+Series = tuple[str, Labels]
 """A sample's name and its labels."""
+
+_OF_A_REPLICA = ("upstream", "replica")
+"""Labels that say which replica a series is about."""
 
 UNITS = ("seconds", "bytes")
 """Units that may be the suffix of a metric's name."""
@@ -129,16 +133,26 @@ class Totals:
 
 
 def _present(gone: Report, living: Sequence[Report]) -> Report:
-    """Remove series of metrics with the rule `present` that no living process has."""
+    """Remove series of metrics with the rule `present` whose replica no living process has.
 
-    def kept(name: str, family: Family) -> Family:
+    They all stay while no living process has reported: all may have been killed at once.
+    """
+    told = [family for one in living for family in one.values() if family.across == "present"]
+    if not told:
+        return gone
+    there = {_replica(labels) for family in told for _, labels in family.samples}
+
+    def kept(family: Family) -> Family:
         if family.across != "present":
             return family
-        there = {labels[:-1] for one in living if name in one for _, labels in one[name].samples}
-        samples = {series: value for series, value in family.samples.items() if series[1][:-1] in there}
+        samples = {series: value for series, value in family.samples.items() if _replica(series[1]) in there}
         return replace(family, samples=samples)
 
-    return {name: kept(name, family) for name, family in gone.items()}
+    return {name: kept(family) for name, family in gone.items()}
+
+
+def _replica(labels: Labels) -> Labels:
+    return tuple(label for label in labels if label[0] in _OF_A_REPLICA)
 
 
 def exposition(one: Report, form: Format = TEXT) -> bytes:

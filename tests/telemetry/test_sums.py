@@ -127,6 +127,33 @@ def test_what_is_counted_of_replicas_goes_with_them() -> None:
     assert sample(whole, "nproxy_replica_calls_total", upstream="u", replica="goes", outcome="ok") == 0, "forgotten"
 
 
+def test_errors_of_a_replica_stay_although_no_other_process_met_the_same() -> None:
+    one, two, totals = metrics(), metrics(), Totals()
+    for replica in ("stays", "goes"):
+        one.replica_calls.labels("u", replica, "status").inc(3)
+        one.replica_errors.labels("u", replica, "500", "other").inc(3)
+    two.replica_calls.labels("u", "stays", "ok").inc(4)
+    totals.retire(one.report())
+    whole = totals.over([two.report()])
+    where = {"upstream": "u", "replica": "stays"}
+    assert sample(whole, "nproxy_replica_errors_total", **where, code="500", api_key="other") == 3
+    told = {dict(labels)["replica"] for _, labels in whole["nproxy_replica_errors"].samples}
+    assert told == {"stays"}
+
+
+def test_what_is_counted_of_replicas_outlives_the_moment_when_all_processes_are_gone() -> None:
+    """They may be killed together, and those that follow them report nothing at first."""
+    one, two, totals = metrics(), metrics(), Totals()
+    one.replica_calls.labels("u", "r", "ok").inc(3)
+    totals.retire(one.report())
+    for living in ([], [{}]):
+        whole = totals.over(living)
+        assert sample(whole, "nproxy_replica_calls_total", upstream="u", replica="r", outcome="ok") == 3
+    two.replica_calls.labels("u", "r", "ok").inc(4)
+    whole = totals.over([two.report()])
+    assert sample(whole, "nproxy_replica_calls_total", upstream="u", replica="r", outcome="ok") == 7
+
+
 def test_another_processes_text_is_read_as_far_as_it_is_its_own() -> None:
     text = b"# HELP nproxy_engine_a_total A.\n# TYPE nproxy_engine_a_total counter\nnproxy_engine_a_total 1\nb 2\n"
     told = report_of_text(text, "nproxy_engine_")
