@@ -12,10 +12,13 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from nproxy.config import Config, ConfigError, Problem, Reading, Watch, needs_restart
+from nproxy.gateway.daemon_thread import in_daemon_thread
 from nproxy.telemetry.common_metrics import CommonMetrics
 
 POLL_SECONDS = 1.0
 """Between two checks of the files. A change is used once the files are the same in two checks in a row."""
+
+_THREAD = "nproxy-reload"
 
 log = logging.getLogger("nproxy.reload")
 
@@ -98,15 +101,21 @@ class Reloader:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._poll_seconds):
                     await self._asked.wait()
-            # in a thread, because a file system may be slow or unavailable
-            if self._asked.is_set() or await asyncio.to_thread(self._watch.look):
+            if self._asked.is_set() or await self._changed():
                 self._asked.clear()
                 await self.reload()
+
+    async def _changed(self) -> bool:
+        """Look at the files, in a thread, because a file system may be slow or unavailable."""
+        try:
+            return await in_daemon_thread(self._watch.look, _THREAD)
+        except RuntimeError:  # no thread can be started; the next poll tries again
+            return False
 
     async def reload(self) -> Reload:
         """Read the settings, and use them if they are valid. Returns the result."""
         try:
-            reading = await asyncio.to_thread(self._served.again)
+            reading = await in_daemon_thread(self._served.again, _THREAD)
             # also those of refused settings: the user may mend any of them
             self._watch = Watch({**self._served.files, **reading.files})
             reload = self._judge(reading)

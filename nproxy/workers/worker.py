@@ -223,11 +223,19 @@ class _Worker:
             await asyncio.sleep(BEAT_SECONDS)
 
     async def _report(self) -> None:
-        """Send a report. They are sent one after the other, because the parent takes the last one to be the newest."""
+        """Send a report. They are sent one after the other, because the parent takes the last one to be the newest.
+
+        While no thread can be started, only a sign of life is sent, and the last report stands.
+        """
         async with self._reporting:
             began = time.monotonic()
-            report = await own_report(self._app)
-            self._channel.send(Beat(await asyncio.to_thread(as_data, report)))
+            try:
+                report = await own_report(self._app)
+                told = await asyncio.to_thread(as_data, report)
+            except RuntimeError:
+                log.warning("the metrics cannot be reported now", exc_info=True)
+                told = None
+            self._channel.send(Beat(told))
             self._interval.took(began, time.monotonic())
 
     async def _answer(self, query: Query) -> None:

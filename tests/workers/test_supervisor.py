@@ -164,6 +164,35 @@ async def test_told_to_end_before_anybody_was_ready() -> None:
         assert not scene.supervisor.started.is_set() or scene.lost
 
 
+NO_THREADS = """
+import threading
+
+start = threading.Thread.start
+
+
+def only_others(thread):
+    if thread.name.startswith("uvloop_"):
+        raise RuntimeError("can't start new thread")
+    start(thread)
+
+
+threading.Thread.start = only_others
+"""
+
+
+async def test_a_worker_that_can_start_no_thread_goes_on_and_reports_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a control group or a user may have no more tasks."""
+    (tmp_path / "sitecustomize.py").write_text(NO_THREADS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    async with kept() as scene:
+        (worker,) = scene.supervisor.serving
+        for _ in range(3):
+            assert await scene.supervisor.report() == {}
+            assert (await worker.ask("status", PATIENCE))["draining"] is False
+
+
 async def test_a_worker_that_says_what_has_no_meaning_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     async with kept() as scene:
 
