@@ -15,6 +15,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from nproxy.upstreams.lookup import NO_ADDRESS, look_up
+
 INTERVAL_SECONDS = 5.0
 JITTER = 0.2
 """Each interval is longer or shorter by up to this share, so that gateways started together do not ask at the same
@@ -24,8 +26,6 @@ FORGET_SECONDS = 300.0
 """How long a name keeps its addresses when resolvers say that it has none. While resolvers fail, it keeps them for
 good.
 """
-
-_NO_ADDRESS = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
 
 log = logging.getLogger("nproxy.upstreams")
 
@@ -39,9 +39,9 @@ async def resolve(name: str) -> list[str]:
     Raises OSError if the resolver fails.
     """
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        found = await look_up(name, None)
     except socket.gaierror as error:
-        if error.errno in _NO_ADDRESS:
+        if error.errno in NO_ADDRESS:
             return []
         raise
     return [str(address[0]) for *_, address in found if "%" not in str(address[0])]

@@ -168,12 +168,12 @@ async def test_the_system_knows_this_machine() -> None:
 async def test_what_the_system_says(monkeypatch: pytest.MonkeyPatch) -> None:
     said: object = [(0, 0, 0, "", ("10.0.0.1", 0)), (0, 0, 0, "", ("fe80::1%eth0", 0, 0, 2))]
 
-    async def getaddrinfo(*_: object, **__: object) -> object:
+    def getaddrinfo(*_: object, **__: object) -> object:
         if isinstance(said, OSError):
             raise said
         return said
 
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     assert await resolve("a") == ["10.0.0.1"], "an address of one link has no place in a URL"
     said = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
     assert await resolve("a") == []

@@ -15,9 +15,14 @@ from aiohappyeyeballs import AddrInfoType, start_connection
 
 from nproxy.upstreams.http.connection import Connection
 from nproxy.upstreams.http.errors import ConnectError, ConnectTimeoutError, LateError
+from nproxy.upstreams.lookup import NO_ADDRESS, look_up
 
 NAME_SECONDS = 10.0
-"""How long the addresses of a name are kept."""
+"""How long the addresses of a name are used without another lookup."""
+SLOW_SECONDS = 0.25
+"""How long such a lookup may take before the old addresses are used instead."""
+FORGET_SECONDS = 300.0
+"""How long old addresses are kept after their last use."""
 NEXT_ADDRESS_SECONDS = 0.25
 """If an address does not answer for so long, the next one is tried beside it (RFC 8305)."""
 
@@ -37,15 +42,41 @@ class Place:
 
 @dataclass(slots=True)
 class _Known:
-    """The addresses of one name, the next to be tried first. looking: held during a lookup."""
+    """The addresses of one name, the next to be tried first; none before the first lookup has succeeded.
+
+    until: when they are old. used: when they were wanted last. lookup: the one that is under way, for all who want the
+    name. began: when it did. Times are the loop's.
+    """
 
     addresses: deque[AddrInfoType] = field(default_factory=deque)
     until: float = -inf
-    looking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    used: float = -inf
+    lookup: asyncio.Future[list[AddrInfoType]] | None = None
+    began: float = -inf
+
+    def look(self, host: str, port: int) -> asyncio.Future[list[AddrInfoType]]:
+        """Return the lookup that is under way; start one if there is none. Raises OSError if none can be started."""
+        if self.lookup is None:
+            self.lookup, self.began = look_up(host, port), asyncio.get_running_loop().time()
+            self.lookup.add_done_callback(self._found)
+        return self.lookup
+
+    def _found(self, lookup: asyncio.Future[list[AddrInfoType]]) -> None:
+        """Take a result. While resolvers fail, old addresses stay, unless one knows that the name has none."""
+        self.lookup = None
+        if lookup.cancelled():
+            return
+        now, error = asyncio.get_running_loop().time(), lookup.exception()
+        if error is None:
+            self.addresses, self.until = deque(lookup.result()), now + NAME_SECONDS
+        elif isinstance(error, socket.gaierror) and error.errno in NO_ADDRESS:
+            self.addresses.clear()
+        else:
+            self.until = now + SLOW_SECONDS
 
 
 class Connector:
-    """Opens connections. It keeps the addresses of names for NAME_SECONDS."""
+    """Opens connections. It looks up names again after NAME_SECONDS; a slow or failing resolver delays nothing then."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, int], _Known] = {}
@@ -88,7 +119,7 @@ class Connector:
         await loop.create_connection(lambda: connection, sock=sock, ssl=context, server_hostname=place.server_name)
 
     async def _context(self) -> ssl.SSLContext:
-        """The TLS settings. They are read in a thread, once: a thread per connection might wait behind name lookups."""
+        """The TLS settings. They are read in a thread, once."""
         if self._trusted is None:
             self._trusted = await asyncio.to_thread(trusted)
         return self._trusted
@@ -98,19 +129,22 @@ class Connector:
         if (literal := _literal(host, port)) is not None:
             return [literal]
         loop = asyncio.get_running_loop()
-        self._forget(loop.time())
+        self._forget(now := loop.time())
         known = self._known.setdefault((host, port), _Known())
-        async with known.looking:
-            if known.until <= loop.time():
-                known.addresses = deque(await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-                known.until = loop.time() + NAME_SECONDS
+        known.used = now
+        if known.until <= now or not known.addresses:
+            lookup = known.look(host, port)
+            if known.addresses:
+                await asyncio.wait((lookup,), timeout=max(0.0, known.began + SLOW_SECONDS - now))
+            if not known.addresses:
+                await asyncio.shield(lookup)
         addresses = list(known.addresses)
         known.addresses.rotate(-1)
         return addresses
 
     def _forget(self, now: float) -> None:
         for name, known in list(self._known.items()):
-            if known.until <= now and not known.looking.locked():
+            if known.used + FORGET_SECONDS <= now and known.lookup is None:
                 del self._known[name]
 
 

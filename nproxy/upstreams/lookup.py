@@ -1,0 +1,34 @@
+"""Looks up host names by the system's resolver, each in a thread of its own.
+
+The event loop has four threads for all of its lookups, and uses two of them at a time. There, names whose resolver does
+not answer would keep all other names waiting, and with them the servers behind those.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from functools import partial
+
+from aiohappyeyeballs import AddrInfoType
+
+from nproxy.upstreams.daemon_thread import start_daemon_thread
+
+NO_ADDRESS = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
+"""Errors of resolvers that know: the name has no address."""
+
+
+def look_up(host: str, port: int | None) -> asyncio.Future[list[AddrInfoType]]:
+    """Start to look up the addresses of a name. The lookup goes on if nobody waits for it any more.
+
+    Its result may be an OSError, or a ValueError for what cannot be a name. Raises OSError if no thread can be started.
+    """
+    try:
+        return asyncio.wrap_future(start_daemon_thread(partial(_addresses, host, port), "nproxy-name"))
+    except RuntimeError as error:
+        raise OSError(errno.ENOMEM, "no thread can be started") from error
+
+
+def _addresses(host: str, port: int | None) -> list[AddrInfoType]:
+    return [*socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
