@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nproxy import __version__
-from nproxy.cli import standard_streams
+from nproxy.cli import first_process, standard_streams
 from nproxy.cli.bench.options import bench
 from nproxy.cli.chat.options import chat
 from nproxy.cli.completion import completion
@@ -29,6 +29,7 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the chosen command."""
         standard_streams.make_fit()
+        first_process.take_over()
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
