@@ -13,7 +13,7 @@ from nproxy.workers.frames import Frames, FrameTooLong, frame
 from nproxy.workers.messages import Json, Message, NotAMessage, Query, Question, Result, decode, encode
 
 MOST_UNREAD = 64 << 20
-"""A peer counts as dead if more bytes wait for it to read them."""
+"""A peer counts as dead if more bytes wait for it to read them when there is another message for it."""
 
 log = logging.getLogger("nproxy.workers")
 
@@ -44,13 +44,17 @@ class Channel(asyncio.Protocol):
             yield message
 
     def send(self, message: Message) -> None:
-        """Write a message to the socket. If the channel is closed, it is dropped."""
+        """Write a message to the socket. If the channel is closed, or the message is too long, it is dropped."""
         if self._transport is None or self._transport.is_closing():
             return
-        self._transport.write(frame(encode(message)))
         if self._transport.get_write_buffer_size() > MOST_UNREAD:
             log.error("a peer does not read its messages; the channel is closed")
             self._transport.abort()
+            return
+        try:
+            self._transport.write(frame(encode(message)))
+        except FrameTooLong:
+            log.error("a message is too long and was not sent", extra={"fields": {"kind": message.kind}})  # noqa: TRY400
 
     async def ask(self, what: Question, seconds: float) -> Json:
         """Ask the peer, and return its answer. Raises ChannelClosed, and TimeoutError after so many seconds."""

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-PROTOCOL = 9
+PROTOCOL = 10
 """To be raised whenever a message changes its name or meaning."""
 
 Json = Any
@@ -139,10 +139,11 @@ class Leave:
 class Beat:
     """The worker's event loop is running.
 
-    metrics: its report, None if there is no new one. If a worker dies, its last report is what it has counted.
+    metrics: its report as `telemetry.sums.packed` writes it, None if there is no new one. If a worker dies, its last
+    report is what it has counted.
     """
 
-    metrics: Json
+    metrics: str | None
     kind: Literal["beat"] = "beat"
 
 

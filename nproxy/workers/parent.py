@@ -20,7 +20,7 @@ from nproxy.gateway.engine_metrics import EngineMetrics
 from nproxy.gateway.reload import History
 from nproxy.telemetry import logs
 from nproxy.telemetry.metrics import ParentMetrics
-from nproxy.telemetry.sums import Report, add_up, as_data
+from nproxy.telemetry.sums import Report, add_up
 from nproxy.upstreams.capabilities import FORGET_SECONDS, MOST_LESSONS
 from nproxy.upstreams.registrar import Registrar
 from nproxy.upstreams.registry import Snapshot
@@ -46,6 +46,7 @@ from nproxy.workers.messages import (
     Taught,
 )
 from nproxy.workers.process import Worker
+from nproxy.workers.reports import pack
 from nproxy.workers.status import together
 from nproxy.workers.supervisor import Supervisor
 
@@ -162,7 +163,7 @@ class Parent:
         answer: Json
         match query.what:
             case "metrics":
-                answer = as_data(await self.report())
+                answer = await pack(await self.report())
             case "status":
                 answer = await self.status()
             case "ready":

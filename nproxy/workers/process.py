@@ -8,12 +8,13 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Literal
+from typing import Literal
 
-from nproxy.telemetry.sums import Report, from_data
+from nproxy.telemetry.sums import Report
 from nproxy.workers.channel import Channel, ChannelClosed, connect
 from nproxy.workers.endings import how_it_ended, within
 from nproxy.workers.messages import Beat, Drain, Json, Message, Question, Ready, Start
+from nproxy.workers.reports import Reported
 
 TICK_SECONDS, SILENT_TICKS = 2.0, 15
 """A worker that sends nothing for so many ticks counts as hanging. Ticks are counted instead of seconds, so that a
@@ -51,7 +52,7 @@ class Worker:
         self.how = "could not be started"
         self._hear = hear
         self._channel: Channel | None = None
-        self._told: list[Any] = []
+        self._reported = Reported()
         self._end_by: float | None = None
 
     async def live(self, listener: socket.socket, start: Callable[[], Start]) -> None:
@@ -92,13 +93,16 @@ class Worker:
         self._end_by = asyncio.get_running_loop().time() + seconds + END_SECONDS
         self.send(Drain(how, seconds))
 
+    async def refresh(self, seconds: float) -> None:
+        """Have it report its metrics within so many seconds. If it does not, its last report stands."""
+        with suppress(ChannelClosed, TimeoutError):
+            await self.ask("metrics", seconds)
+        with suppress(RuntimeError):  # no thread can be started
+            await self._reported.unpack()
+
     def report(self) -> Report:
         """Return its last reported metrics; empty if they are invalid."""
-        try:
-            return from_data(self._told)
-        except (ValueError, TypeError):
-            log.error("a worker's report is invalid")  # noqa: TRY400 - what it said is not shown
-            return {}
+        return self._reported.report()
 
     @asynccontextmanager
     async def _process(self, listener: socket.socket) -> AsyncIterator[tuple[asyncio.subprocess.Process, Channel]]:
@@ -139,7 +143,7 @@ class Worker:
                     self._hear(self, message)
                 case Beat(metrics=metrics):
                     if metrics is not None:
-                        self._told = metrics
+                        self._reported.take(metrics)
                 case _:
                     self._pass_on(message, channel)
 

@@ -14,7 +14,6 @@ from typing import Any
 
 from nproxy.telemetry.sums import Report, Totals
 from nproxy.workers.backoff import Backoff
-from nproxy.workers.channel import ChannelClosed
 from nproxy.workers.messages import Message, Ready, Start
 from nproxy.workers.process import Worker
 
@@ -162,12 +161,7 @@ class Supervisor:
 
     async def report(self) -> Report:
         """Return the metrics of all workers, also of those that are gone."""
-
-        async def refresh(worker: Worker) -> None:
-            with suppress(ChannelClosed, TimeoutError):
-                await worker.ask("metrics", REPORT_SECONDS)
-
-        await asyncio.gather(*map(refresh, self.living))
+        await asyncio.gather(*(worker.refresh(REPORT_SECONDS) for worker in self.living))
         return self._totals.over([worker.report() for worker in self.living])
 
     def _launch(self, slot: _Slot) -> Worker:

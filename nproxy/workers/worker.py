@@ -28,7 +28,7 @@ from nproxy.gateway.introspect import own_report, status_document, why_unready
 from nproxy.gateway.serve import Running, drain, hand_over, look_for_upstreams, running
 from nproxy.openai.errors import not_ready
 from nproxy.telemetry import logs
-from nproxy.telemetry.sums import Report, as_data, from_data
+from nproxy.telemetry.sums import Report, packed, unpacked
 from nproxy.upstreams.health_checks import CheckResult
 from nproxy.upstreams.peer_workers import PeerNews
 from nproxy.upstreams.via import Pseudonym
@@ -55,6 +55,7 @@ from nproxy.workers.messages import (
     Taught,
 )
 from nproxy.workers.report_interval import ReportInterval
+from nproxy.workers.reports import pack
 from nproxy.workers.shares import share
 
 BEAT_SECONDS = 2.0
@@ -96,7 +97,7 @@ async def work(listener: socket.socket, to_parent: socket.socket) -> None:
         prepare=partial(_prepare, channel=channel, start=start, ledger=ledger),
     ) as gateway:
         await _Worker(gateway, channel, start, ledger).serve(messages)
-    channel.send(Beat(as_data(gateway.app.metrics.report())))  # the last requests are counted too
+    channel.send(Beat(packed(gateway.app.metrics.report())))  # the last requests are counted too
     channel.close()
     await channel.closed()
 
@@ -231,11 +232,11 @@ class _Worker:
             began = time.monotonic()
             try:
                 report = await own_report(self._app)
-                told = await asyncio.to_thread(as_data, report)
             except RuntimeError:
                 log.warning("the metrics cannot be reported now", exc_info=True)
-                told = None
-            self._channel.send(Beat(told))
+                self._channel.send(Beat(None))
+            else:
+                self._channel.send(Beat(await pack(report)))
             self._interval.took(began, time.monotonic())
 
     async def _answer(self, query: Query) -> None:
@@ -296,7 +297,10 @@ class _WholeByParent:
         self._channel = channel
 
     async def report(self) -> Report:
-        return from_data(await self._ask("metrics"))
+        told = await self._ask("metrics")
+        if not isinstance(told, str):
+            raise not_ready(UNANSWERED)
+        return await asyncio.to_thread(unpacked, told)
 
     async def status(self) -> Mapping[str, object]:
         told: Mapping[str, object] = await self._ask("status")

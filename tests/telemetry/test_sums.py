@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import json
+import zlib
+from base64 import b64encode
 from math import inf
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import generate_latest
@@ -17,11 +19,11 @@ from nproxy.telemetry.sums import (
     Report,
     Totals,
     add_up,
-    as_data,
     exposition,
-    from_data,
     lasting,
+    packed,
     report_of_text,
+    unpacked,
 )
 
 
@@ -48,7 +50,7 @@ def test_a_report_is_written_as_the_registry_itself_is() -> None:
     one.leg_width.observe(5)
     one.capability.labels("u", "m", "n").set(inf)
     assert exposition(one.report()) == generate_latest(one.registry)
-    assert from_data(json.loads(json.dumps(as_data(one.report())))) == one.report()
+    assert unpacked(packed(one.report())) == one.report()
 
 
 def test_counters_and_histograms_add_up_and_each_gauge_by_its_rule() -> None:
@@ -106,7 +108,7 @@ def test_of_exemplars_the_newest_stays() -> None:
         assert exemplars(add_up(parts), "nproxy_request_seconds") == {"0.5": "second", "30.0": "slow"}
     totals.retire(two.report())
     assert exemplars(totals.over([one.report()]), "nproxy_request_seconds") == {"0.5": "second", "30.0": "slow"}
-    assert from_data(json.loads(json.dumps(as_data(add_up(reports))))) == add_up(reports)
+    assert unpacked(packed(add_up(reports))) == add_up(reports)
 
 
 def test_what_is_counted_of_replicas_goes_with_them() -> None:
@@ -152,6 +154,21 @@ def test_what_is_counted_of_replicas_outlives_the_moment_when_all_processes_are_
     two.replica_calls.labels("u", "r", "ok").inc(4)
     whole = totals.over([two.report()])
     assert sample(whole, "nproxy_replica_calls_total", upstream="u", replica="r", outcome="ok") == 7
+
+
+def test_a_report_of_thousands_of_models_is_small_on_its_way() -> None:
+    one = metrics()
+    for number in range(1000):
+        one.first_token("completions", "u", f"model-{number}").observe(0.5)
+    report = one.report()
+    assert len(packed(report)) < len(exposition(report)) / 10
+    assert unpacked(packed(report)) == report
+
+
+@pytest.mark.parametrize("text", ["", "no base64!", "bm8gemxpYg==", b64encode(zlib.compress(b"7")).decode()])
+def test_what_is_no_report_is_refused(text: str) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        unpacked(text)
 
 
 def test_another_processes_text_is_read_as_far_as_it_is_its_own() -> None:

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import pytest
 
 from nproxy.workers import channel as channels
+from nproxy.workers import frames
 from nproxy.workers.channel import Channel, ChannelClosed, connect
-from nproxy.workers.messages import Message, Query, Ready, Result
+from nproxy.workers.messages import Beat, Message, Query, Ready, Result
 
 
 @dataclass
@@ -59,6 +60,20 @@ async def test_a_question_has_its_answer(pair: Pair) -> None:
 async def test_a_question_without_an_answer_ends(pair: Pair) -> None:
     with pytest.raises(TimeoutError):
         await pair.channel.ask("metrics", 0.01)
+
+
+async def test_a_message_that_is_too_long_is_not_sent_and_the_channel_stays(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(frames, "LONGEST_FRAME", 100)
+    other = await connect(pair.peer)
+    pair.channel.send(Beat("x" * 100))
+    pair.channel.send(Ready("1"))
+    pair.channel.close()
+    assert await rest(other) == [Ready("1")]
+    assert [record.getMessage() for record in caplog.records if record.name == "nproxy.workers"] == [
+        "a message is too long and was not sent"
+    ]
 
 
 async def test_a_peer_that_goes_ends_the_questions_to_it(pair: Pair) -> None:

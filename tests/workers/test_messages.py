@@ -49,7 +49,7 @@ ALL: list[Message] = [
     Admission({"ticket": 7, "choices": 8}),
     Ready("1.0"),
     Leave(),
-    Beat([["nproxy_requests", "counter", "text", "sum", [["nproxy_requests_total", [["code", "200"]], "1.0"]]]]),
+    Beat("a report"),
     Query(3, "metrics"),
     Result(3, None),
 ]
