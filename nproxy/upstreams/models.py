@@ -16,7 +16,7 @@ log = logging.getLogger("nproxy.upstreams")
 FRESH_SECONDS = 30.0
 """How old a list may be before it is read again."""
 RECENT_SECONDS = 2.0
-"""A list younger than this is not read again for a model that it lacks."""
+"""A list younger than this is not read again for a model that it lacks, nor if the server was not ready to send one."""
 WAIT_SECONDS = 1.0
 """How long a request waits for a list that may have its model by now. A list that takes longer is not awaited again."""
 FIRST_SECONDS = 3.0
@@ -74,6 +74,7 @@ class ModelList:
         self._entries: Mapping[str, dict[str, Any]] | None = None  # what was read, and what was announced
         self._wanted = False
         self._reading = False
+        self._not_yet = False  # no list came so far, and the server was not ready to answer
         self._slow = False  # the last reading took so long that no request should wait for the next one
         self._began = self._ended = -inf  # the last reading
 
@@ -122,7 +123,8 @@ class ModelList:
 
     def want(self, now: float, *, lacking: bool = False) -> bool:
         """Have the list read if it is old. lacking: for a model that it lacks. Returns whether it is now to be read."""
-        age = RECENT_SECONDS if lacking and self._entries is not None else FRESH_SECONDS
+        soon = self._not_yet or (lacking and self._entries is not None)
+        age = RECENT_SECONDS if soon else FRESH_SECONDS
         if not self._reading and now - self._ended >= age:
             self._wanted = True
         return self._wanted or self._reading
@@ -159,8 +161,10 @@ class ModelList:
     def take(self, answer: ListAnswer, now: float) -> None:
         """Take what a reading brought."""
         read = None if answer is None else _parse(*answer)
-        if read is not None or (answer is not None and not _not_now(answer[0])):
+        not_now = answer is None or _not_now(answer[0])
+        if read is not None or not not_now:
             self._read = read
+        self._not_yet = not_now and self._read is None
         self._join()
         self._reading = False
         self._ended = now

@@ -144,6 +144,16 @@ def test_where_there_is_no_list_none_is_looked_for_sooner() -> None:
     assert models.want(FRESH_SECONDS, lacking=True)
 
 
+@pytest.mark.parametrize("answer", [None, (503, b"loading")], ids=str)
+def test_the_list_of_a_server_that_starts_is_read_soon(answer: ListAnswer) -> None:
+    models = read(answer)
+    assert not models.want(RECENT_SECONDS - 1)
+    assert models.want(RECENT_SECONDS)
+    again(models, AB, RECENT_SECONDS)
+    again(models, answer, FRESH_SECONDS)
+    assert not models.want(2 * FRESH_SECONDS - 1), "there is a list"
+
+
 def test_there_is_one_reading_at_a_time() -> None:
     models = ModelList(None)
     models.want(0.0)
