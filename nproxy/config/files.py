@@ -8,7 +8,7 @@ from pathlib import Path as FilePath
 from nproxy.config.contents import contents
 from nproxy.config.keys import Key, read_keys
 from nproxy.config.settings import Config, Tls
-from nproxy.config.tree import ConfigError, Path, Problem, Tree
+from nproxy.config.tree import ConfigError, Origin, Path, Problem, Tree
 
 
 def check_files(config: Config, tree: Tree) -> tuple[Key, ...]:
@@ -30,6 +30,21 @@ def check_files(config: Config, tree: Tree) -> tuple[Key, ...]:
     if problems:
         raise ConfigError(problems)
     return keys
+
+
+def pair_of(config: Config) -> tuple[bytes, bytes] | None:
+    """Return what the files of the certificate and its key hold, as checked before; None if there are none.
+
+    Raises ConfigError if one of them has gone since then.
+    """
+    if (tls := config.listen.tls) is None:
+        return None
+    try:
+        return tls.certificate.read_bytes(), tls.key.read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            [Problem(Origin(str(tls.certificate)), (), (error.strerror or str(error)).lower())]
+        ) from error
 
 
 def _read_keys(file: FilePath, tree: Tree) -> tuple[Key, ...]:

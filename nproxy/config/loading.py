@@ -10,7 +10,7 @@ from typing import Any
 
 from nproxy.config.checking import checked
 from nproxy.config.environment import lay_environment
-from nproxy.config.files import check_files
+from nproxy.config.files import check_files, pair_of
 from nproxy.config.keys import Key
 from nproxy.config.settings import Config
 from nproxy.config.tree import ConfigError, Origin, Problem, Tree, read_file
@@ -35,6 +35,8 @@ class Reading:
     """The value found for each reference to a secret."""
     keys: tuple[Key, ...] = field(repr=False)
     """The keys of the keys file."""
+    pair: tuple[bytes, bytes] | None = field(repr=False)
+    """The contents of the files of the certificate and its key, if there is one."""
     files: Mapping[Path, Digest | None] = field(repr=False)
     """The digest of each file that influences the settings; None for one that did not exist."""
 
@@ -56,14 +58,15 @@ class Reading:
     def message(self) -> dict[str, Any]:
         """Return valid settings as plain data for another process, which then need not look up secrets.
 
-        The data holds the secrets, so use it only for a pipe between processes and never store it. The keys are
-        included, because their file may have changed, or be invalid, when the other process starts.
+        The data holds the secrets, so use it only for a pipe between processes and never store it. The keys and the
+        certificate are included, because their files may have changed, or be invalid, when the other process starts.
         """
         return {
             "data": self.tree.data,
             "folder": str(self.folder),
             "secrets": dict(self.secrets),
             "keys": [key.model_dump(mode="json") for key in self.keys],
+            "pair": None if self.pair is None else [part.decode("latin-1") for part in self.pair],
         }
 
 
@@ -97,6 +100,7 @@ class Source:
         tree = Tree(Origin("settings"))
         config, problems = None, []
         keys: tuple[Key, ...] = ()
+        pair: tuple[bytes, bytes] | None = None
         try:
             if self.file is not None:
                 tree = read_file(self.file)
@@ -105,11 +109,11 @@ class Source:
                 self.adjust(tree)
             context = {"environ": self.environ, "folder": folder, "secrets": secrets, "files": files}
             wanted = checked(Config, tree, context)
-            keys = check_files(wanted, tree)
+            keys, pair = check_files(wanted, tree), pair_of(wanted)
             config = wanted
         except ConfigError as error:
             problems = error.problems
-        return Reading(self, config, tuple(problems), tree, folder, secrets, keys, files)
+        return Reading(self, config, tuple(problems), tree, folder, secrets, keys, pair, files)
 
 
 def load(

@@ -8,7 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import asdict
 from functools import partial
 from math import inf
@@ -32,6 +32,7 @@ from nproxy.telemetry.sums import Report, packed, unpacked
 from nproxy.upstreams.health_checks import CheckResult
 from nproxy.upstreams.peer_workers import PeerNews
 from nproxy.upstreams.via import Pseudonym
+from nproxy.workers.certificate import certificate_in_memory
 from nproxy.workers.channel import Channel, ChannelClosed, connect
 from nproxy.workers.lessons import lesson_of, taught
 from nproxy.workers.messages import (
@@ -88,14 +89,18 @@ async def work(listener: socket.socket, to_parent: socket.socket) -> None:
     engine_socket = None if start.engine_socket is None else Path(start.engine_socket)
     ours, keys = share(config, start.index, start.workers), keys_from_message(start.settings)
     ledger = _LedgerTransport(channel, start.name)
-    async with running(
-        ours,
-        keys,
-        engine_socket=engine_socket,
-        sock=listener,
-        pseudonym=Pseudonym(start.pseudonym),
-        prepare=partial(_prepare, channel=channel, start=start, ledger=ledger),
-    ) as gateway:
+    async with AsyncExitStack() as stack:
+        ours = stack.enter_context(certificate_in_memory(ours, start.settings))
+        gateway = await stack.enter_async_context(
+            running(
+                ours,
+                keys,
+                engine_socket=engine_socket,
+                sock=listener,
+                pseudonym=Pseudonym(start.pseudonym),
+                prepare=partial(_prepare, channel=channel, start=start, ledger=ledger),
+            )
+        )
         await _Worker(gateway, channel, start, ledger).serve(messages)
     channel.send(Beat(packed(gateway.app.metrics.report())))  # the last requests are counted too
     channel.close()
@@ -208,7 +213,8 @@ class _Worker:
     def _reload(self, settings: dict[str, Any]) -> None:
         try:
             config = share(from_message(settings), self._start.index, self._start.workers)
-            self._app.reconfigure(config, keys_from_message(settings))
+            with certificate_in_memory(config, settings) as ours:
+                self._app.reconfigure(ours, keys_from_message(settings))
         except ConfigError as error:
             for problem in error.problems:
                 log.error("settings were not reloaded: %s", problem)  # noqa: TRY400 - what is wrong is said in full

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -10,16 +11,19 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
+import trustme
 
 from nproxy.config import Source
 from nproxy.upstreams.tasks import beside
 from nproxy.workers import process
-from nproxy.workers.messages import PROTOCOL, Admission, Message, Start
+from nproxy.workers.messages import PROTOCOL, Admission, Message, Reconfigure, Start
 from nproxy.workers.process import Worker
 from nproxy.workers.supervisor import Supervisor
 from tests.clients import plain_client
+from tests.gateway.secure import put, trust
 from tests.waiting import until
 
 PATIENCE = 60.0
@@ -152,6 +156,27 @@ async def test_settings_that_cannot_be_served_any_more_are_told_of_without_a_tra
         said = capfd.readouterr().err
         assert f"a worker cannot serve the settings: {tls['certificate']}: cannot read" in said
         assert "Traceback" not in said
+
+
+async def test_a_worker_shows_the_certificate_that_was_checked_although_its_files_are_no_good_any_more(
+    tmp_path: Path,
+) -> None:
+    """A bad pair of files is refused by a reload; then a worker may die, and another one must start."""
+    authority = trustme.CA()
+    tls = put(tmp_path, authority.issue_cert("127.0.0.1"))
+    settings = Source(None, {**SETTINGS, "NPROXY_LISTEN__TLS": json.dumps(tls)}).read().message()
+    put(tmp_path, authority.issue_cert("127.0.0.1"), key=trustme.CA().issue_cert("127.0.0.1"))
+    async with kept() as scene:
+        scene.settings = settings
+        assert await scene.supervisor.roll()
+        await until(lambda: len(scene.supervisor.living) == 1, PATIENCE)
+        async with httpx.AsyncClient(verify=trust(authority), timeout=PATIENCE) as client:
+            health = scene.url.replace("http:", "https:").replace("/v1/chat/completions", "/health")
+            assert (await client.get(health)).status_code == 200
+        (worker,) = scene.supervisor.serving
+        scene.supervisor.tell(Reconfigure({**settings, "pair": ["no", "pair"]}))
+        scene.supervisor.tell(Reconfigure(settings))
+        assert (await worker.ask("status", PATIENCE))["draining"] is False
 
 
 async def test_told_to_end_before_anybody_was_ready() -> None:
