@@ -15,6 +15,7 @@ from nproxy.cli.bench.options import bench
 from nproxy.cli.chat.options import chat
 from nproxy.cli.completion import completion
 from nproxy.cli.dashboards.options import dashboards
+from nproxy.cli.early_signals import outlive_reload_signals
 from nproxy.cli.models.options import models
 from nproxy.cli.typed import key_option, model_option, timeout_option
 from nproxy.cli.wrong_use import FAILED, STOPPED, WRONG_USE, WrongUse
@@ -115,6 +116,7 @@ def serve(context: click.Context, /, log_level: str, file: Path | None, **given:
       nproxy serve --config nproxy.yaml --workers 4
       NPROXY_N_POLICY__MAX_N=16 nproxy serve --config nproxy.yaml
     """
+    outlive_reload_signals()  # before the imports, which take a second
     from nproxy.cli.options import ServeOptions
     from nproxy.config import ConfigError, Source
 
