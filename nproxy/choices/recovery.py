@@ -22,6 +22,7 @@ from nproxy.choices.retry import (
     pause_seconds,
     resumable,
     retryable,
+    untried,
 )
 from nproxy.choices.roster import LegProgress, Roster
 from nproxy.choices.settings import ConductSettings
@@ -164,6 +165,9 @@ class Recovery:
         retried = Retried(run.leg.number, failure.kind)
         if failure.kind is FailureKind.STALE and not run.stale:
             run.stale = True  # its connection had been closed before: this attempt is free
+            self._roster.again(run)
+            return [retried]
+        if untried(failure) and self._settings.retries_per_leg:
             self._roster.again(run)
             return [retried]
         if not self._granted(run):

@@ -25,6 +25,14 @@ def retryable(failure: Failure) -> bool:
     return follows(failure, Follows.AGAIN) or servers_error(failure)
 
 
+def untried(failure: Failure) -> bool:
+    """Whether the replica refused the connection, and there is one that may not: to ask it costs no server anything.
+
+    It takes no attempt and no budget, and needs no pause. A connection that only times out does: that costs seconds.
+    """
+    return failure.kind is FailureKind.CONNECT and failure.another
+
+
 def resumable(failure: Failure) -> bool:
     """Whether a call that had begun to answer broke off through no fault of the request."""
     return follows(failure, Follows.RESUMES) or servers_error(failure)

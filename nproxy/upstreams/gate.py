@@ -133,6 +133,10 @@ class Gate:
         """Whether another replica is healthy, serves the group's model, and is not flawed (see Replica.flawed)."""
         return self._any_beside({replica}, None if group is None else group.model, group)
 
+    def untried(self, group: CallGroup, leg: int) -> bool:
+        """The same for a replica at which this leg has not failed."""
+        return self._any_beside(group.avoided(leg), group.model, group)
+
     def _any_beside(self, some: Collection[Replica], model: str | None, group: CallGroup | None = None) -> bool:
         """The same for any replica that is not among `some`."""
         now = self.clock()

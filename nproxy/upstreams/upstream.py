@@ -217,7 +217,7 @@ class Upstream:
                 self._passed_on(group, status if answer.status >= 400 else None)
         except ForwardError as error:
             self._passed_on(group, error.failure)
-            raise
+            raise ForwardError(self._with_untried(error.failure, group, 0)) from None
         except NoReplicaError as nobody:
             raise ForwardError(unavailable(self.name, nobody.seconds)) from None
         except GivenUpError:
@@ -239,7 +239,8 @@ class Upstream:
         """Judge the replica by a failure; return the failure with what the replicas' state adds to it.
 
         room: set if the replica lacked capacity: where there may be some. another: set if the replica asked to be left
-        alone for a while, or leads back to this gateway: whether another replica can take the leg.
+        alone for a while, or leads back to this gateway: whether another replica can take the leg; or if it refused the
+        connection: whether the leg has not been to all of them.
         """
         group, replica = permit.group, permit.replica
         self.judge(group, permit.leg, failure)
@@ -252,8 +253,13 @@ class Upstream:
         else:
             permit.end = "broken" if broken(failure) else "error"
             if failure.status != LOOP_DETECTED:
-                return failure
+                return self._with_untried(failure, group, permit.leg)
         return replace(failure, another=self.gate.other(replica, group))
+
+    def _with_untried(self, failure: Failure, group: CallGroup, leg: int) -> Failure:
+        if failure.kind is not FailureKind.CONNECT or failure.ours:
+            return failure
+        return replace(failure, another=self.gate.untried(group, leg))
 
     def judge(self, group: CallGroup, leg: int, failure: Failure | None) -> None:
         """Take the result of a leg's last call, and log if a breaker opened by it, or has closed; see `Gate.judge`."""

@@ -79,6 +79,32 @@ def test_K5_the_attempts_are_counted() -> None:
     assert play.respond.status == 502
 
 
+def test_K5_a_replica_that_was_not_tried_yet_costs_no_attempt() -> None:
+    """Where two of three replicas are gone, one attempt would end at the second one."""
+    gone = replace(failure(FailureKind.CONNECT), another=True)
+    play = Play(chat(n=2), retries=1, budget=lambda: False)
+    for calls in (3, 4):
+        play.fails(1, gone)
+        assert len(play.opened) == calls and "retry:1" not in play.timers
+    for leg in (0, 1):
+        play.answers(leg, answer("y"))
+    assert play.finish == "ok"
+    assert play.of(Retried) == [Retried(1, "connect")] * 2
+
+
+@pytest.mark.parametrize("kind", [FailureKind.CONNECT_TIMEOUT, FailureKind.DOWN])
+def test_K5_one_that_is_slow_to_say_so_does(kind: FailureKind) -> None:
+    play = Play(chat(), retries=1, budget=lambda: False)
+    play.fails(0, replace(failure(kind), another=True))
+    assert play.over and len(play.opened) == 1
+
+
+def test_K5_nor_is_it_tried_without_retries() -> None:
+    play = Play(chat(), retries=0)
+    play.fails(0, replace(failure(FailureKind.CONNECT), another=True))
+    assert play.over and len(play.opened) == 1
+
+
 @pytest.mark.parametrize("code", [502, 503])
 def test_K5_while_the_client_reads_a_leg_waits_for_a_server_that_is_not_ready(code: int) -> None:
     """Its request can no longer be refused, so no attempts are counted."""

@@ -395,7 +395,7 @@ _BYTES = [
 ]
 
 _ROUTING = [
-    ("Q1", UPSTREAMS + "models.py", "answer is not None and not _not_now(answer[0])", "True"),
+    ("Q1", UPSTREAMS + "models.py", "if read is not None or not not_now:", "if True:"),
     ("Q1", UPSTREAMS + "models.py", "return self._configured is None and self._entries is None", "return True"),
     ("Q1", UPSTREAMS + "upstreams.py", " or (upstream is only and upstream.may_serve(model)):", ":"),
     (

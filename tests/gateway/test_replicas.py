@@ -46,6 +46,24 @@ async def stand_still(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     await reader.read(-1)
 
 
+async def test_replicas_that_refuse_connections_are_passed_by_until_one_takes_it(upstream: FakeUpstream) -> None:
+    """Whatever order they come in, and even with a single attempt left."""
+    gone = [f"http://127.0.0.1:{port}/v1" for port in (1, 9, 11)]
+    async with pair(*gone, upstream.url, retries={"per_leg": 1, "budget": 0.0}) as gateway:
+        answers = await asyncio.gather(*[gateway.ask(n=4) for _ in range(8)])
+        assert [answer.status_code for answer in answers] == [200] * 8
+    async with pair(*gone, upstream.url, retries={"per_leg": 1, "budget": 0.0}) as gateway:
+        passed = [gateway.post({"model": MODEL, "input": "x"}, "/v1/embeddings") for _ in range(8)]
+        assert [answer.status_code for answer in await asyncio.gather(*passed)] == [200] * 8
+
+
+async def test_if_all_refuse_them_each_is_asked_and_then_as_often_as_attempts_are_left() -> None:
+    gone = [f"http://127.0.0.1:{port}/v1" for port in (1, 9, 11)]
+    async with pair(*gone, retries={"per_leg": 1, "budget": 0.0}, health={"interval": None}) as gateway:
+        assert (await gateway.ask()).status_code == 502
+        assert await gateway.metric('nproxy_retries_total{reason="connect",upstream="pair"}') == 2 + 1
+
+
 # ---- the breaker
 
 
