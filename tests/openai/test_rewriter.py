@@ -192,6 +192,7 @@ def test_a_time_that_changes_now_and_then_is_learned_anew() -> None:
         for _ in range(10):
             paths.send(vllm("x").replace(b'"created":1', b'"created":%d' % second))
     assert paths.hits == 40
+    assert len(paths.rewriter._templates) == 1, "what no chunk will have again is forgotten"
 
 
 def test_D6_forget() -> None:

@@ -38,6 +38,10 @@ async def test_rates_and_their_headers(begin: Begin) -> None:
     async with held(scene, 7, own):
         assert scene.client.headers(own)["x-ratelimit-remaining-choices"] == "3"
         assert scene.client.headers(own)["x-ratelimit-limit-requests"] == "1000"
+        assert scene.client.headers(own)["x-ratelimit-limit-tokens"] == "6000", (
+            "as for all, because it has none of its own"
+        )
+        assert scene.client.counts_tokens(own)
     assert (await refusal(scene, 7, own)).code == "rate_limit_exceeded"
 
 
