@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections import OrderedDict
@@ -42,7 +43,7 @@ class _Died(Exception):
 
 
 class _Late(Exception):
-    """The process had to be ended, and it is unknown whether the grammar or the machine was at fault."""
+    """The process had to be ended, or was, and it is unknown whether the grammar or the machine was at fault."""
 
 
 class Compiling:
@@ -107,7 +108,7 @@ class Compiling:
                 raise GrammarError(str(error)) from error
             except _Late as error:
                 raise engine_unavailable(
-                    "The grammar could not be compiled in time.", retry_after=_RETRY_SECONDS
+                    "The grammar could not be compiled now.", retry_after=_RETRY_SECONDS
                 ) from error
             self._passed[grammar] = text
             if len(self._passed) > _KEPT:
@@ -175,7 +176,10 @@ class Compiling:
             # It has died. Killing it would collect its exit code before the event loop does, which then has none.
             with suppress(TimeoutError):
                 await asyncio.wait_for(process.wait(), _DYING_SECONDS)
-            if -(await self.close() or 0) == TOO_LONG:
+            died_of = -(await self.close() or 0)
+            if died_of == signal.SIGKILL:
+                raise _Late  # nobody here sent it: the system lacks memory, for whatever reason
+            if died_of == TOO_LONG:
                 raise _Died(f"it is too complex: compiling takes more than {self._trial_seconds:g} s of CPU time")
             raise _Died("it is too complex to be compiled")
         answer: dict[str, str] = json.loads(line)

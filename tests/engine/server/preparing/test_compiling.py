@@ -9,6 +9,7 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -171,6 +172,22 @@ async def test_a_machine_that_is_too_slow_is_not_the_clients_fault() -> None:
             assert (error.value.status, error.value.headers["retry-after"]) == (503, "5")
         by._wall_seconds = 600.0
         assert (await by.check(pattern("b"))).grammar == pattern("b").grammar
+
+
+async def test_a_process_that_somebody_else_kills_is_not_the_clients_fault() -> None:
+    """The kernel, because memory runs out: it takes this process first."""
+    async with compiling() as by:
+        async with held_up(by):
+            assert by._process is not None
+            assert Path(f"/proc/{by._process.pid}/oom_score_adj").read_text() == "1000\n"
+            trial = asyncio.ensure_future(by.check(pattern("b")))
+            for _ in range(20):
+                await asyncio.sleep(0)
+            by._process.kill()
+            with pytest.raises(ApiError) as error:
+                await trial
+            assert (error.value.status, error.value.headers["retry-after"]) == (503, "5")
+        assert await by.check(pattern("b")) == pattern("b")
 
 
 async def test_what_has_passed_does_not_wait_and_few_new_ones_may() -> None:
