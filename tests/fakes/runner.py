@@ -36,7 +36,7 @@ class HashRunner:
     """Deterministic: a drawn token depends only on the sequence's tokens, its seed and the position.
 
     batches: all batches that were run, in order. failing: every step raises, like a model out of memory. pause: steps
-    wait until it is set, except the first `free_steps`.
+    wait until it is set, except the first `free_steps`; at most `longest_pause` seconds each.
     """
 
     overlaps = False
@@ -47,6 +47,7 @@ class HashRunner:
         self.failing = False
         self.pause: threading.Event | None = None
         self.free_steps = 0
+        self.longest_pause: float | None = None
         self._masks: Mapping[int, bytes] = {}
         self._slots: list[int | None] = [None] * (about.blocks * about.block_size)
 
@@ -57,7 +58,7 @@ class HashRunner:
         if self.failing:
             raise MemoryError("no memory left on the device")
         if self.pause is not None and len(self.batches) > self.free_steps:
-            self.pause.wait()
+            self.pause.wait(self.longest_pause)
         size = self.ready.block_size
         sources, targets = {source for source, _ in batch.copies}, [target for _, target in batch.copies]
         assert len(set(targets)) == len(targets), "two copies into one block"
@@ -188,8 +189,8 @@ def load(config: EngineConfig) -> HashRunner:
     """A loader for the core process. `model` says how the runner behaves.
 
     "hash": correctly; "missing": loading fails; "broken": every step fails; "slow": a step takes longer than any test;
-    "stuck": the third step does; "importing": prints its process id to standard error, imports torch, and then waits
-    for ever.
+    "stuck": the third step does; "leisurely": a step takes 20 ms; "importing": prints its process id to standard error,
+    imports torch, and then waits for ever.
     """
     if config.model == "missing":
         raise ModelError("there is no model of this name")
@@ -199,7 +200,8 @@ def load(config: EngineConfig) -> HashRunner:
         threading.Event().wait()
     runner = HashRunner(ready(block_size=config.block_size))
     runner.failing = config.model == "broken"
-    if config.model in ("slow", "stuck"):
+    if config.model in ("slow", "stuck", "leisurely"):
         runner.pause = threading.Event()
+        runner.longest_pause = 0.02 if config.model == "leisurely" else None
         runner.free_steps = 2 if config.model == "stuck" else 0
     return runner

@@ -193,7 +193,7 @@ async def test_what_is_refused_is_named_as_it_was_sent(
 
 
 async def test_a_core_that_fails_while_it_streams_is_the_last_event(path: Path) -> None:
-    async with engine(TOKENIZER, path) as served, client_of(path) as client:
+    async with engine(TOKENIZER, path, runner="leisurely") as served, client_of(path) as client:
         async with client.stream("POST", URL, json=body(stream=True, max_output_tokens=400, ignore_eos=True)) as given:
             lines = given.aiter_lines()
             await anext(lines)
