@@ -9,6 +9,7 @@ import torch
 
 from engine.attention.cache import KvCache
 from engine.attention.compute import Attention
+from engine.attention.plan import begun_blocks
 from engine.batch import Batch, Chunk, Item, Row, plan_kv_spans
 from engine.kernels import reference
 from engine.models.ops import Heads
@@ -218,6 +219,7 @@ def test_chunks_beside_rows_and_alone() -> None:
         (Batch(chunks=chunks), 12),
     ):
         mine, theirs = Case(spec, 13, tokens, torch.float32), Case(spec, 13, tokens, torch.float32)
+        mine.cache.clear(begun_blocks(batch, BLOCK))  # as the other one does before
         out = mine.run(batch)
         other = Attention([spec, spec], theirs.cache)
         q, kv = theirs.qkv[:, : spec.heads], theirs.qkv[:, spec.heads :]
