@@ -40,7 +40,7 @@ def pair_of(config: Config) -> tuple[bytes, bytes] | None:
     if (tls := config.listen.tls) is None:
         return None
     try:
-        return tls.certificate.read_bytes(), tls.key.read_bytes()
+        return contents(tls.certificate), contents(tls.key)
     except OSError as error:
         raise ConfigError(
             [Problem(Origin(str(tls.certificate)), (), (error.strerror or str(error)).lower())]
