@@ -163,7 +163,7 @@ class Parent:
         answer: Json
         match query.what:
             case "metrics":
-                answer = await pack(await self.report())
+                answer = await pack(self.report())
             case "status":
                 answer = await self.status()
             case "ready":

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable
 
 from nproxy.telemetry.sums import Report, packed, unpacked
 
 log = logging.getLogger("nproxy.workers")
 
 
-async def pack(report: Report) -> str | None:
-    """Return a report as text; None while no thread can be started."""
+async def pack(report: Awaitable[Report]) -> str | None:
+    """Return a report as text once it is made; None while no thread can be started for either."""
     try:
-        return await asyncio.to_thread(packed, report)
+        return await asyncio.to_thread(packed, await report)
     except RuntimeError:
         log.warning("the metrics cannot be reported now", exc_info=True)
         return None

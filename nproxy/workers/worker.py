@@ -236,13 +236,7 @@ class _Worker:
         """
         async with self._reporting:
             began = time.monotonic()
-            try:
-                report = await own_report(self._app)
-            except RuntimeError:
-                log.warning("the metrics cannot be reported now", exc_info=True)
-                self._channel.send(Beat(None))
-            else:
-                self._channel.send(Beat(await pack(report)))
+            self._channel.send(Beat(await pack(own_report(self._app))))
             self._interval.took(began, time.monotonic())
 
     async def _answer(self, query: Query) -> None:
