@@ -37,6 +37,15 @@ Data that is not HTTP, or a head that is too long, is answered with 400 or 431 a
 or, on a port with TLS, `TLS handshake failed`. It has `client` (the peer's address, which may be a proxy's), `port`,
 and `untold`: how many of the same kind were not logged since the last line. The data itself is not logged. Connections
 that are closed without sending anything are not logged.
+
+## Refusals
+
+When the gateway begins to refuse requests because it is full, each process writes one line at `warning`, by the logger
+`nproxy.gateway`: `requests are refused`. When it has refused none for a minute, it writes `no requests are refused any
+more` at `info`, with their number (`refused`) and the `seconds` from the first to the last. Both have a `why`, and each
+reason has lines of its own: `queue_full`, `timeout` (waited too long in the queue), `memory`, `bodies` (the memory for
+bodies is in use), or `unanswered` (the process that admits requests does not answer). A key that reaches its rates, and
+requests that are too wide, make no such lines.
 """
 
 

@@ -12,6 +12,7 @@ from nproxy.gateway.admission.grant import Grant
 from nproxy.gateway.admission.known_rates import KnownRates
 from nproxy.gateway.admission.memory import BODIES_SHARE, Bodies, Memory, MemoryFull, MemoryReservation, limit_of
 from nproxy.gateway.admission.messages import Admitted, Answer, Ask, Leave, Move, Refused, Returned, Room
+from nproxy.gateway.admission.refusal_log import RefusalLog
 from nproxy.gateway.admission.refusals import Unanswered, error_of, rate_headers, unavailable
 from nproxy.gateway.admission.server import AdmissionServer, Connect, Transport
 from nproxy.gateway.callers import UNLIMITED, Caller, Rates
@@ -56,6 +57,7 @@ class AdmissionClient:
         self._metrics = metrics
         self._loop = asyncio.get_running_loop()
         self._clock = self._loop.time
+        self._refusals = RefusalLog(self._loop)
         self._waiters: dict[str, _Waiter] = {}
         self._full: dict[str, float] = {}  # keys whose requests would be refused, and their retry_after
         self._rates = KnownRates()
@@ -126,7 +128,7 @@ class AdmissionClient:
 
     def _shed(self, reason: str, message: str) -> ApiError:
         self._metrics.shed(reason).inc()
-        self._metrics.refused(reason).inc()
+        self._count_refusal(reason)
         return unavailable(message, "overloaded", SHED_RETRY)
 
     # ---- permits
@@ -204,7 +206,7 @@ class AdmissionClient:
             outcome = _outcome(answer)
         except TimeoutError:
             outcome = "timeout"
-            self._metrics.refused("unanswered").inc()
+            self._count_refusal("unanswered")
             raise Unanswered(SHED_RETRY) from None
         finally:
             del self._waiters[ask.ticket]
@@ -230,10 +232,14 @@ class AdmissionClient:
                 waiter.told.set_result(answer)
 
     def _refused(self, caller: Caller, refused: Refused, choices: int) -> ApiError:
-        self._metrics.refused(refused.reason).inc()
+        self._count_refusal(refused.reason)
         if refused.reason in ("requests", "choices", "tokens"):
             self._metrics.key_limited(caller.name or OTHER, refused.reason).inc()
         return error_of(refused, choices)
+
+    def _count_refusal(self, reason: str) -> None:
+        self._metrics.refused(reason).inc()
+        self._refusals.note(reason)
 
 
 class AdmissionGuard:
