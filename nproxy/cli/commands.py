@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from nproxy.cli.chat.options import chat
 from nproxy.cli.completion import completion
 from nproxy.cli.dashboards.options import dashboards
 from nproxy.cli.early_signals import outlive_reload_signals
+from nproxy.cli.keys.options import keys
 from nproxy.cli.models.options import models
 from nproxy.cli.typed import key_option, model_option, timeout_option
 from nproxy.cli.wrong_use import FAILED, STOPPED, WRONG_USE, WrongUse
@@ -57,7 +57,7 @@ def main() -> None:
     """
 
 
-for _command in (bench, chat, completion, dashboards, models):
+for _command in (bench, chat, completion, dashboards, keys, models):
     main.add_command(_command)
 
 
@@ -225,60 +225,3 @@ def probe(
     except (WrongUse, ProbeFailed) as error:
         click.echo(f"nproxy: {error}", err=True)
         context.exit(WRONG_USE if isinstance(error, WrongUse) else FAILED)
-
-
-@main.group()
-def keys() -> None:
-    """Create API keys for the file that auth.api_keys_file names.
-
-    \b
-    Examples:
-      nproxy keys new team-a --file keys.yaml
-      nproxy keys hash < key.txt
-    """
-
-
-@keys.command("new")
-@click.argument("name")
-@click.option("--file", metavar="FILE", type=click.Path(path_type=Path), help="Add the key's hash to this keys file.")
-@click.pass_context
-def keys_new(context: click.Context, /, name: str, file: Path | None) -> None:
-    """Create a key for NAME.
-
-    Prints the key, once, and the entry for the file of keys. With --file the entry is added to that file: if the name
-    is already there, it has two keys until the old hash is removed.
-
-    \b
-    Examples:
-      nproxy keys new team-a
-      nproxy keys new team-a --file keys.yaml
-    """
-    from nproxy.cli.keys.command import new_key
-
-    try:
-        key, told = new_key(name, file)
-    except WrongUse as error:
-        click.echo(f"nproxy: {error}", err=True)
-        context.exit(WRONG_USE)
-    click.echo(key)
-    click.echo(told, err=file is not None)
-
-
-@keys.command("hash")
-@click.pass_context
-def keys_hash(context: click.Context, /) -> None:
-    """Print the hash of a key that is read from standard input.
-
-    \b
-    Examples:
-      nproxy keys hash < key.txt
-      openssl rand -hex 24 | tee key.txt | nproxy keys hash
-    """
-    from nproxy.cli.keys.command import hash_of
-
-    key = sys.stdin.readline()
-    try:
-        click.echo(hash_of(key.rstrip("\r\n")))
-    except WrongUse as error:
-        click.echo(f"nproxy: {error}", err=True)
-        context.exit(WRONG_USE)

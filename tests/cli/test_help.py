@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import subprocess
 import sys
@@ -56,6 +57,9 @@ async def test_examples_run(example: Example, tmp_path: Path, monkeypatch: pytes
     """In a folder with the file that they name, before a scripted server; what a shell would do is left out."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "nproxy.yaml").write_text("upstreams: [{name: a, replicas: ['http://127.0.0.1:1/v1']}]\n")
+    hashes = [f"sha256:6f2c81d0{'0' * 56}", f"sha256:{'1' * 64}"]
+    keys = [{"name": "team-a", "hash": hashes}, {"name": "team-b", "hash": f"sha256:{'2' * 64}"}]
+    (tmp_path / "keys.yaml").write_text(json.dumps({"keys": keys}))
     secrets = dict.fromkeys(re.findall(r"\$\{(\w+)\}", example.line), KEY)
     async with FakeUpstream(Behaviour(n="native")) as upstream:
         for words in example.calls():

@@ -1,25 +1,22 @@
-"""The commands: create a key, and compute the hash of an existing one."""
+"""The commands: create a key, compute the hash of an existing one, and remove one."""
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
+import re
 import secrets
-import stat
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from nproxy.cli.keys.writing import with_hash
+from nproxy.cli.keys import storing
+from nproxy.cli.keys.writing import with_hash, without_entry, without_hash
 from nproxy.cli.wrong_use import WrongUse
-from nproxy.config import ConfigError, Key, digest_of, read_keys
+from nproxy.config import Key, digest_of
 
 RANDOM_BYTES = 32
 SHORTEST = 20
 """Minimum length of a key that was made elsewhere. A plain hash protects what is random, not what can be guessed."""
+_BEGIN_OF_HASH = re.compile(r"(?:sha256:)?([0-9a-f]{8,64})", re.IGNORECASE)
 
 
 def new_key(name: str, file: Path | None) -> tuple[str, str]:
@@ -39,15 +36,17 @@ def new_key(name: str, file: Path | None) -> tuple[str, str]:
         raise WrongUse(message) from None
     if file is None:
         return key, f"- name: {name}\n  hash: {digest}"
-    try:
-        before = _put(file, name, digest)
-    except ConfigError as error:
-        raise WrongUse(str(error)) from error
-    except OSError as error:
-        raise WrongUse(f"{file}: {(error.strerror or str(error)).lower()}") from error
+    earlier = 0
+
+    def edit(text: str, keys: tuple[Key, ...]) -> str:
+        nonlocal earlier
+        earlier = sum(len(one.hash) for one in keys if one.name == name)
+        return with_hash(text, name, digest)
+
+    storing.change(file, edit, create=True)
     done = f"its hash was added to {file}"
-    if before:
-        done += f"; earlier keys of {name}: {before}, which stay valid until their hashes are removed"
+    if earlier:
+        done += f"; earlier keys of {name}: {earlier}, which stay valid until their hashes are removed"
     return key, done
 
 
@@ -61,56 +60,48 @@ def hash_of(key: str) -> str:
     return f"sha256:{digest_of(key).hex()}"
 
 
-def _put(file: Path, name: str, digest: str) -> int:
-    """Add the hash to the file atomically: a gateway that reads it meanwhile finds the old file or the new one.
+def remove_key(name: str, file: Path, digest: str | None) -> str:
+    """Remove the entry of `name` from a file, or one of its hashes. Returns a message about what was removed.
 
-    Returns how many hashes the name had before.
+    digest: the beginning of a hash, as `nproxy keys list` shows it; None for the whole entry. Raises WrongUse if the
+    file has no such key or no other one, or is not valid or not writable; it then stays unchanged.
     """
-    with _alone(file.resolve().parent):
-        return _put_alone(file, name, digest)
+    removed = ""
+
+    def edit(text: str, keys: tuple[Key, ...]) -> str:
+        nonlocal removed
+        position = _position(name, keys, file)
+        if digest is None:
+            if len(keys) == 1:
+                raise WrongUse(
+                    f"{name} is the only key in {file}, and a file without keys is refused; set disabled: true there"
+                )
+            removed = f"{name} was removed from {file}"
+            return without_entry(text, position)
+        at = _position_of_hash(digest, keys[position])
+        removed = f"sha256:{keys[position].hash[at].hex()} of {name} was removed from {file}"
+        return without_hash(text, position, at)
+
+    storing.change(file, edit)
+    return removed
 
 
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Hold a lock against other writers of files in this folder.
-
-    If two processes read and write back at the same time, one change would be lost.
-    """
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):  # NFS does not lock folders
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
+def _position(name: str, keys: tuple[Key, ...], file: Path) -> int:
+    """Return the position of a key in the list. Raises WrongUse if it is not there."""
+    for position, key in enumerate(keys):
+        if key.name == name:
+            return position
+    raise WrongUse(f"no key in {file} is named {name}; see: nproxy keys list --file {file}")
 
 
-def _put_alone(file: Path, name: str, digest: str) -> int:
-    there = file.exists()
-    before = sum(len(key.hash) for key in read_keys(file) if key.name == name) if there else 0
-    text = with_hash(file.read_bytes().decode("utf-8-sig") if there else "", name, digest)
-    file = file.resolve()  # the temporary file is put beside the target of a link, which may be on another disk
-    handle, written = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")  # its mode is 0600
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(text.encode())
-        read_keys(Path(written))
-        if there:
-            _allow_the_same(file, Path(written))
-        Path(written).replace(file)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            Path(written).unlink()
-        raise
-    return before
-
-
-def _allow_the_same(file: Path, other: Path) -> None:
-    """Give another file the owner, the group and the mode of the first, so that the same users can read it.
-
-    Raises OSError if this process may not do so.
-    """
-    had, has = file.stat(), other.stat()
-    if (had.st_uid, had.st_gid) != (has.st_uid, has.st_gid):
-        os.chown(other, had.st_uid, had.st_gid)
-    other.chmod(stat.S_IMODE(had.st_mode))
+def _position_of_hash(digest: str, key: Key) -> int:
+    """Return the position of a hash in an entry. Raises WrongUse if it is not there once, or is the only one."""
+    given = _BEGIN_OF_HASH.fullmatch(digest)
+    if given is None:
+        raise WrongUse("a hash has 64 hexadecimal digits, of which the first eight or more must be given")
+    found = [at for at, one in enumerate(key.hash) if one.hex().startswith(given[1].lower())]
+    if len(found) != 1:
+        raise WrongUse(f"{key.name} has {len(found) or 'no'} hashes that begin with {given[1]}")
+    if len(key.hash) == 1:
+        raise WrongUse(f"{key.name} has only this key; to remove its entry as well, leave out --hash")
+    return found[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import stat
 import tempfile
@@ -88,6 +89,84 @@ def test_a_link_may_lead_to_another_disk(tmp_path: Path) -> None:
         link.symlink_to(file)
         assert run("new", "b", "--file", str(link)).exit_code == 0
         assert link.is_symlink() and len(read_keys(file)) == 2
+
+
+KEYS = f"""keys:
+- name: a
+  hash: [sha256:{"a" * 64}, "sha256:{"A1" * 32}"]
+  weight: 2
+  tokens_per_minute: 2000000
+  models: [m, k]
+- name: b
+  hash: sha256:{"b" * 64}
+  disabled: true
+- {{name: c, hash: sha256:{"c" * 64}, expires: 2020-01-31}}
+- {{name: d, hash: sha256:{"d" * 64}, expires: 2999-01-31}}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    file = tmp_path / "keys.yaml"
+    file.write_text(KEYS)
+    return file
+
+
+def test_the_keys_are_listed(file: Path) -> None:
+    done = run("list", "--file", str(file))
+    assert done.exit_code == 0
+    assert [line.split("\t") for line in done.stdout.splitlines()] == [
+        ["a", "valid", "aaaaaaaa a1a1a1a1", "weight=2 tokens_per_minute=2000000", "m k"],
+        ["b", "disabled", "bbbbbbbb", "", "all"],
+        ["c", "expired", "cccccccc", "", "all"],
+        ["d", "valid until 2999-01-31 00:00 UTC", "dddddddd", "", "all"],
+    ]
+
+
+def test_the_list_as_json_can_be_written_back(file: Path) -> None:
+    listed = json.loads(run("list", "--file", str(file), "--json").stdout)
+    assert [key.pop("state") for key in listed["keys"]] == ["valid", "disabled", "expired", "valid"]
+    before = read_keys(file)
+    assert listed.pop("version") == 1
+    file.write_text(json.dumps(listed))
+    assert read_keys(file) == before
+
+
+def test_a_key_is_removed_by_its_name(file: Path) -> None:
+    done = run("remove", "b", "--file", str(file))
+    assert (done.exit_code, done.stdout) == (0, f"b was removed from {file}\n")
+    assert [key.name for key in read_keys(file)] == ["a", "c", "d"]
+    assert "bbbb" not in file.read_text()
+
+
+def test_the_old_key_of_two_is_removed_by_the_begin_of_its_hash(file: Path) -> None:
+    done = run("remove", "a", "--file", str(file), "--hash", "AAAAAAAA")
+    assert (done.exit_code, done.stdout) == (0, f"sha256:{'a' * 64} of a was removed from {file}\n")
+    assert [digest.hex() for digest in read_keys(file)[0].hash] == ["a1" * 32]
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("x",), "no key in keys.yaml is named x; see: nproxy keys list --file keys.yaml"),
+        (("b", "--hash", "b" * 8), "b has only this key; to remove its entry as well, leave out --hash"),
+        (("a", "--hash", "b" * 8), "a has no hashes that begin with bbbbbbbb"),
+        (("a", "--hash", "aaaa"), "a hash has 64 hexadecimal digits, of which the first eight or more must be given"),
+        (("a", "--file", "none.yaml"), "none.yaml: cannot be read: no such file or directory"),
+        (("a", "--file", "one.yaml"), "a is the only key in one.yaml, and a file without keys is refused"),
+    ],
+)
+def test_what_cannot_be_removed_is_told_and_the_file_stays(
+    file: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], problem: str
+) -> None:
+    monkeypatch.chdir(file.parent)
+    one = file.with_name("one.yaml")
+    one.write_text(f"keys: [{{name: a, hash: sha256:{'a' * 64}}}]\n")
+    done = run("remove", "--file", "keys.yaml", *words)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"nproxy: {problem}") and done.stderr.count("\n") == 1
+    assert file.read_text() == KEYS
+    assert {*file.parent.iterdir()} == {file, one}
 
 
 @pytest.mark.parametrize(
