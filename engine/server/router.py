@@ -27,6 +27,7 @@ FULL = 65_536
 """Events that may wait for one request: a minute of 32 choices on a fast CPU."""
 
 _RETRY_SECONDS = 1
+_AGAIN_SECONDS = 0.2  # until a core that had no room for one of several prompts is asked again
 _VECTORS_AT_ONCE = 64  # per request in the core, and at most what runs at once, so a long list does not fill the queue
 
 
@@ -198,28 +199,44 @@ class Router:
     async def embed(self, messages: Sequence[Embed]) -> list[tuple[float, ...]]:
         """Return the vectors of these prompts, in order, each computed under one of the router's own numbers.
 
-        Raises ApiError if the core takes no more or fails one of them. In that case, and if cancelled, what still runs
-        is aborted.
+        Raises ApiError if the core takes no more when the first ones are added, or fails one of them. In that case, and
+        if cancelled, what still runs is aborted. A core that takes no more later is asked again, since the vectors that
+        are there would be lost.
         """
-        vectors: list[tuple[float, ...]] = []
-        portion = min(_VECTORS_AT_ONCE, self._core.config.max_sequences)
-        for first in range(0, len(messages), portion):
-            vectors += await self._embed(messages[first : first + portion])
-        return vectors
+        at_once = asyncio.Semaphore(min(_VECTORS_AT_ONCE, self._core.config.max_sequences))
+        computed = 0
 
-    async def _embed(self, messages: Sequence[Embed]) -> list[tuple[float, ...]]:
+        async def vector(message: Embed) -> tuple[float, ...]:
+            nonlocal computed
+            async with at_once:
+                while True:
+                    try:
+                        done = await self._embed(message)
+                    except ApiError as error:
+                        if error.status != 429 or not computed:
+                            raise
+                        await asyncio.sleep(_AGAIN_SECONDS)
+                    else:
+                        computed += 1
+                        return done
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                vectors = [group.create_task(vector(message)) for message in messages]
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return [one.result() for one in vectors]
+
+    async def _embed(self, message: Embed) -> tuple[float, ...]:
         if self._over is not None:
             raise self._over
-        loop = asyncio.get_running_loop()
-        asked = {next(self._numbers): message for message in messages}
-        vectors: dict[int, asyncio.Future[tuple[float, ...]]] = {number: loop.create_future() for number in asked}
-        self._vectors |= vectors
-        for number, message in asked.items():
-            self._core.add(replace(message, group=number))
+        number = next(self._numbers)
+        vector: asyncio.Future[tuple[float, ...]] = asyncio.get_running_loop().create_future()
+        self._vectors[number] = vector
+        self._core.add(replace(message, group=number))
         try:
-            return await asyncio.gather(*vectors.values())
+            return await vector
         finally:
-            for number, vector in vectors.items():
-                del self._vectors[number]
-                if not vector.done() or vector.cancelled():
-                    self._core.abort(Abort(number))
+            del self._vectors[number]
+            if not vector.done() or vector.cancelled():
+                self._core.abort(Abort(number))

@@ -85,7 +85,8 @@ def _logit_bias(members: Members) -> tuple[tuple[int, float], ...]:
             code=_TOO_LONG,
         )
     biases = Members(value, name + ".")
-    return tuple([(_token(key, name), biases.number(key, 0.0, -100.0, 100.0)) for key in value])
+    by_token = {_token(key, name): biases.number(key, 0.0, -100.0, 100.0) for key in value}  # "5" and "05" are one
+    return tuple(by_token.items())
 
 
 def _token(key: str, name: str) -> int:

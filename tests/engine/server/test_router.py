@@ -10,11 +10,12 @@ import pytest
 
 from engine.channel import CoreClient
 from engine.config import EngineConfig
-from engine.messages import Abort, Add, Embed, GroupFailed, Sampling, Started, Stats, StepDone, TokenDrawn
+from engine.messages import Abort, Add, Embed, Embedded, GroupFailed, Sampling, Started, Stats, StepDone, TokenDrawn
 from engine.server.metrics import Metrics
 from engine.server.router import FULL, Inbox, Router
 from nproxy.openai.errors import ApiError, invalid_request
 from tests.fakes.runner import ready
+from tests.waiting import until
 
 TOKEN = TokenDrawn(1, 0, 5)
 
@@ -80,7 +81,7 @@ async def test_embeddings_that_nobody_waits_for_are_aborted() -> None:
     core = Recorder()
     router = Router(cast(CoreClient, core), Metrics(core.ready))
     asking = asyncio.create_task(router.embed([Embed(0, (1,), "last")] * 100))
-    await asyncio.sleep(0)
+    await until(lambda: core.added)
     groups = [message.group for message in core.added]
     assert len(set(groups)) == len(groups) == 16  # the others wait, so that one request does not fill the queue
     assert not router.idle
@@ -95,12 +96,59 @@ async def test_embeddings_end_with_the_router() -> None:
     core = Recorder()
     router = Router(cast(CoreClient, core), Metrics(core.ready))
     asking = asyncio.create_task(router.embed([Embed(0, (1,), "last")] * 2))
-    await asyncio.sleep(0)
+    await until(lambda: core.added)
     router.end(invalid_request("It is over."))
     with pytest.raises(ApiError, match="over"):
         await asking
     with pytest.raises(ApiError, match="over"):
         await router.embed([Embed(0, (1,), "last")])
+
+
+class Answering(Recorder):
+    """A core that answers each Embed in a step of its own: with its prompt as the vector, or that it is busy."""
+
+    def __init__(self, busy: set[int]) -> None:
+        """busy: which of the messages are refused, in the order in which they come."""
+        super().__init__()
+        self.busy = busy
+        self.come: asyncio.Queue[int] = asyncio.Queue()
+
+    def add(self, message: Add | Embed) -> None:
+        self.come.put_nowait(len(self.added))
+        super().add(message)
+
+    async def __aiter__(self) -> AsyncIterator[StepDone]:
+        while True:
+            number = await self.come.get()
+            message = self.added[number]
+            assert isinstance(message, Embed)
+            failed = (GroupFailed(message.group, "Too many wait.", "busy"),) if number in self.busy else ()
+            vector = tuple(map(float, message.prompt))
+            embedded = () if failed else (Embedded(message.group, vector),)
+            yield StepDone((), failed, 0.1, 1, Stats(), taken=number + 1, embedded=embedded)
+
+
+async def test_vectors_that_are_there_are_not_lost_when_the_core_takes_no_more_for_a_while() -> None:
+    core = Answering(busy={20, 21, 25, 100, 101, 102})
+    router = Router(cast(CoreClient, core), Metrics(core.ready))
+    running = asyncio.create_task(router.run())
+    vectors = await router.embed([Embed(0, (token,), "last") for token in range(100)])
+    running.cancel()
+    assert vectors == [(float(token),) for token in range(100)]
+    assert len(core.added) == 100 + len(core.busy)
+    assert (core.aborted, router.idle) == ([], True)
+
+
+async def test_embeddings_for_which_there_is_no_room_at_all_are_refused() -> None:
+    core = Answering(busy={0})
+    router = Router(cast(CoreClient, core), Metrics(core.ready))
+    running = asyncio.create_task(router.run())
+    with pytest.raises(ApiError) as refused:
+        await router.embed([Embed(0, (token,), "last") for token in range(100)])
+    running.cancel()
+    assert (refused.value.status, refused.value.code) == (429, "overloaded")
+    assert len(core.added) < 100
+    assert router.idle
 
 
 def several(prompts: int, n: int) -> list[Add]:

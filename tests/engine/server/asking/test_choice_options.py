@@ -44,7 +44,7 @@ def test_what_a_choice_names_is_its_own_and_the_rest_is_the_requests() -> None:
 def test_every_way_of_drawing_may_differ() -> None:
     own = [
         {"min_p": 0.1, "presence_penalty": 1, "frequency_penalty": 0.5, "repetition_penalty": 1.2},
-        {"logit_bias": {"5": 1}, "bad_words": ["x"], "allowed_token_ids": [5], "min_tokens": 2},
+        {"logit_bias": {"05": 3, "5": 1}, "bad_words": ["x"], "allowed_token_ids": [5], "min_tokens": 2},
         {},
     ]
     order = chat(n=3, presence_penalty=0.3, bad_words=["y"], choice_params=own)
