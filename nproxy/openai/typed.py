@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import difflib
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, Discriminator, Field, Tag, TypeAdapter, ValidationError
@@ -25,7 +26,7 @@ Stop = Annotated[
 
 def typed(shape: type[Model], value: Mapping[str, JSON], where: str = "") -> Model:
     """Read an object. Raises ApiError 400 naming a field. where: precedes the field's name as the client knows it."""
-    return _read(shape.model_validate, value, where)
+    return _read(shape.model_validate, value, where, shape.model_fields)
 
 
 def checked(fields: TypeAdapter[Fields], value: Mapping[str, JSON], where: str = "") -> Fields:
@@ -36,7 +37,7 @@ def checked(fields: TypeAdapter[Fields], value: Mapping[str, JSON], where: str =
     return _read(fields.validate_python, value, where)
 
 
-def _read(validate: Callable[[object], Read], value: Mapping[str, JSON], where: str) -> Read:
+def _read(validate: Callable[[object], Read], value: Mapping[str, JSON], where: str, known: Iterable[str] = ()) -> Read:
     try:
         return validate(value)
     except ValidationError as invalid:
@@ -47,7 +48,7 @@ def _read(validate: Callable[[object], Read], value: Mapping[str, JSON], where: 
         case "missing":
             raise missing(param)
         case "extra_forbidden":
-            raise unknown(param)
+            raise unknown(param, known if len(problem["loc"]) == 1 else ())
         case "greater_than_equal":
             raise below(param, problem["input"], bounds["ge"])
         case "less_than_equal":
@@ -66,10 +67,22 @@ def _read(validate: Callable[[object], Read], value: Mapping[str, JSON], where: 
             raise wrong_type(param, _EXPECTED.get(kind, "another type"), problem["input"])
 
 
-def unknown(param: str) -> ApiError:
-    """Build the error for an unknown field."""
+def unknown(param: str, known: Iterable[str] = (), meant: str | None = None) -> ApiError:
+    """Build the error for an unknown field, with a hint.
+
+    known: fields of the same object, of which a similar one may have been meant. meant: the one that was, if that is
+    clear.
+    """
     param = shorten(param)
-    return invalid_request(f"Unrecognized request argument: '{param}'.", param=param, code="unknown_parameter")
+    meant = meant or _similar(param, known)
+    hint = f" Did you mean '{meant}'?" if meant else ""
+    return invalid_request(f"Unrecognized request argument: '{param}'.{hint}", param=param, code="unknown_parameter")
+
+
+def _similar(param: str, known: Iterable[str]) -> str:
+    """Return the path of the known field that is spelled most like the last part of `param`; empty if none is."""
+    where, dot, name = param.rpartition(".")
+    return "".join(where + dot + close for close in difflib.get_close_matches(name, known, n=1))
 
 
 _EXPECTED = {

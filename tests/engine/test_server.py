@@ -290,6 +290,25 @@ async def test_A_refusals(
         assert error["code"] == code
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "hint"),
+    [
+        ("chat/completions", chat(max_token=5), "'max_token'. Did you mean 'max_tokens'?"),
+        ("completions", {"model": MODEL, "prompt": "x", "temprature": 1}, "'temprature'. Did you mean 'temperature'?"),
+        ("completions", {"model": MODEL, "prompt": "x", "topk": {}}, "'topk'. Did you mean 'top_k'?"),
+        ("embeddings", {"model": MODEL, "inputs": "x"}, "'inputs'. Did you mean 'input'?"),
+        ("responses", {"model": MODEL, "max_tokens": 9}, "'max_tokens'. Did you mean 'max_output_tokens'?"),
+        ("chat/completions", chat(frobnicate=5), "'frobnicate'."),
+    ],
+    ids=lambda value: str(value)[:40],
+)  # fmt: skip
+async def test_a_misspelled_field_is_told_the_right_one(
+    client: httpx.AsyncClient, path: str, body: Any, hint: str
+) -> None:
+    got, error = await refused(client, f"/v1/{path}", body)
+    assert (got, error["message"]) == (400, f"Unrecognized request argument: {hint}")
+
+
 async def test_Q10_a_wrong_method_is_a_405_that_names_the_right_one(client: httpx.AsyncClient) -> None:
     response = await client.get("/v1/chat/completions")
     assert (response.status_code, response.headers["allow"]) == (405, "POST")

@@ -189,8 +189,8 @@ def load(config: EngineConfig) -> HashRunner:
     """A loader for the core process. `model` says how the runner behaves.
 
     "hash": correctly; "missing": loading fails; "broken": every step fails; "slow": a step takes longer than any test;
-    "stuck": the third step does; "leisurely": a step takes 20 ms; "importing": prints its process id to standard error,
-    imports torch, and then waits for ever.
+    "stuck": the third step does; "leisurely": a step takes 100 ms; "importing": prints its process id to standard
+    error, imports torch, and then waits for ever.
     """
     if config.model == "missing":
         raise ModelError("there is no model of this name")
@@ -202,6 +202,6 @@ def load(config: EngineConfig) -> HashRunner:
     runner.failing = config.model == "broken"
     if config.model in ("slow", "stuck", "leisurely"):
         runner.pause = threading.Event()
-        runner.longest_pause = 0.02 if config.model == "leisurely" else None
+        runner.longest_pause = 0.1 if config.model == "leisurely" else None
         runner.free_steps = 2 if config.model == "stuck" else 0
     return runner

@@ -89,6 +89,14 @@ def test_what_is_refused(parse: Any, sent: Any, param: str, code: str) -> None:
 
 
 @BOTH
+def test_a_misspelled_field_is_told_the_right_one(parse: Any) -> None:
+    with pytest.raises(ApiError) as refused:
+        parse(n=2, choice_params=[{"temprature": 1}, {}])
+    said = "'choice_params.0.temprature'. Did you mean 'choice_params.0.temperature'?"
+    assert refused.value.message == f"Unrecognized request argument: {said}"
+
+
+@BOTH
 def test_the_message_names_both_lengths(parse: Any) -> None:
     with pytest.raises(ApiError, match=r"2 entries.* 3"):
         parse(n=3, choice_params=[{}, {}])

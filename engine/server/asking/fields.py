@@ -92,7 +92,7 @@ def check_fields(dialect: Dialect, fields: Mapping[str, JSON]) -> None:
     """Refuse, with ApiError 400 naming it, the first field whose value the engine would have to ignore."""
     for name, value in fields.items():
         if value is not None and name not in _READ_BY[dialect] and name not in HARMLESS:
-            _check_neutral(name, value, _NEUTRAL_BY[dialect].get(name))
+            _check_neutral(name, value, dialect)
     check_harmless(Members(fields))
     options = fields.get("stream_options")
     if isinstance(options, dict):
@@ -106,13 +106,13 @@ def check_choice(dialect: Dialect, own: Mapping[str, JSON], where: str) -> None:
     """Refuse, with ApiError 400, what an entry of `choice_params` cannot set; `where` is the prefix of the name."""
     for name in own:
         if name not in _PER_CHOICE_BY[dialect]:
-            raise unknown(where + name)
+            raise unknown(where + name, _PER_CHOICE_BY[dialect])
 
 
-def _check_neutral(param: str, value: JSON, neutral: tuple[JSON, ...] | None) -> None:
-    param = shorten(param)
+def _check_neutral(param: str, value: JSON, dialect: Dialect) -> None:
+    param, neutral = shorten(param), _NEUTRAL_BY[dialect].get(param)
     if neutral is None:
-        raise unknown(param)
+        raise unknown(param, _READ_BY[dialect])
     if not any(_same(value, harmless) for harmless in neutral):
         raise invalid_request(f"'{param}' is not supported by this engine.", param=param, code="unsupported_parameter")
 

@@ -69,7 +69,7 @@ class _Asked:
 
 def _read_asked(members: Members) -> _Asked:
     for name in members.values.keys() - _FIELDS:
-        raise unknown(name)
+        raise unknown(name, _FIELDS)
     model, form = members.get("model"), members.get("encoding_format")
     if model is None:
         raise missing("model")

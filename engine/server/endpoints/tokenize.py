@@ -85,8 +85,9 @@ class _Asked:
 def _read_asked(members: Members, serving: Serving) -> _Asked:
     _check_model(members.get("model"), serving)
     fields, chat = members.values, members.get("messages") is not None
-    for name in fields.keys() - _OPTIONS - (FIELDS if chat else {"prompt"}):
-        raise unknown(name)
+    known = _OPTIONS | (FIELDS if chat else {"prompt"})
+    for name in fields.keys() - known:
+        raise unknown(name, known)
     if chat:
         body = {"model": serving.model, **{name: fields[name] for name in FIELDS & fields.keys()}}
         source: JSON | Chat = read_chat(parse_chat(Body.parse(dumps(body)), serving.limits).body.fields)
@@ -108,8 +109,9 @@ def _flag(members: Members, name: str, *, default: bool) -> bool:
 
 
 def _read_tokens(fields: Mapping[str, JSON], serving: Serving) -> list[int]:
-    for name in fields.keys() - {"model", "tokens"}:
-        raise unknown(name)
+    known = {"model", "tokens"}
+    for name in fields.keys() - known:
+        raise unknown(name, known)
     _check_model(fields.get("model"), serving)
     value, vocab_size = fields.get("tokens"), serving.router.ready.vocab_size
     if value is None:

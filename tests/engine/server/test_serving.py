@@ -393,7 +393,7 @@ async def test_what_tells_of_many_tokens_is_written_off_the_event_loop(
 async def test_N3_all_prompts_of_a_stream_are_taken_or_none_is(path: Path) -> None:
     body = {"model": MODEL, "prompt": [5, 6, 7], "max_tokens": 400, "ignore_eos": True, "stream": True}
     async with (
-        engine(LETTERS, path, runner="leisurely", max_sequences=2, max_queue=0),  # the first one takes 8 s
+        engine(LETTERS, path, runner="leisurely", max_sequences=2, max_queue=0),  # the first one takes 40 s
         client_of(path) as client,
         client.stream("POST", "/v1/completions", json=body) as long,
     ):

@@ -126,7 +126,7 @@ def read_asked(fields: Mapping[str, JSON], new_id: NewId) -> Asked:
     members.integer("max_tool_calls", 1)
     _check_texts(members.object("text"), members.object("reasoning"))
     for name in members.object("stream_options").keys() - {"include_obfuscation"}:
-        raise unknown(f"stream_options.{name}")
+        raise unknown(f"stream_options.{name}", {"include_obfuscation"})
     included = _included(fields.get("include"))
     top = members.integer("top_logprobs", 0)
     return Asked(
@@ -164,7 +164,8 @@ def renamed(error: ApiError) -> ApiError:
 
 def _check_neutral(name: str, value: JSON) -> None:
     if name not in _NEUTRAL and name not in _UNSUPPORTED:
-        raise unknown(name)
+        of_a_chat = (there for pattern, there in _RENAMED if pattern.fullmatch(name))
+        raise unknown(name, _READ | _AS_IN_CHAT, meant=next(of_a_chat, None))
     if name in _UNSUPPORTED or not any(
         value == one and type(value) is type(one)  # 0 == False
         for one in _NEUTRAL[name]
