@@ -154,17 +154,17 @@ class Core:
         """
         began = time.perf_counter()
         self._release()
-        told = self._take() if self._submitted and self.scheduler.hindered else None
+        done = self._take() if self._submitted and self.scheduler.hindered else None
         batch = self.scheduler.schedule()
         work = bool(batch.rows or batch.chunks)
         if work and not self._submit(batch, began):
-            told = told or (batch, began, Outcome())
+            done = done or (batch, began, Outcome())
         elif len(self._submitted) > self._kept or (self._submitted and not work):
-            told = self._take()
-        batch, since, outcome = told or (Batch(), began, Outcome())
+            done = self._take()
+        batch, since, outcome = done or (Batch(), began, Outcome())
         failed, self._failed, self._changed = tuple(self._failed), [], False
         since, now = max(since, self._ended), time.perf_counter()
-        if told:
+        if done:
             self._ended = now
         return StepDone(
             outcome.tokens,

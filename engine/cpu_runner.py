@@ -181,7 +181,7 @@ class CpuRunner:
 
         Logits are computed for a slice of positions at a time.
         """
-        told: dict[int, tuple[Logprobs, ...]] = {}
+        scores: dict[int, tuple[Logprobs, ...]] = {}
         size = positions(self.ready.vocab_size)
         for chunk, begin in chunks_at(batch):
             scored: list[Logprobs] = []
@@ -190,19 +190,19 @@ class CpuRunner:
                 logits = self._model.logits(x[begin + start : begin + start + len(followers)])
                 scored += logprobs(logits, [(i, token, chunk.prompt_logprobs) for i, token in enumerate(followers)])
             if scored:
-                told[chunk.sequence] = tuple(scored)
-        return told
+                scores[chunk.sequence] = tuple(scored)
+        return scores
 
     def _pooled(self, batch: Batch, x: torch.Tensor) -> dict[int, tuple[float, ...]]:
         """Return the pooled hidden states that chunks ask for, by sequence: their sum, or the prompt's last one."""
-        told: dict[int, tuple[float, ...]] = {}
+        vectors: dict[int, tuple[float, ...]] = {}
         for chunk, begin in chunks_at(batch):
             end = begin + len(chunk.tokens)
             if chunk.pooling == "mean":
-                told[chunk.sequence] = tuple(self._model.hidden(x[begin:end]).float().sum(0).tolist())
+                vectors[chunk.sequence] = tuple(self._model.hidden(x[begin:end]).float().sum(0).tolist())
             elif chunk.pooling == "last" and chunk.last:
-                told[chunk.sequence] = tuple(self._model.hidden(x[end - 1 : end])[0].tolist())
-        return told
+                vectors[chunk.sequence] = tuple(self._model.hidden(x[end - 1 : end])[0].tolist())
+        return vectors
 
 
 def _cpu_backend(

@@ -18,9 +18,10 @@ Run = Callable[[Batch], StepOutput]
 _MOST = 128  # rows that are tried together: as many as any backend runs in one pass
 
 
-def holds(run: Run, ready: Ready, max_sequences: int, told: int, adapter: str | None = None) -> bool:
-    """Whether a row draws the same token, with the same `told` likeliest tokens, alone and first or last among a full
-    set of rows. adapter: which all of them run with.
+def holds(run: Run, ready: Ready, max_sequences: int, logprobs: int, adapter: str | None = None) -> bool:
+    """Whether a row draws the same token alone and first or last among a full set of rows.
+
+    logprobs: so many of the likeliest tokens must be the same too. adapter: which all rows run with.
 
     Writes to the cache, whose blocks must be free. A model or cache too small for the test passes.
     """
@@ -30,15 +31,15 @@ def holds(run: Run, ready: Ready, max_sequences: int, told: int, adapter: str | 
     size = ready.block_size
     prompt = tuple([7919 * position % ready.vocab_size for position in range(size)])
     run(Batch(chunks=(Chunk(0, prompt, 0, (0,)),)))
-    fork = [replace(_row(number, size, ready.vocab_size, told), adapter=adapter) for number in range(most)]
+    fork = [replace(_row(number, size, ready.vocab_size, logprobs), adapter=adapter) for number in range(most)]
     tried, *others = fork
     seen = [_drawn(run, rows, size) for rows in ([tried], [tried, *others], [*others, tried])]
     return seen[1:] == seen[:-1]
 
 
-def _row(number: int, size: int, vocabulary: int, told: int) -> Row:
+def _row(number: int, size: int, vocabulary: int, logprobs: int) -> Row:
     """Return a row behind one block that all rows share, with a block of its own."""
-    draw = Draw(number, number, size + 1, Sampling(), logprobs=told)
+    draw = Draw(number, number, size + 1, Sampling(), logprobs=logprobs)
     return Row(number, (104_729 * number + 1) % vocabulary, size, (0, number + 1), draw, cut=size)
 
 

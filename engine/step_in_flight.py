@@ -38,11 +38,11 @@ class StepInFlight:
 
     def gather(self, output: StepOutput) -> list[tuple[Chunk, SequenceGroup, Gathered]]:
         """Store what the chunks returned about their prompts; return each chunk, its group and all that is gathered."""
-        told: list[tuple[Chunk, SequenceGroup, Gathered]] = []
+        result: list[tuple[Chunk, SequenceGroup, Gathered]] = []
         for chunk, (group, gathered) in zip(self.batch.chunks, self.prompts, strict=True):
             gathered.take(output.prompt_logprobs.get(chunk.sequence, ()), output.pooled.get(chunk.sequence, ()))
-            told.append((chunk, group, gathered))
-        return told
+            result.append((chunk, group, gathered))
+        return result
 
 
 def publish(pool: BlockPool, sequences: Iterable[Sequence], table: BlockTable, start: int, end: int) -> None:

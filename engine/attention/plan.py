@@ -208,8 +208,8 @@ class Planner:
         nothing = (0, [first] * kv_heads)
         table = [sorted(mine) + [nothing] * (most - len(mine)) for mine in parts]
         where = [[place for mine in table for place in mine[p][1]] for p in range(most)]
-        told = torch.tensor(where, dtype=torch.int64).view(most, -1 if most else 0)
-        return tuple(in_place), tuple(buckets), told, first
+        sources = torch.tensor(where, dtype=torch.int64).view(most, -1 if most else 0)
+        return tuple(in_place), tuple(buckets), sources, first
 
     def _groups(self, rows: Sequence[Row], items: Sequence[Item]) -> list[Group]:
         return fixed(rows, items, self._cache.block_size) if self._fixed else alike(items)
@@ -226,13 +226,13 @@ def by_layer(kinds: Sequence[AttentionSpec], longest: int, make: Callable[[Atten
     A window that the longest sequence fits into counts as none.
     """
     made: dict[AttentionSpec, _Made] = {}
-    told: list[_Made] = []
+    layers: list[_Made] = []
     for kind in kinds:
         wide = kind if kind.window is None or kind.window < longest else replace(kind, window=None)
         if wide not in made:
             made[wide] = make(wide)
-        told.append(made[wide])
-    return tuple(told)
+        layers.append(made[wide])
+    return tuple(layers)
 
 
 def within_window(

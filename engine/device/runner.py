@@ -266,25 +266,25 @@ class DeviceRunner:
 
     def _scores(self, batch: Batch, x: torch.Tensor, there: Views) -> dict[int, Scores]:
         """Return the prompt log probabilities of the chunks with next_tokens, by sequence."""
-        told: dict[int, Scores] = {}
+        scores: dict[int, Scores] = {}
         at = 0
         for chunk, begin in chunks_at(batch):
             if count := len(chunk.next_tokens):
                 followers = there["followers"][at : at + count]
-                told[chunk.sequence] = Scores(x[begin : begin + count], followers, chunk.prompt_logprobs, self._model)
+                scores[chunk.sequence] = Scores(x[begin : begin + count], followers, chunk.prompt_logprobs, self._model)
                 at += count
-        return told
+        return scores
 
     def _pooled(self, batch: Batch, x: torch.Tensor) -> dict[int, Fetched]:
         """Return the pooled hidden states that chunks ask for, by sequence: their sum, or the prompt's last one."""
-        told: dict[int, Fetched] = {}
+        vectors: dict[int, Fetched] = {}
         for chunk, begin in chunks_at(batch):
             end = begin + len(chunk.tokens)
             if chunk.pooling == "mean":
-                told[chunk.sequence] = Fetched(self._model.hidden(x[begin:end]).float().sum(0))
+                vectors[chunk.sequence] = Fetched(self._model.hidden(x[begin:end]).float().sum(0))
             elif chunk.pooling == "last" and chunk.last:
-                told[chunk.sequence] = Fetched(self._model.hidden(x[end - 1 : end])[0].float())
-        return told
+                vectors[chunk.sequence] = Fetched(self._model.hidden(x[end - 1 : end])[0].float())
+        return vectors
 
 
 def _logit_rows(parts: Sequence[_Part], draws: Sequence[Draw]) -> list[int]:

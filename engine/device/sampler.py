@@ -48,15 +48,15 @@ class Drawn:
 
     tokens: torch.Tensor
     _plan: Plan
-    _told: Fetched  # int32: drawn [M], own [A], rank [A], likeliest [U, K], theirs [U, K]
+    _packed: Fetched  # int32: drawn [M], own [A], rank [A], likeliest [U, K], theirs [U, K]
 
     def collect(self) -> StepOutput:
         """Wait for the draws; return the output like Sampler.sample."""
         plan = self._plan
-        told = np.split(self._told.tensor().numpy(), np.cumsum(_sizes(plan))[:-1])
-        drawn, own, ranks = told[0].tolist(), told[1].view(np.float32).tolist(), told[2].tolist()
+        parts = np.split(self._packed.tensor().numpy(), np.cumsum(_sizes(plan))[:-1])
+        drawn, own, ranks = parts[0].tolist(), parts[1].view(np.float32).tolist(), parts[2].tolist()
         shape = len(plan.likeliest), plan.most
-        ids, logs = told[3].reshape(shape).tolist(), told[4].view(np.float32).reshape(shape).tolist()
+        ids, logs = parts[3].reshape(shape).tolist(), parts[4].view(np.float32).reshape(shape).tolist()
         logprobs: dict[int, Logprobs] = {}
         for place, i in enumerate(plan.asked):
             top: tuple[tuple[int, float], ...] = ()
@@ -117,8 +117,8 @@ class DeviceSampler:
         if plan.cuts:
             lowest = topk_topp(logits, edited, draws, best)
             block_sums(logits, edited, draws, best, sums, lowest)
-        told = logits.new_empty(sum(_sizes(plan)), dtype=torch.int32)
-        drawn, own, rank, ids, logs = torch.split(told, _sizes(plan))
+        packed = logits.new_empty(sum(_sizes(plan)), dtype=torch.int32)
+        drawn, own, rank, ids, logs = torch.split(packed, _sizes(plan))
         tokens = logits.new_empty(len(draws), dtype=torch.int64)
         sample_row(logits, edited, draws, best, sums, drawn, tokens, lowest)
         if plan.asked:
@@ -130,7 +130,7 @@ class DeviceSampler:
                 ids.view(likeliest.shape).copy_(likeliest)
                 values = theirs.gather(1, likeliest) - top.index_select(0, first).unsqueeze(1)
                 logs.view(torch.float32).view(values.shape).copy_(values - log.index_select(0, first).unsqueeze(1))
-        return Drawn(tokens, plan, Fetched(told))
+        return Drawn(tokens, plan, Fetched(packed))
 
 
 def _upload(arrays: Mapping[str, Array], device: torch.device) -> Mapping[str, torch.Tensor]:
@@ -142,6 +142,6 @@ def _upload(arrays: Mapping[str, Array], device: torch.device) -> Mapping[str, t
 
 
 def _sizes(plan: Plan) -> list[int]:
-    """Return how many entries of `Drawn._told` are of each kind."""
+    """Return how many entries of `Drawn._packed` are of each kind."""
     asked, likeliest = len(plan.asked), len(plan.likeliest) * plan.most
     return [len(plan.draws), asked, asked, likeliest, likeliest]

@@ -23,16 +23,16 @@ class _Slice:
     [n, 2 + 2 * K].
     """
 
-    told: Fetched
+    packed: Fetched
     count: int
 
     def collect(self) -> list[Logprobs]:
-        told = self.told.tensor()
-        values = told.view(torch.float32)
-        tops = zip(told[:, 2 : 2 + self.count].tolist(), values[:, 2 + self.count :].tolist(), strict=True)
+        packed = self.packed.tensor()
+        values = packed.view(torch.float32)
+        tops = zip(packed[:, 2 : 2 + self.count].tolist(), values[:, 2 + self.count :].tolist(), strict=True)
         return [
             Logprobs(own, rank, tuple(zip(ids, logs, strict=True)))
-            for own, rank, (ids, logs) in zip(values[:, 0].tolist(), told[:, 1].tolist(), tops, strict=True)
+            for own, rank, (ids, logs) in zip(values[:, 0].tolist(), packed[:, 1].tolist(), tops, strict=True)
         ]
 
 
@@ -65,10 +65,10 @@ def _slice(logits: torch.Tensor, followers: torch.Tensor, count: int) -> _Slice:
     own = torch.empty(len(followers), device=logits.device)
     rank = torch.empty_like(followers)
     top, log = logprob_rank(logits, torch.stack((places, places), 1), followers, own, rank)
-    told = [own.view(torch.int32).unsqueeze(1), rank.unsqueeze(1)]
+    packed = [own.view(torch.int32).unsqueeze(1), rank.unsqueeze(1)]
     if count:
         scores = logits.float()
         ids = highest(scores, count)
         logs = scores.gather(1, ids) - top.unsqueeze(1) - log.unsqueeze(1)
-        told += [ids.int(), logs.view(torch.int32)]
-    return _Slice(Fetched(torch.cat(told, 1)), count)
+        packed += [ids.int(), logs.view(torch.int32)]
+    return _Slice(Fetched(torch.cat(packed, 1)), count)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from engine.messages import Logprobs
 from engine.server.answering.choice_text import ChoiceText, message, text_of
-from engine.server.answering.output import Piece, Told
+from engine.server.answering.output import Piece, ReportedToken
 from engine.server.asking.order import Order
 from engine.text.parsers.parts import Part
 from nproxy.openai.jsonvalue import JSON
@@ -69,19 +69,19 @@ class Delta:
 
 def choice_of(index: int, said: ChoiceText, order: Order) -> Choice:
     """Return a choice that is complete."""
-    tokens, logprobs = _told(said.told, order)
+    tokens, logprobs = _own_tokens(said.reported, order)
     return Choice(index, text_of(said.parts), tokens, said.finish or "", logprobs, message(said.parts))
 
 
 def delta_of(piece: Piece, order: Order) -> Delta:
     """Return a piece as a delta."""
-    tokens, logprobs = _told(piece.told, order)
+    tokens, logprobs = _own_tokens(piece.reported, order)
     return Delta(piece.index, text_of(piece.parts), piece.parts, tokens, piece.finish, logprobs)
 
 
-def _told(told: Sequence[Told], order: Order) -> tuple[tuple[int, ...], tuple[Logprobs, ...] | None]:
+def _own_tokens(reported: Sequence[ReportedToken], order: Order) -> tuple[tuple[int, ...], tuple[Logprobs, ...] | None]:
     """Return the tokens of a choice, and their log probabilities if they were asked for."""
-    own = [one for one in told if not one.echoed]
+    own = [one for one in reported if not one.echoed]
     tokens = tuple([one.token for one in own])
     if order.output_options.logprobs is None:
         return tokens, None

@@ -110,8 +110,8 @@ class Engine:
         waiting, numbers = deque[Add | Embed](embeds), [embed.group for embed in embeds]
         try:
             while len(vectors) < len(embeds):
-                told = [one for news in core.news(numbers, waiting).values() for one in news]
-                vectors |= {one.group: one.vector for one in told if isinstance(one, Embedded)}
+                reported = [one for news in core.news(numbers, waiting).values() for one in news]
+                vectors |= {one.group: one.vector for one in reported if isinstance(one, Embedded)}
         finally:
             core.leave(numbers)
         return [pooling.finish(vectors[number]) for number in numbers]
@@ -157,8 +157,8 @@ class Engine:
         by_group = {run.add.group: run for run in runs}
         try:
             while not all(run.output.finished for run in runs):
-                for group, told in self._core.news(by_group, waiting).items():
-                    pieces, cut = by_group[group].take(told)
+                for group, news in self._core.news(by_group, waiting).items():
+                    pieces, cut = by_group[group].take(news)
                     if cut:
                         self._core.abort(group, cut)
                     yield pieces
@@ -175,9 +175,9 @@ class _Run:
         self.output = output
         self._said = [ChoiceText() for _ in add.choices]
 
-    def take(self, told: Sequence[News]) -> tuple[Sequence[Piece], tuple[int, ...]]:
+    def take(self, news: Sequence[News]) -> tuple[Sequence[Piece], tuple[int, ...]]:
         """Return news as pieces, and the choices that a stop string ended."""
-        taken = self.output.take([one for one in told if not isinstance(one, Embedded)])
+        taken = self.output.take([one for one in news if not isinstance(one, Embedded)])
         for piece in taken.pieces:
             self._said[piece.index].add(piece)
         return taken.pieces, tuple([choice for _, choice in taken.cut])
@@ -188,8 +188,8 @@ class _Run:
         said = self._said if n == drawn else the_best(self._said, drawn, n)
         choices = tuple([choice_of(index, one, self.order) for index, one in enumerate(said)])
         usage = Usage(len(self.add.prompt), self.output.cached_tokens, self.output.completion_tokens)
-        (told,) = self.output.prompt_logprobs
-        return Answer(choices, usage, self.add.prompt, None if told is None else tuple(told))
+        (scored,) = self.output.prompt_logprobs
+        return Answer(choices, usage, self.add.prompt, None if scored is None else tuple(scored))
 
 
 def _chats_logprobs(fields: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -27,7 +27,7 @@ class SharedCore:
         self._room = room
         self._lock = Lock()
         self._numbers = itertools.count()
-        self._told: dict[int, list[News | GroupFailed]] = {}
+        self._inboxes: dict[int, list[News | GroupFailed]] = {}
         self._left: deque[Abort] = deque()
 
     def number(self) -> int:
@@ -42,14 +42,14 @@ class SharedCore:
         """
         with self._lock:
             self._end_what_was_left()
-            if not any(self._told.get(group) for group in groups):
+            if not any(self._inboxes.get(group) for group in groups):
                 self._admit(waiting)
                 self._step()
             taken: dict[int, list[News]] = {}
             for group in groups:
-                if told := self._told.get(group):
-                    self._told[group] = []
-                    taken[group] = [_good(one) for one in told]
+                if inbox := self._inboxes.get(group):
+                    self._inboxes[group] = []
+                    taken[group] = [_good(one) for one in inbox]
             return taken
 
     def abort(self, group: int, choices: tuple[int, ...]) -> None:
@@ -73,7 +73,7 @@ class SharedCore:
     def _end_what_was_left(self) -> None:
         while self._left:  # entries are removed only under the lock
             abort = self._left.popleft()
-            if self._told.pop(abort.group, None) is not None and self._core is not None:
+            if self._inboxes.pop(abort.group, None) is not None and self._core is not None:
                 self._core.abort(abort)
 
     def close(self) -> None:
@@ -85,7 +85,7 @@ class SharedCore:
         core = self._loaded
         while waiting and core.places_taken + _width(waiting[0]) <= self._room:
             message = waiting.popleft()
-            self._told[message.group] = []
+            self._inboxes[message.group] = []
             core.add(message)
 
     def _step(self) -> None:
@@ -95,9 +95,9 @@ class SharedCore:
             self._core = None  # its state of the sequences is no longer valid
             self._why_none = "this engine has failed; see its log"
             raise
-        told: list[News | GroupFailed] = [*done.started, *done.tokens, *done.embedded, *done.failed]
-        for one in told:
-            if (inbox := self._told.get(one.group)) is not None:
+        news: list[News | GroupFailed] = [*done.started, *done.tokens, *done.embedded, *done.failed]
+        for one in news:
+            if (inbox := self._inboxes.get(one.group)) is not None:
                 inbox.append(one)
 
     @property

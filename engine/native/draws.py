@@ -21,10 +21,10 @@ def exponentials(kernels: Kernels) -> Exponentials:
     """Return a function like `exponentials` of sampling/philox.py, equal up to the last bit of the logarithm."""
 
     def drawn(seeds: torch.Tensor, positions: torch.Tensor, counts: Sequence[int]) -> list[torch.Tensor]:
-        told = [torch.empty(len(seeds), count, dtype=torch.float64) for count in counts]
-        for stream, out in enumerate(told):
+        streams = [torch.empty(len(seeds), count, dtype=torch.float64) for count in counts]
+        for stream, out in enumerate(streams):
             kernels.exponentials(seeds.data_ptr(), positions.data_ptr(), out.data_ptr(), *out.shape, stream)
-        return told
+        return streams
 
     return drawn
 
@@ -53,9 +53,9 @@ def from_whole(kernels: Kernels) -> FromWhole:
             len(rows),
             scores.shape[1],
         )
-        told: list[int] = out.tolist()
-        if min(told) < min(_WHY):
+        tokens: list[int] = out.tolist()
+        if min(tokens) < min(_WHY):
             raise MemoryError("there is not enough memory for the weights of a vocabulary")
-        return [token if token >= 0 else _WHY[token] for token in told]
+        return [token if token >= 0 else _WHY[token] for token in tokens]
 
     return drawn

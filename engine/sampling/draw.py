@@ -76,8 +76,8 @@ def draw(
             tokens[i] = best[rows[i]]
     if len(sure) < len(draws):
         drawn = sorted(set(range(len(draws))).difference(sure))
-        told = _sample(logits, [rows[i] for i in drawn], [draws[i] for i in drawn], noise)
-        for i, token in zip(drawn, told, strict=True):
+        sampled = _sample(logits, [rows[i] for i in drawn], [draws[i] for i in drawn], noise)
+        for i, token in zip(drawn, sampled, strict=True):
             tokens[i] = token
     return tokens
 

@@ -31,14 +31,14 @@ def logprobs(logits: torch.Tensor, wanted: Sequence[tuple[int, int, int]]) -> li
     counts as likelier, so an answer depends on its row alone, whatever else is asked for. Tokens that share a row share
     the computation.
     """
-    told: list[Logprobs | None] = [None] * len(wanted)
+    found: list[Logprobs | None] = [None] * len(wanted)
     order = sorted(range(len(wanted)), key=lambda i: wanted[i][0])
     size = positions(logits.shape[1])
     for start in range(0, len(order), size):
         some = order[start : start + size]
         for i, one in zip(some, _slice(logits, [wanted[i] for i in some]), strict=True):
-            told[i] = one
-    return [one for one in told if one is not None]
+            found[i] = one
+    return [one for one in found if one is not None]
 
 
 def _slice(logits: torch.Tensor, wanted: Sequence[tuple[int, int, int]]) -> list[Logprobs]:

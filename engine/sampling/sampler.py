@@ -69,10 +69,10 @@ class Sampler:
             take(there.scores, dict(zip(changed, there.rows, strict=True)))
         given = sorted(tokens)
         asked = [i for i in given if draws[i].logprobs is not None]
-        told = logprobs(logits, [(rows[i], tokens[i], draws[i].logprobs or 0) for i in asked]) if asked else []
+        scored = logprobs(logits, [(rows[i], tokens[i], draws[i].logprobs or 0) for i in asked]) if asked else []
         return StepOutput(
             tuple([(draws[i].sequence, tokens[i]) for i in given]),
-            {draws[i].sequence: one for i, one in zip(asked, told, strict=True)},
+            {draws[i].sequence: one for i, one in zip(asked, scored, strict=True)},
             stuck={draws[i].sequence: stuck[i] for i in sorted(stuck)},
         )
 

@@ -55,7 +55,7 @@ def manners(order: Order, prompts: Sequence[Prompt], table: TokenBytes) -> list[
                 parser=prompt.parser,
                 shown=table.special if output_options.special else prompt.shown,
                 called=prompt.called,
-                tells=output_options.ids or order.drawn_logprobs is not None,
+                reports=output_options.ids or order.drawn_logprobs is not None,
                 echo=prompt.echo,
                 prompt=prompt.tokens if order.echoes and output_options.logprobs is not None else (),
                 silent=options.max_tokens == 0,

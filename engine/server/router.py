@@ -123,12 +123,12 @@ class Router:
                         inbox.fail(_error(failed))
                     elif (vector := self._vectors.get(failed.group)) is not None and not vector.done():
                         vector.set_exception(_error(failed))
-                told: defaultdict[int, list[Event]] = defaultdict(list)
+                by_group: defaultdict[int, list[Event]] = defaultdict(list)
                 for started in step.started:
-                    told[started.group].append(started)
+                    by_group[started.group].append(started)
                 for token in step.tokens:
-                    told[token.group].append(token)
-                for group, events in told.items():
+                    by_group[token.group].append(token)
+                for group, events in by_group.items():
                     if (inbox := self._inboxes.get(group)) is not None:
                         inbox.put(events)
                 for embedded in step.embedded:

@@ -69,8 +69,8 @@ class Answer:
         drawn = len(choices) // len(self._ticket.groups)
         shown = choices if n == drawn else the_best(choices, drawn, n)
         usage, prompts = self._usage(), self._output.prompt_logprobs
-        told = [one.told for one in shown] + [prompt for prompt in prompts if prompt is not None]
-        return await _written(told, lambda: self._writer.answer(shown, usage, prompts))
+        reported = [one.reported for one in shown] + [prompt for prompt in prompts if prompt is not None]
+        return await _written(reported, lambda: self._writer.answer(shown, usage, prompts))
 
     async def stream(self, request: web.Request, *, continuous: bool = False) -> web.StreamResponse:
         """Send events as they come, each step's in one write.
@@ -130,8 +130,8 @@ class Answer:
 
     async def _frames(self, pieces: Sequence[Piece], continuous: bool) -> bytes:
         usage = self._usage() if continuous else None
-        told = [piece.told for piece in pieces]
-        return await _written(told, lambda: b"".join([self._writer.chunk(piece, usage) for piece in pieces]))
+        reported = [piece.reported for piece in pieces]
+        return await _written(reported, lambda: b"".join([self._writer.chunk(piece, usage) for piece in pieces]))
 
     def _usage(self) -> Usage:
         reasoned = self._output.reasoning_tokens
@@ -143,9 +143,9 @@ class Answer:
         )
 
 
-async def _written(told: Sequence[Sequence[object]], write: Callable[[], bytes]) -> bytes:
+async def _written(reported: Sequence[Sequence[object]], write: Callable[[], bytes]) -> bytes:
     """Return what `write` writes; in a thread if it has many tokens to write about."""
-    return await asyncio.to_thread(write) if sum(map(len, told)) > _MUCH else write()
+    return await asyncio.to_thread(write) if sum(map(len, reported)) > _MUCH else write()
 
 
 def _now() -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from engine.server.answering.output import Piece, Told
+from engine.server.answering.output import Piece, ReportedToken
 from engine.text.parsers.parts import Content, Part, Reasoning, ToolArguments, ToolStart
 from nproxy.openai.jsonvalue import JSON
 
@@ -15,14 +15,14 @@ class ChoiceText:
     """A choice, folded from its pieces, which are kept too; grows as they come."""
 
     parts: list[Part] = field(default_factory=list)
-    told: list[Told] = field(default_factory=list)
+    reported: list[ReportedToken] = field(default_factory=list)
     finish: str | None = None
     pieces: list[Piece] = field(default_factory=list)
 
     def add(self, piece: Piece) -> None:
         """Add the next piece of this choice."""
         self.parts += piece.parts
-        self.told += piece.told
+        self.reported += piece.reported
         self.finish = piece.finish
         self.pieces.append(piece)
 

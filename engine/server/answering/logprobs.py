@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.messages import Logprobs
-from engine.server.answering.output import Told
+from engine.server.answering.output import ReportedToken
 from engine.server.asking.output_options import OutputOptions
 from engine.text.detokenizer import TokenBytes
 from nproxy.openai.jsonvalue import JSON
@@ -21,48 +21,48 @@ class Spelling:
     table: TokenBytes
     output_options: OutputOptions
 
-    def chat(self, told: Sequence[Told]) -> JSON:
+    def chat(self, reported: Sequence[ReportedToken]) -> JSON:
         """Return `logprobs` of a chat's choice, or of one of its chunks."""
-        return {"content": self.entries(told), "refusal": None}
+        return {"content": self.entries(reported), "refusal": None}
 
-    def entries(self, told: Sequence[Told]) -> list[JSON]:
+    def entries(self, reported: Sequence[ReportedToken]) -> list[JSON]:
         """Return one entry for each token, as in chats and responses."""
-        return [self._entry(one) for one in told]
+        return [self._entry(one) for one in reported]
 
-    def legacy(self, told: Sequence[Told]) -> dict[str, list[JSON]]:
+    def legacy(self, reported: Sequence[ReportedToken]) -> dict[str, list[JSON]]:
         """Return `logprobs` of a legacy completion's choice, or of one of its chunks; null for a prompt's
         first token.
         """
         return {
-            "tokens": [self._text(one.token) for one in told],
-            "token_logprobs": [None if one.logprobs is None else _number(one.logprobs.own) for one in told],
-            "top_logprobs": [None if one.logprobs is None else self._likeliest(one) for one in told],
-            "text_offset": [one.offset for one in told],
+            "tokens": [self._text(one.token) for one in reported],
+            "token_logprobs": [None if one.logprobs is None else _number(one.logprobs.own) for one in reported],
+            "top_logprobs": [None if one.logprobs is None else self._likeliest(one) for one in reported],
+            "text_offset": [one.offset for one in reported],
         }
 
     def prompt(self, tokens: Sequence[int], logprobs: Sequence[Logprobs | None]) -> JSON:
         """Return vLLM's `prompt_logprobs`: per token an object by token id, null for the first."""
         return [None if one is None else self._by_id(token, one) for token, one in zip(tokens, logprobs, strict=True)]
 
-    def _entry(self, told: Told) -> dict[str, JSON]:
-        logprobs = told.logprobs
+    def _entry(self, one: ReportedToken) -> dict[str, JSON]:
+        logprobs = one.logprobs
         if logprobs is None:
-            raise ValueError(f"the core has told no log probability of token {told.token}")
+            raise ValueError(f"the core has reported no log probability of token {one.token}")
         top: list[JSON] = [self._scored(token, score) for token, score in logprobs.top[: self.output_options.logprobs]]
-        return {**self._scored(told.token, logprobs.own), "top_logprobs": top}
+        return {**self._scored(one.token, logprobs.own), "top_logprobs": top}
 
     def _scored(self, token: int, logprob: float) -> dict[str, JSON]:
         piece = self.table.spelling(token)
         text = f"token_id:{token}" if self.output_options.as_ids else piece.decode(errors="backslashreplace")
         return {"token": text, "logprob": _number(logprob), "bytes": list(piece)}
 
-    def _likeliest(self, told: Told) -> dict[str, JSON]:
+    def _likeliest(self, one: ReportedToken) -> dict[str, JSON]:
         """Return the likeliest tokens and the token itself, if it is not among them."""
-        logprobs = told.logprobs
+        logprobs = one.logprobs
         if logprobs is None:
             return {}
         found: dict[str, JSON] = {}
-        for token, score in (*logprobs.top[: self.output_options.logprobs], (told.token, logprobs.own)):
+        for token, score in (*logprobs.top[: self.output_options.logprobs], (one.token, logprobs.own)):
             found.setdefault(self._text(token), _number(score))
         return found
 

@@ -15,7 +15,7 @@ from engine.text.stops import StopScanner
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ReportedToken:
     """A token, as it may be reported to the client.
 
     offset: characters of the choice's text before it, including the echo's. echoed: it is one of the prompt's.
@@ -31,14 +31,14 @@ class Told:
 class Piece:
     """What one choice has to say next, and the finish reason with the last piece.
 
-    told: if tokens are reported, those whose text is in the parts. One that shows nothing yet, or never will, comes
+    reported: if tokens are reported, those whose text is in the parts. One that shows nothing yet, or never will, comes
     with the next piece; the last piece has all that are left.
     """
 
     index: int
     parts: tuple[Part, ...]
     finish: str | None
-    told: tuple[Told, ...] = ()
+    reported: tuple[ReportedToken, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Manner:
     """Special tokens that are part of the text."""
     called: str = "tool_calls"
     """The finish reason after a call, if the model ended by itself."""
-    tells: bool = False
+    reports: bool = False
     """Whether pieces carry their tokens."""
     echo: str = ""
     """Text that comes first."""
@@ -136,7 +136,7 @@ class Output:
                     cut.append((event.group, event.choice))
         said = [(index, parts, self._choices[index]) for index, parts in sorted(touched.items())]
         pieces = [
-            Piece(index, tuple(parts), choice.finish, choice.tell())
+            Piece(index, tuple(parts), choice.finish, choice.report())
             for index, parts, choice in said
             if parts or choice.finish is not None
         ]
@@ -147,9 +147,9 @@ class Output:
         self.cached_tokens += started.cached_tokens
         self.prompt_logprobs[first // self._width] = logprobs
         if logprobs is not None and (manner := self._manners[started.group]).prompt:
-            told = _echoed(self._table, manner, logprobs)  # shared by all choices of the prompt
+            echoed = _echoed(self._table, manner, logprobs)  # shared by all choices of the prompt
             for choice in self._choices[first : first + self._width]:
-                choice.tell_echo(told)
+                choice.report_echo(echoed)
 
 
 class _Choice:
@@ -165,7 +165,7 @@ class _Choice:
         "_parser",
         "_scanner",
         "_taken",
-        "_told",
+        "_unreported",
         "finish",
         "reasoned",
     )
@@ -178,7 +178,7 @@ class _Choice:
         self._echo = manner.echo
         self._length = len(manner.echo)
         self._taken = 0
-        self._told: list[Told] = []
+        self._unreported: list[ReportedToken] = []
         self._in_reasoning = self._called = False
         self.reasoned = 0
         self.finish: str | None = None
@@ -199,19 +199,19 @@ class _Choice:
             self.finish = "length"
             return echo
         self._taken += 1
-        if self._manner.tells:
-            self._told.append(Told(drawn.token, drawn.logprobs, self._length))
+        if self._manner.reports:
+            self._unreported.append(ReportedToken(drawn.token, drawn.logprobs, self._length))
         parts = self._parse(self._scan(drawn.token, drawn.finish))
         return echo + parts if echo else parts
 
-    def tell(self) -> tuple[Told, ...]:
+    def report(self) -> tuple[ReportedToken, ...]:
         """Return the tokens that have not been reported yet, and count them as reported."""
-        told, self._told = tuple(self._told), []
-        return told
+        reported, self._unreported = tuple(self._unreported), []
+        return reported
 
-    def tell_echo(self, told: Iterable[Told]) -> None:
+    def report_echo(self, echoed: Iterable[ReportedToken]) -> None:
         """Report the prompt's tokens with the echo."""
-        self._told += told
+        self._unreported += echoed
 
     def _scan(self, token: int, finish: str | None) -> str:
         """Return the token's text, without what a possible stop string holds back; determine whether the
@@ -248,10 +248,10 @@ class _Choice:
         return parts
 
 
-def _echoed(table: TokenBytes, manner: Manner, logprobs: Sequence[Logprobs | None]) -> tuple[Told, ...]:
+def _echoed(table: TokenBytes, manner: Manner, logprobs: Sequence[Logprobs | None]) -> tuple[ReportedToken, ...]:
     """Return the prompt's tokens as they are reported with the echo."""
-    told = zip(manner.prompt, logprobs, _places(table, manner.prompt, manner.echo), strict=True)
-    return tuple([Told(token, one, place, echoed=True) for token, one, place in told])
+    tokens = zip(manner.prompt, logprobs, _places(table, manner.prompt, manner.echo), strict=True)
+    return tuple([ReportedToken(token, one, place, echoed=True) for token, one, place in tokens])
 
 
 _NEAR = 8

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from engine.messages import Logprobs
 from engine.server.answering.choice_text import ChoiceText, delta, message, text_of
 from engine.server.answering.logprobs import Spelling
-from engine.server.answering.output import Piece, Told
+from engine.server.answering.output import Piece, ReportedToken
 from engine.text.parsers.parts import Content
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.errors import ApiError
@@ -52,8 +52,8 @@ class Writer:
             piece.index,
             delta(piece.parts) if self._chat else {"text": text_of(piece.parts)},
             finish_reason=piece.finish,
-            logprobs=self._logprobs(piece.index, piece.told),
-            extra={**({} if self._chat else about), **self._ids(piece.told)},
+            logprobs=self._logprobs(piece.index, piece.reported),
+            extra={**({} if self._chat else about), **self._ids(piece.reported)},
             top=about if self._chat else {},
             usage=usage,
         )
@@ -76,8 +76,8 @@ class Writer:
                 index,
                 message(said.parts) if self._chat else {"text": text_of(said.parts)},
                 finish_reason=said.finish,
-                logprobs=self._logprobs(index, said.told),
-                extra={**({} if self._chat else about[index // self._n]), **self._ids(said.told)},
+                logprobs=self._logprobs(index, said.reported),
+                extra={**({} if self._chat else about[index // self._n]), **self._ids(said.reported)},
             )
             for index, said in enumerate(choices)
         ]
@@ -85,26 +85,26 @@ class Writer:
 
     def _about(self, tokens: tuple[int, ...], logprobs: Sequence[Logprobs | None] | None) -> dict[str, JSON]:
         """Return what the answer reports about a prompt."""
-        told: dict[str, JSON] = {}
+        fields: dict[str, JSON] = {}
         if self._output_options.ids:
-            told["prompt_token_ids"] = list(tokens)
+            fields["prompt_token_ids"] = list(tokens)
         if self._output_options.prompt_logprobs is not None and logprobs is not None:
-            told["prompt_logprobs"] = self._spelling.prompt(tokens, logprobs)
-        return told
+            fields["prompt_logprobs"] = self._spelling.prompt(tokens, logprobs)
+        return fields
 
-    def _ids(self, told: Sequence[Told]) -> dict[str, JSON]:
-        return {"token_ids": [one.token for one in told if not one.echoed]} if self._output_options.ids else {}
+    def _ids(self, reported: Sequence[ReportedToken]) -> dict[str, JSON]:
+        return {"token_ids": [one.token for one in reported if not one.echoed]} if self._output_options.ids else {}
 
-    def _logprobs(self, index: int, told: Sequence[Told]) -> JSON:
+    def _logprobs(self, index: int, reported: Sequence[ReportedToken]) -> JSON:
         if self._output_options.logprobs is None:
             return None
         if self._chat:
-            return self._spelling.chat(told)
-        echoed = next((place for place, one in enumerate(told) if not one.echoed), len(told))
-        own = self._spelling.legacy(told[echoed:])
+            return self._spelling.chat(reported)
+        echoed = next((place for place, one in enumerate(reported) if not one.echoed), len(reported))
+        own = self._spelling.legacy(reported[echoed:])
         if not echoed:
             return dict(own)
         prompt = index // self._n
         if prompt not in self._echoes:  # written once, because its other choices begin with the same tokens
-            self._echoes[prompt] = self._spelling.legacy(told[:echoed])
+            self._echoes[prompt] = self._spelling.legacy(reported[:echoed])
         return {name: self._echoes[prompt][name] + column for name, column in own.items()}

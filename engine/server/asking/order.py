@@ -47,8 +47,8 @@ class Order:
     @property
     def prompt_logprobs(self) -> int | None:
         """As in Add: what is returned about the prompt, by itself or with an echo."""
-        told = [self.output_options.prompt_logprobs, self.output_options.logprobs if self.echoes else None]
-        return max([one for one in told if one is not None], default=None)
+        counts = [self.output_options.prompt_logprobs, self.output_options.logprobs if self.echoes else None]
+        return max([one for one in counts if one is not None], default=None)
 
 
 def read_order(request: ChatRequest | CompletionRequest, most_logprobs: int = MOST_LOGPROBS) -> Order:

@@ -26,14 +26,14 @@ def in_words(messages: Sequence[Message], tools: Tools | None) -> tuple[Message,
     Results in a row become one message, because many templates require alternating turns. Without tools, calls and
     results the messages stay unchanged.
     """
-    told: list[Message] = []
+    turns: list[Message] = []
     called: dict[str, JSON] = {}  # function names by the ids of calls
     for of_tools, some in groupby(messages, lambda message: message["role"] == "tool"):
         if of_tools:
-            told.append({"role": "user", "content": "\n".join([_result(message, called) for message in some])})
+            turns.append({"role": "user", "content": "\n".join([_result(message, called) for message in some])})
         else:
-            told += [_with_calls(message, called) for message in some]
-    return tuple(told) if tools is None else _introduced(told, tools)
+            turns += [_with_calls(message, called) for message in some]
+    return tuple(turns) if tools is None else _introduced(turns, tools)
 
 
 def _introduced(messages: Sequence[Message], tools: Tools) -> tuple[Message, ...]:

@@ -86,11 +86,11 @@ class Items:
             if isinstance(part, ToolStart):
                 continue
             item.text += part.text
-            told: dict[str, JSON] = {}
+            fields: dict[str, JSON] = {}
             if item.kind is _MESSAGE:
                 item.logprobs += logprobs
-                told, logprobs = {"logprobs": list(logprobs)}, ()
-            yield item.event(f"{item.kind.event}.delta", delta=part.text, **told)
+                fields, logprobs = {"logprobs": list(logprobs)}, ()
+            yield item.event(f"{item.kind.event}.delta", delta=part.text, **fields)
         if logprobs and self._open is not None and self._open.kind is _MESSAGE:
             self._open.logprobs += logprobs  # of tokens that show nothing, above all the last one
 
@@ -112,12 +112,12 @@ class Items:
         item, self._open = self._open, None
         if item is None:
             return
-        told: dict[str, JSON] = {item.kind.field: item.text}
+        fields: dict[str, JSON] = {item.kind.field: item.text}
         if item.call is not None:
-            told["name"] = item.call.name
+            fields["name"] = item.call.name
         elif item.kind is _MESSAGE:
-            told["logprobs"] = list(item.logprobs)
-        yield item.event(f"{item.kind.event}.done", **told)
+            fields["logprobs"] = list(item.logprobs)
+        yield item.event(f"{item.kind.event}.done", **fields)
         if item.kind.part:
             yield item.event("content_part.done", part=item.part())
         whole = item.json(status)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from engine.messages import Logprobs
 from engine.server.answering.choice_text import ChoiceText
 from engine.server.answering.logprobs import Spelling
-from engine.server.answering.output import Piece, Told
+from engine.server.answering.output import Piece, ReportedToken
 from engine.server.endpoints.responses.output import Event, Items
 from nproxy.openai.errors import ApiError
 from nproxy.openai.jsonvalue import JSON, dumps
@@ -70,12 +70,12 @@ class ResponseWriter:
 
     def _add(self, piece: Piece) -> Iterable[Event]:
         self._finish = piece.finish
-        return self._items.add(piece.parts, self._logprobs(piece.told))
+        return self._items.add(piece.parts, self._logprobs(piece.reported))
 
-    def _logprobs(self, told: Sequence[Told]) -> list[JSON]:
+    def _logprobs(self, reported: Sequence[ReportedToken]) -> list[JSON]:
         if self._spelling.output_options.logprobs is None:
             return []
-        return self._spelling.entries(told)
+        return self._spelling.entries(reported)
 
     def _whole(self, usage: Usage) -> Response:
         status = "completed" if self._complete else "incomplete"

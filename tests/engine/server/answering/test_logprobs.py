@@ -6,7 +6,7 @@ from math import inf
 
 from engine.messages import Logprobs
 from engine.server.answering.logprobs import Spelling
-from engine.server.answering.output import Told
+from engine.server.answering.output import ReportedToken
 from engine.server.asking.output_options import OutputOptions
 from engine.text.detokenizer import TokenBytes
 
@@ -20,20 +20,24 @@ def spelling(logprobs: int | None = 2, **output_options: bool) -> Spelling:
 
 
 def test_F1_F5_a_chats_entries() -> None:
-    told = [Told(HALF, Logprobs(-2.0, 2, TOP), 0), Told(END, Logprobs(-inf, 3, TOP), 1)]
+    reported = [ReportedToken(HALF, Logprobs(-2.0, 2, TOP), 0), ReportedToken(END, Logprobs(-inf, 3, TOP), 1)]
     word = {"token": "word", "logprob": -0.1, "bytes": [*b"word"]}
     half = {"token": " \\xf0\\x9f", "logprob": -2.0, "bytes": [0x20, 0xF0, 0x9F]}
     end = {"token": "<end>", "logprob": -9999.0, "bytes": [*b"<end>"]}
-    assert spelling().chat(told) == {
+    assert spelling().chat(reported) == {
         "content": [{**half, "top_logprobs": [word, half]}, {**end, "top_logprobs": [word, half]}],
         "refusal": None,
     }
-    assert spelling(0).chat(told[:1]) == {"content": [{**half, "top_logprobs": []}], "refusal": None}
+    assert spelling(0).chat(reported[:1]) == {"content": [{**half, "top_logprobs": []}], "refusal": None}
 
 
 def test_F4_F7_a_legacy_completions_entries() -> None:
-    told = [Told(WORD, None, 0, echoed=True), Told(END, Logprobs(-5.0, 3, TOP), 4), Told(WORD, Logprobs(-0.1, 1), 4)]
-    assert spelling().legacy(told) == {
+    reported = [
+        ReportedToken(WORD, None, 0, echoed=True),
+        ReportedToken(END, Logprobs(-5.0, 3, TOP), 4),
+        ReportedToken(WORD, Logprobs(-0.1, 1), 4),
+    ]
+    assert spelling().legacy(reported) == {
         "tokens": ["word", "<end>", "word"],
         "token_logprobs": [None, -5.0, -0.1],
         "top_logprobs": [None, {"word": -0.1, "bytes: \\xf0\\x9f": -2.0, "<end>": -5.0}, {"word": -0.1}],
@@ -43,22 +47,22 @@ def test_F4_F7_a_legacy_completions_entries() -> None:
 
 def test_of_two_tokens_with_one_text_the_likelier_is_told() -> None:
     twins = TokenBytes([b"x", b"x"])
-    told = [Told(1, Logprobs(-3.0, 2, ((0, -0.5),)), 0)]
-    written = Spelling(twins, OutputOptions(logprobs=1)).legacy(told)
+    reported = [ReportedToken(1, Logprobs(-3.0, 2, ((0, -0.5),)), 0)]
+    written = Spelling(twins, OutputOptions(logprobs=1)).legacy(reported)
     assert isinstance(written, dict)
     assert written["top_logprobs"] == [{"x": -0.5}]
 
 
 def test_tokens_by_their_ids() -> None:
     by_id = spelling(1, as_ids=True)
-    told = [Told(HALF, Logprobs(-2.0, 2, TOP), 0)]
-    assert by_id.legacy(told) == {
+    reported = [ReportedToken(HALF, Logprobs(-2.0, 2, TOP), 0)]
+    assert by_id.legacy(reported) == {
         "tokens": ["token_id:0"],
         "token_logprobs": [-2.0],
         "top_logprobs": [{"token_id:2": -0.1, "token_id:0": -2.0}],
         "text_offset": [0],
     }
-    (entry,) = by_id.chat(told)["content"]  # type: ignore[index,call-overload]
+    (entry,) = by_id.chat(reported)["content"]  # type: ignore[index,call-overload]
     assert (entry["token"], entry["top_logprobs"][0]["token"]) == ("token_id:0", "token_id:2")
 
 

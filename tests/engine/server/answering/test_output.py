@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from engine.messages import Logprobs, Started, TokenDrawn
 from engine.server.answering.choice_text import text_of
-from engine.server.answering.output import Manner, Output, Taken, Told
+from engine.server.answering.output import Manner, Output, ReportedToken, Taken
 from engine.text.detokenizer import TokenBytes
 from engine.text.parsers.parts import Content, Part, Reasoning, ToolArguments, ToolStart
 
@@ -117,51 +117,57 @@ def scored(token: int, finish: str | None = None, choice: int = 0) -> TokenDrawn
     return TokenDrawn(7, choice, token, finish, SCORE)
 
 
-def told(out: Output, *tokens: TokenDrawn) -> list[tuple[str, list[tuple[int, int]]]]:
+def reported(out: Output, *tokens: TokenDrawn) -> list[tuple[str, list[tuple[int, int]]]]:
     """One step for each token: of each piece its text, and its tokens with their offsets."""
     pieces = [piece for token in tokens for piece in out.take([token]).pieces]
-    return [(text_of(piece.parts), [(one.token, one.offset) for one in piece.told]) for piece in pieces]
+    return [(text_of(piece.parts), [(one.token, one.offset) for one in piece.reported]) for piece in pieces]
 
 
 def test_F1_a_token_is_told_with_its_text() -> None:
-    out = output(tells=True)
-    assert told(out, scored(A), scored(B), scored(EOS, "stop")) == [("a", [(A, 0)]), (" b", [(B, 1)]), ("", [(EOS, 3)])]
+    out = output(reports=True)
+    assert reported(out, scored(A), scored(B), scored(EOS, "stop")) == [
+        ("a", [(A, 0)]),
+        (" b", [(B, 1)]),
+        ("", [(EOS, 3)]),
+    ]
     assert out.completion_tokens == 3
 
 
 def test_tokens_are_told_only_where_that_is_asked_for() -> None:
-    assert told(output(), scored(A), scored(B, "length")) == [("a", []), (" b", [])]
+    assert reported(output(), scored(A), scored(B, "length")) == [("a", []), (" b", [])]
 
 
 def test_F5_the_parts_of_a_character_are_told_with_it() -> None:
     expected = [("a", [(A, 0)]), ("😀", [(HALF, 1), (OTHER_HALF, 1)]), (".", [(DOT, 2)])]
-    assert told(output(tells=True), scored(A), scored(HALF), scored(OTHER_HALF), scored(DOT, "length")) == expected
+    assert (
+        reported(output(reports=True), scored(A), scored(HALF), scored(OTHER_HALF), scored(DOT, "length")) == expected
+    )
 
 
 def test_tokens_held_back_by_a_stop_string_are_told_when_it_is_certain() -> None:
-    manner: dict[str, Any] = {"tells": True, "stops": ("END",)}
-    released = told(output(**manner), scored(A), scored(EN), scored(DOT, "length"))
+    manner: dict[str, Any] = {"reports": True, "stops": ("END",)}
+    released = reported(output(**manner), scored(A), scored(EN), scored(DOT, "length"))
     assert released == [("a", [(A, 0)]), ("EN.", [(EN, 1), (DOT, 3)])]
-    assert told(output(**manner), scored(A), scored(EN), scored(D)) == [("a", [(A, 0)]), ("", [(EN, 1), (D, 3)])]
+    assert reported(output(**manner), scored(A), scored(EN), scored(D)) == [("a", [(A, 0)]), ("", [(EN, 1), (D, 3)])]
 
 
 def test_F7_the_prompts_tokens_are_told_with_the_echo() -> None:
-    out = output(n=2, tells=True, echo="a b", prompt=(A, B))
+    out = output(n=2, reports=True, echo="a b", prompt=(A, B))
     first = Started(7, 1, (None, Logprobs(-2.0, 5)))
     pieces = out.take([first, scored(DOT), scored(A, choice=1)]).pieces
     for piece, token in zip(pieces, (DOT, A), strict=True):
-        assert piece.told == (
-            Told(A, None, 0, echoed=True),
-            Told(B, Logprobs(-2.0, 5), 1, echoed=True),
-            Told(token, SCORE, 3),
+        assert piece.reported == (
+            ReportedToken(A, None, 0, echoed=True),
+            ReportedToken(B, Logprobs(-2.0, 5), 1, echoed=True),
+            ReportedToken(token, SCORE, 3),
         )
     assert out.cached_tokens == 1
 
 
 def test_offsets_of_an_echo_whose_tokens_begin_with_a_space_of_their_own() -> None:
-    out = output(tells=True, echo="b.", prompt=(B, DOT))
+    out = output(reports=True, echo="b.", prompt=(B, DOT))
     (piece,) = out.take([Started(7, 0, (None, SCORE)), scored(A)]).pieces
-    assert [one.offset for one in piece.told] == [0, 1, 2]
+    assert [one.offset for one in piece.reported] == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -177,16 +183,16 @@ def test_offsets_of_an_echo_whose_tokens_begin_with_a_space_of_their_own() -> No
 def test_offsets_are_where_the_clients_words_stand(echo: str, prompt: tuple[int, ...], places: list[int]) -> None:
     """Of special tokens, too, where the client wrote them; and behind characters that the vocabulary lacks."""
     table = TokenBytes([*WORDS, b"", b"b"], {EOS: b"END", MARK: b"<s>"})
-    manner = Manner(tells=True, echo=echo, prompt=prompt)
+    manner = Manner(reports=True, echo=echo, prompt=prompt)
     [piece] = Output((7,), table, [[manner]]).take([Started(7, 0, (None,) * len(prompt)), drawn(0, A)]).pieces
-    assert [told.offset for told in piece.told if told.echoed] == places
+    assert [reported.offset for reported in piece.reported if reported.echoed] == places
 
 
 def test_a_silent_choice_ends_with_its_echo() -> None:
-    out = output(tells=True, echo="a", prompt=(A,), silent=True)
+    out = output(reports=True, echo="a", prompt=(A,), silent=True)
     taken = out.take([Started(7, 0, (None,)), scored(B, "length")])
     assert (shown(taken), taken.cut, out.finished, out.completion_tokens) == ([(0, "a", "length")], (), True, 0)
-    assert [one.token for one in taken.pieces[0].told] == [A]
+    assert [one.token for one in taken.pieces[0].reported] == [A]
 
 
 def test_a_stop_that_is_kept() -> None:
@@ -233,13 +239,13 @@ class Marked:
 
 
 def test_H1_G1_F1_parts_and_their_tokens() -> None:
-    out = output(tells=True, parser=Marked)
+    out = output(reports=True, parser=Marked)
     pieces = [
         piece
         for token in (A, EN, NEWLINE, B, D, DOT, DOT, EOS)
         for piece in out.take([scored(token, "stop" if token == EOS else None)]).pieces
     ]
-    assert [(piece.parts, [one.token for one in piece.told]) for piece in pieces] == [
+    assert [(piece.parts, [one.token for one in piece.reported]) for piece in pieces] == [
         ((Reasoning("E"), Reasoning("N")), [A, EN]),
         ((Reasoning("\n"),), [NEWLINE]),
         ((Content("D"),), [B, D]),
@@ -247,7 +253,7 @@ def test_H1_G1_F1_parts_and_their_tokens() -> None:
         ((ToolStart(1, "id1", "f"), ToolArguments(1, "{}")), [DOT]),
         ((Content("!"),), [EOS]),
     ]
-    assert sum(len(piece.told) for piece in pieces) == out.completion_tokens
+    assert sum(len(piece.reported) for piece in pieces) == out.completion_tokens
     assert [piece.finish for piece in pieces if piece.finish] == ["tool_calls"]
     assert out.reasoning_tokens == 3  # the second mark is still spent on it
 

@@ -1,4 +1,4 @@
-"""Pieces in the wire's bytes: deltas, messages, and what is told of tokens; whatever is streamed folds to the whole."""
+"""Pieces in the wire's bytes: deltas, messages, and reported tokens; whatever is streamed folds to the whole."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from engine.messages import Logprobs
 from engine.server.answering.best_of import the_best
 from engine.server.answering.choice_text import ChoiceText
 from engine.server.answering.logprobs import Spelling
-from engine.server.answering.output import Piece, Told
+from engine.server.answering.output import Piece, ReportedToken
 from engine.server.answering.writer import Writer
 from engine.server.asking.output_options import OutputOptions
 from engine.text.detokenizer import TokenBytes
@@ -107,8 +107,8 @@ def test_G_messages() -> None:
     assert [one["finish_reason"] for one in body["choices"]] == ["tool_calls", "stop", "length"]
 
 
-def scored(token: int, logprob: float = -1.0) -> Told:
-    return Told(token, Logprobs(logprob, 1), 0)
+def scored(token: int, logprob: float = -1.0) -> ReportedToken:
+    return ReportedToken(token, Logprobs(logprob, 1), 0)
 
 
 @pytest.mark.parametrize("parts", [(Content("a"),), (), CALL, (Reasoning("r"),)])
@@ -131,10 +131,10 @@ def test_token_ids_in_a_chats_stream_and_in_its_answer() -> None:
 
 def test_token_ids_of_completions_stand_in_each_choice_without_the_echoed() -> None:
     asked = writer(Dialect.COMPLETIONS, prompts=((5,), (6,)), ids=True)
-    told = (Told(5, None, 0, echoed=True), scored(0))
-    first = choice(asked.chunk(Piece(1, (Content("x"),), None, told)))
+    reported = (ReportedToken(5, None, 0, echoed=True), scored(0))
+    first = choice(asked.chunk(Piece(1, (Content("x"),), None, reported)))
     assert (first["prompt_token_ids"], first["token_ids"], first["text"]) == ([6], [0], "x")
-    whole = json.loads(asked.answer([ChoiceText([], list(told), "stop")] * 2, USAGE, [None, None]))
+    whole = json.loads(asked.answer([ChoiceText([], list(reported), "stop")] * 2, USAGE, [None, None]))
     assert [one["prompt_token_ids"] for one in whole["choices"]] == [[5], [6]]
     assert "prompt_token_ids" not in whole
 
@@ -148,11 +148,11 @@ def test_where_a_prompts_log_probabilities_stand(dialect: Dialect) -> None:
 
 
 def test_J9_the_likeliest_are_shown_best_first() -> None:
-    unlikely, likely = ChoiceText(told=[scored(0, -3.0)]), ChoiceText(told=[scored(0, -0.25), scored(1, -0.5)])
-    equal, silent = ChoiceText(told=[scored(1, -0.375)]), ChoiceText()
+    unlikely, likely = ChoiceText(reported=[scored(0, -3.0)]), ChoiceText(reported=[scored(0, -0.25), scored(1, -0.5)])
+    equal, silent = ChoiceText(reported=[scored(1, -0.375)]), ChoiceText()
     assert the_best([unlikely, likely, equal, silent], 4, 2) == [likely, equal]
     assert the_best([unlikely, likely, silent, equal], 2, 1) == [likely, equal], "each prompt has its own best"
-    echoed = ChoiceText(told=[Told(0, Logprobs(-9.0, 1), 0, echoed=True), scored(1, -0.1)])
+    echoed = ChoiceText(reported=[ReportedToken(0, Logprobs(-9.0, 1), 0, echoed=True), scored(1, -0.1)])
     assert the_best([likely, echoed], 2, 1) == [echoed], "the prompt is the same for all"
 
 
@@ -161,8 +161,8 @@ def test_what_is_told_of_an_echoed_prompt_is_spelled_once(monkeypatch: pytest.Mo
     plain = TokenBytes.spelling
     monkeypatch.setattr(TokenBytes, "spelling", lambda table, token: spelled.append(token) or plain(table, token))
     wire, spelling = Wire(Dialect.COMPLETIONS, "id", 1, "m"), Spelling(TABLE, OutputOptions(logprobs=0))
-    of_prompts = [[Told(token, Logprobs(-2.0, 1), 0, echoed=True)] * 50 for token in (0, 1)]
-    choices = [ChoiceText(told=[*of_prompts[index // 8], scored(1)]) for index in range(16)]
+    of_prompts = [[ReportedToken(token, Logprobs(-2.0, 1), 0, echoed=True)] * 50 for token in (0, 1)]
+    choices = [ChoiceText(reported=[*of_prompts[index // 8], scored(1)]) for index in range(16)]
     whole = json.loads(Writer(wire, spelling, ((0,) * 50, (1,) * 50), 8).answer(choices, USAGE, [None, None]))
     assert len(spelled) == 2 * (2 * 50 + 16)  # as a token, and among the likeliest
     for index, one in enumerate(whole["choices"]):

@@ -9,7 +9,7 @@ from typing import Any
 from engine.messages import Logprobs
 from engine.server.answering.choice_text import ChoiceText
 from engine.server.answering.logprobs import Spelling
-from engine.server.answering.output import Piece, Told
+from engine.server.answering.output import Piece, ReportedToken
 from engine.server.asking.output_options import OutputOptions
 from engine.server.endpoints.responses.output import Items
 from engine.server.endpoints.responses.writer import ResponseWriter
@@ -54,8 +54,8 @@ def read(data: bytes) -> list[dict[str, Any]]:
     return events
 
 
-def piece(*parts: Part, finish: str | None = None, told: tuple[Told, ...] = ()) -> Piece:
-    return Piece(0, parts, finish, told)
+def piece(*parts: Part, finish: str | None = None, reported: tuple[ReportedToken, ...] = ()) -> Piece:
+    return Piece(0, parts, finish, reported)
 
 
 ALL = (
@@ -162,14 +162,14 @@ def test_a_failure_is_the_streams_last_event_and_is_not_kept() -> None:
 
 
 def test_log_probabilities_stand_with_the_words_that_they_are_of() -> None:
-    def told(token: int) -> Told:
-        return Told(token, Logprobs(-token, 1, ((token, -float(token)),)), 0)
+    def reported(token: int) -> ReportedToken:
+        return ReportedToken(token, Logprobs(-token, 1, ((token, -float(token)),)), 0)
 
     pieces = (
-        piece(Reasoning("H"), told=(told(1),)),
-        piece(Content("a"), told=(told(2), told(3))),
-        piece(Content("b"), told=(told(4),)),
-        piece(finish="stop", told=(told(5),)),
+        piece(Reasoning("H"), reported=(reported(1),)),
+        piece(Content("a"), reported=(reported(2), reported(3))),
+        piece(Content("b"), reported=(reported(4),)),
+        piece(finish="stop", reported=(reported(5),)),
     )
     events = Scene(OutputOptions(logprobs=1)).events(*pieces)
     deltas = [event["logprobs"] for event in events if event["type"] == "response.output_text.delta"]

@@ -1,4 +1,4 @@
-"""What draws are told, and what comes back besides tokens: log probabilities, scores of prompts, vectors, the start."""
+"""What draws need, and what a step returns besides tokens: log probabilities, scores of prompts, vectors, the start."""
 
 from __future__ import annotations
 
