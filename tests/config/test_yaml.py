@@ -54,6 +54,10 @@ BAD = {
         "listen: {upstreams: []}",
         "nproxy.yaml:1: listen.upstreams: unknown key; it belongs at the top level",
     ),
+    "a key of a parsed replica, which no file has": (
+        "upstreams:\n- {name: a, replicas: [http://a], socket: /run/e.sock}",
+        "nproxy.yaml:2: upstreams[0].socket: unknown key",
+    ),
     "a key that is nowhere": ("zzz: {yyy: 5}", "nproxy.yaml:1: zzz: unknown key"),
     "not a number": ("listen:\n  port: eighty", "nproxy.yaml:2: listen.port: must be a whole number"),
     "boolean for a number": ("listen: {port: true}", "nproxy.yaml:1: listen.port: must be a number, not true or false"),
@@ -102,6 +106,10 @@ BAD = {
         "upstreams:\n- {name: a, replicas: ['http://" + "a" * 64 + ".b']}",
         "nproxy.yaml:2: upstreams[0].replicas[0]: is not a valid URL",
     ),
+    "port 0 of a replica": (
+        "upstreams:\n- {name: a, replicas: ['http://a:0/v1']}",
+        "nproxy.yaml:2: upstreams[0].replicas[0]: is not a valid URL",
+    ),
     "no replicas": ("upstreams:\n- {name: a, replicas: []}", "nproxy.yaml:2: upstreams[0].replicas: must not be empty"),
     "scheme": (
         "upstreams:\n- {name: a, replicas: ['ftp://a']}",
@@ -138,6 +146,18 @@ BAD = {
     "parallel": (
         "upstreams:\n- name: a\n  replicas: [http://a]\n  parallel: 0",
         "nproxy.yaml:4: upstreams[0].parallel: must be auto or a number of at least 1",
+    ),
+    "parallel in words": (
+        "upstreams:\n- name: a\n  replicas: [http://a]\n  parallel: many",
+        "nproxy.yaml:4: upstreams[0].parallel: must be auto or a number of at least 1",
+    ),
+    "one model that is not in a list": (
+        "upstreams:\n- name: a\n  replicas: [http://a]\n  models: b",
+        "nproxy.yaml:4: upstreams[0].models: must be auto, a list of model ids, or a map of each alias",
+    ),
+    "paths without a slash": (
+        "passthrough: {paths: [v1/embeddings]}",
+        "nproxy.yaml:1: passthrough.paths: must be default, all, or a list of paths that begin with /",
     ),
     "models": (
         "upstreams:\n- name: a\n  replicas: [http://a]\n  models: [b, b]",
