@@ -104,6 +104,22 @@ def test_a_socket_that_is_not_there_is_no_error(tmp_path: Path) -> None:
     Notifier(None).tell(READY)
 
 
+def test_a_socket_without_a_file() -> None:
+    """Its name begins with @ in the variable, and with a null byte in the system (sd_notify(3))."""
+    name = f"nproxy-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.bind(f"\0{name}")
+        listening.setblocking(False)
+        Notifier(f"@{name}").tell(READY, "STATUS=serving")
+        assert listening.recv(4096) == b"READY=1\nSTATUS=serving"
+
+
+@pytest.mark.timeout(30)
+def test_a_full_socket_holds_nothing_up(systemd: Systemd) -> None:
+    for _ in range(10_000):
+        Notifier(str(systemd.path)).tell(WATCHDOG)
+
+
 def test_the_unit() -> None:
     unit = configparser.ConfigParser(strict=True, interpolation=None, delimiters=("=",))
     unit.optionxform = str  # type: ignore[assignment,method-assign]  # keys are case-sensitive
