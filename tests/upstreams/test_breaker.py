@@ -190,6 +190,12 @@ def test_where_there_is_no_other_one_request_a_second_may_try() -> None:
     assert breaker.wait(5.0) == 5.0, "it was tried before its time"
 
 
+def test_there_a_shorter_wait_of_the_breaker_is_enough() -> None:
+    breaker = opened(Settings(open=0.5))
+    assert not breaker.admits(object(), 0.4, last_resort=True)
+    assert breaker.admits(object(), 0.5, last_resort=True)
+
+
 def test_there_nobody_waits_for_the_first_event_of_the_request_that_tries_it() -> None:
     """A whole answer says nothing for as long as it takes, and that may be a minute."""
     breaker = opened()
