@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 from nproxy.choices.lessons import NativeWidth
 from nproxy.config import Config
+from nproxy.upstreams.call_group import CallGroup
+from nproxy.upstreams.peer_workers import PeerNews
 from nproxy.upstreams.upstreams import Upstreams
 from nproxy.upstreams.via import Pseudonym
 
@@ -57,3 +60,37 @@ async def test_the_only_upstream_stands_for_any_model_while_it_is_the_only_one()
         assert (await upstreams.route("made-up")).upstream is upstreams.by_name["a"]
         upstreams.reconfigure(two)
         assert (await upstreams.route("m")).upstream is upstreams.by_name["b"]
+
+
+async def test_other_processes_hear_of_waiting_legs_at_old_and_at_new_upstreams() -> None:
+    async with running(config({"name": "a"})) as upstreams:
+        told: list[PeerNews] = []
+        upstreams.share_room("w0", told.append)
+        upstreams.reconfigure(config({"name": "a"}, {"name": "b"}))
+        waiting = [
+            asyncio.create_task(one.gate.permit(1, CallGroup(account=("m", "key")), waits=True).__aenter__())
+            for one in upstreams.all
+        ]
+        await asyncio.sleep(0)
+        news = [PeerNews(name, "m", "key", "waits", "w0") for name in "ab"]
+        assert told == news
+        upstreams.remind()
+        assert told == news * 2
+        for one in waiting:
+            one.cancel()
+        await asyncio.wait(waiting)
+        assert [one.what for one in told[4:]] == ["waits_no_more"] * 2
+
+
+async def test_a_new_leg_waits_while_legs_of_another_process_do() -> None:
+    async with running(config({"name": "a"})) as upstreams:
+        upstreams.share_room("w0", lambda news: None)
+        gate = upstreams.by_name["a"].gate
+        async with gate.permit(1, CallGroup(account=("m", "key"))):
+            upstreams.take_news(PeerNews("gone", "m", "key", "waits", "w1"))
+            upstreams.take_news(PeerNews("a", "m", "key", "waits", "w1"))
+            second = asyncio.create_task(gate.permit(1, CallGroup(account=("m", "key"))).__aenter__())
+            await asyncio.sleep(0)
+            assert gate.waiting == 1
+            second.cancel()
+            await asyncio.wait([second])
