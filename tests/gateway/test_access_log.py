@@ -169,6 +169,17 @@ async def test_a_client_that_leaves(gateway: Gateway, upstream: FakeUpstream, li
     assert (lines.last["status"], lines.last["client_left"]) == (499, True)
 
 
+async def test_a_client_that_leaves_before_the_head(gateway: Gateway, upstream: FakeUpstream, lines: Lines) -> None:
+    """The line says what was planned, as no answer says what happened."""
+    upstream.behaviour = Behaviour(hold=asyncio.Event())
+    _, writer = await open_request(gateway, body(n=3))
+    await upstream.until(lambda: len(upstream.calls) == 3)
+    await leave(writer, "reset")
+    await gateway.app.idle()
+    writer.close()
+    assert (lines.last["mode"], lines.last["legs"], lines.last["client_left"]) == ("fanout", 3, True)
+
+
 async def test_a_wait_in_vain_is_timed(start: Start, upstream: FakeUpstream, lines: Lines) -> None:
     limits = {"inflight_choices": 1, "queue_seconds": 0.06}  # the loop counts whole milliseconds, and may be early
     gateway = await start(config={"limits": limits, "n_policy": {"max_n": 1}})
