@@ -102,6 +102,26 @@ def test_each_has_all_its_room_where_that_is_its_own(how: dict[str, Any]) -> Non
     play(scene)
 
 
+def test_accounts_that_wait_for_a_long_answer_share_the_probes() -> None:
+    def refused(accounts: int) -> int:
+        """How often a server that is full refuses them."""
+        refusals: list[float] = []
+
+        async def scene() -> None:
+            server = Server(1, 200.0)
+            server.gate.patience = 300.0
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(server.request(1))
+                for number in range(accounts):
+                    tasks.create_task(server.request(1, at=1.0, seconds=0.1, account=("m", f"key {number}")))
+            refusals.extend(at for at in server.refusals if at < 200)
+
+        play(scene)
+        return len(refusals)
+
+    assert refused(8) < 8 * refused(1) / 2
+
+
 def test_refusals_in_one_moment_prove_no_separate_limit() -> None:
     """New accounts may take several freed slots at once, without that telling anything of limits."""
     limit = OwnLimit()
