@@ -437,3 +437,25 @@ def test_nobody_waits_for_ever_and_nothing_is_left(
                 assert isinstance(end, float) or leaves is not None, (end, requests)
 
     play(scene)
+
+
+def test_a_leg_that_waits_probes_soon_after_the_only_call_broke() -> None:
+    """Its end admits none, as it says nothing of a slot; and nothing else is in flight whose end would."""
+
+    async def scene() -> None:
+        server = Server(1, 0.1)
+        server.gate.patience = 300.0
+
+        async def breaks() -> None:
+            group = CallGroup("m", account=ACCOUNT)
+            permit = server.gate.permit(1, group)
+            async with permit as replica:
+                assert server.takes(replica, group)
+                await server.answer(replica, group, 100.0)
+                permit.end = "broken"
+
+        broken = asyncio.create_task(breaks())
+        assert 100.0 < await server.request(1, at=1.0) < 101.0
+        await broken
+
+    play(scene)
