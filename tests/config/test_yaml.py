@@ -89,6 +89,14 @@ BAD = {
         "engine: {}\nupstreams:\n- {name: engine, replicas: [http://a]}",
         "nproxy.yaml:3: upstreams[0].name: is taken by the built-in engine",
     ),
+    "fallback to nowhere": (
+        "upstreams:\n- {name: a, replicas: [http://a]}\n- {name: b, replicas: [http://b], fallback: [c]}",
+        "nproxy.yaml:3: upstreams[1].fallback[0]: is not the name of another upstream; there are: a",
+    ),
+    "a proxy that is no address": (
+        "listen: {trusted_proxies: [proxy.example]}",
+        "nproxy.yaml:1: listen.trusted_proxies[0]: must be an IP address or a network such as 10.0.0.0/8",
+    ),
     "passthrough to nowhere": (
         "upstreams:\n- {name: a, replicas: [http://a]}\npassthrough:\n  upstream: b",
         "nproxy.yaml:4: passthrough.upstream: is not the name of an upstream; there are: a",
