@@ -24,7 +24,7 @@ from nproxy.choices.capability import Capability
 from nproxy.choices.commands import Command, Emit, OpenLeg, Respond
 from nproxy.choices.compose import compose
 from nproxy.choices.conduct import Conduct
-from nproxy.choices.events import Event, LegBegan, LegBody, LegEnded
+from nproxy.choices.events import Event, LegBody, LegEnded
 from nproxy.choices.plan import make_plan
 from nproxy.choices.segments import read_segment
 from nproxy.choices.settings import ConductSettings, Names
@@ -120,7 +120,6 @@ def stream(
     def work() -> int:
         _, conduct = planned(raw, capability)
         conduct.start()
-        conduct.receive([LegBegan(leg, sse=True) for leg in range(legs)])
         decoders = [SSEDecoder() for _ in range(legs)]
         size = 0
         for turned in turns:
@@ -145,9 +144,7 @@ def whole(n: int, capability: Capability) -> Work:
             said: list[Command] = []
             for leg in opened:
                 bytes(compose(request, capability, leg))
-                said = conduct.receive(
-                    [LegBegan(leg.number, sse=False), LegBody(leg.number, body), LegEnded(leg.number)]
-                )
+                said = conduct.receive([LegBody(leg.number, body), LegEnded(leg.number)])
             assert any(isinstance(command, Respond) and command.status == 200 for command in said)
         return REQUESTS
 

@@ -25,7 +25,6 @@ from nproxy.choices.commands import (
 from nproxy.choices.events import (
     Event,
     Failure,
-    LegBegan,
     LegBody,
     LegChunk,
     LegChunks,
@@ -433,7 +432,6 @@ class Conduct:
 
 
 HANDLERS: Mapping[type[Event], Callable[[Conduct, Any], None]] = {
-    LegBegan: lambda conduct, event: None,  # the head alone says nothing about the choices
     LegChunk: Conduct._chunk,
     LegChunks: Conduct._chunks,
     LegBody: Conduct._body,

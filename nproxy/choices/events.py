@@ -77,14 +77,6 @@ class Failure:
 
 
 @frozen
-class LegBegan:
-    """The head of a 2xx answer has come. `sse`: server-sent events follow; otherwise one JSON body."""
-
-    leg: int
-    sse: bool
-
-
-@frozen
 class LegChunk:
     """One server-sent event: its joined data, and its `event` field if it had one.
 
@@ -177,4 +169,4 @@ class Stopped:
     error: ApiError | None = None
 
 
-Event = LegBegan | LegChunk | LegChunks | LegBody | LegEnded | LegFailed | TimerFired | Stopped
+Event = LegChunk | LegChunks | LegBody | LegEnded | LegFailed | TimerFired | Stopped

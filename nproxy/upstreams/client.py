@@ -12,7 +12,7 @@ from math import inf
 from aiohttp import hdrs
 from yarl import URL
 
-from nproxy.choices.events import Event, Failure, FailureKind, LegBegan, LegBody, LegEnded, LegFailed
+from nproxy.choices.events import Event, Failure, FailureKind, LegBody, LegEnded, LegFailed
 from nproxy.choices.failure_table import NO_ROOM, Follows, follows
 from nproxy.config import Timeouts
 from nproxy.openai.body import Spliced
@@ -161,7 +161,6 @@ class Client:
         """Read a whole answer in JSON form."""
         leg, limit = call.leg, self._limits.whole
         most = MAX_BODY * min(call.choices, MOST_CHOICES)
-        began = LegBegan(leg, sse=False)
         parts: list[bytes] = []
         size = 0
         reply.watchdog.watch(started + limit.seconds)
@@ -171,11 +170,11 @@ class Client:
                 size += len(data)
                 if size > most:
                     why = f"The upstream's answer is larger than {most} bytes; streams have no such limit."
-                    return [began, LegFailed(leg, oversize(why))]
+                    return [LegFailed(leg, oversize(why))]
         except FOREIGN as error:
             failure = timed_out(limit.which) if reply.watchdog.expired else after_the_head(error)
-            return [began, LegFailed(leg, failure)]
-        return [began, LegBody(leg, b"".join(parts)), LegEnded(leg)]
+            return [LegFailed(leg, failure)]
+        return [LegBody(leg, b"".join(parts)), LegEnded(leg)]
 
 
 def _wait(head: Head, body: bytes) -> float | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from math import inf
 from typing import TypeAlias
 
-from nproxy.choices.events import Event, LegBegan, LegEnded, LegFailed
+from nproxy.choices.events import Event, LegEnded, LegFailed
 from nproxy.choices.segments import Chunks, one_by_one, read_segment
 from nproxy.openai.chunks import LONGEST_MARK, is_done
 from nproxy.openai.sse import SSEDecoder, SSEError
@@ -51,7 +51,7 @@ class EventStream:
         self._take = take
         self._clock = reply.loop.time
         self._decoder = SSEDecoder()
-        self._batch: list[Event] = [LegBegan(leg, sse=True)]
+        self._batch: list[Event] = []
         self._idle = limits.idle
         self._total = started + limits.total
         self._done = False

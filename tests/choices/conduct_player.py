@@ -30,7 +30,6 @@ from nproxy.choices.events import (
     Event,
     Failure,
     FailureKind,
-    LegBegan,
     LegBody,
     LegChunk,
     LegEnded,
@@ -153,12 +152,12 @@ class Play:
 
     def streams(self, leg: int, *events: bytes) -> list[Command]:
         """A leg answers with these events, or with a good short stream, and ends."""
-        said = self.gets(LegBegan(leg, sse=True), *(LegChunk(leg, data) for data in events or OK_STREAM))
+        said = self.gets(*(LegChunk(leg, data) for data in events or OK_STREAM))
         return said + self.ends(leg)
 
     def answers(self, leg: int, body: bytes) -> list[Command]:
         """A leg answers with a whole body, and ends."""
-        return self.gets(LegBegan(leg, sse=False), LegBody(leg, body), LegEnded(leg))
+        return self.gets(LegBody(leg, body), LegEnded(leg))
 
     def fails(self, leg: int, why: Failure | FailureKind) -> list[Command]:
         """A leg fails."""

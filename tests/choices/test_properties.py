@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from nproxy.choices.capability import Capability
 from nproxy.choices.commands import ChoiceFinished, OpenLeg
-from nproxy.choices.events import Event, FailureKind, LegBegan, LegBody, LegChunk, LegEnded, LegFailed
+from nproxy.choices.events import Event, FailureKind, LegBody, LegChunk, LegEnded, LegFailed
 from nproxy.choices.leg import Leg
 from nproxy.choices.merge import Merge
 from nproxy.choices.segments import read_segment
@@ -235,7 +235,7 @@ def call_events(data: st.DataObject, play: Play, opened: OpenLeg, calm: bool) ->
     brought = promised if calm or data.draw(st.booleans()) else data.draw(st.integers(0, promised))
     said = [["a", "b"]] * brought
     as_stream = request.stream if calm else data.draw(st.booleans())
-    events: list[Event] = [LegBegan(number, as_stream)]
+    events: list[Event] = []
     if as_stream:
         chunks = [c for i, parts in enumerate(said) for c in choice_chunks(request.dialect, i, parts)]
         events += [LegChunk(number, c) for c in [*chunks, chunk([], usage=usage(3, brought)), DONE]]

@@ -9,7 +9,7 @@ import pytest
 
 from nproxy.choices.capability import Capability
 from nproxy.choices.commands import OpenLeg
-from nproxy.choices.events import Event, LegBegan, LegBody, LegChunk, LegEnded, LegFailed
+from nproxy.choices.events import Event, LegBody, LegChunk, LegEnded, LegFailed
 from nproxy.openai.body import Body
 from nproxy.openai.requests import Limits, Request, parse_chat, parse_completion
 from nproxy.openai.sse import SSEDecoder
@@ -30,10 +30,10 @@ def events_of(transcript: Transcript, leg: int = 0) -> list[Event]:
     if transcript.status != 200:
         return [LegFailed(leg, status(transcript.status, transcript.body))]
     if "event-stream" not in transcript.content_type:
-        return [LegBegan(leg, sse=False), LegBody(leg, transcript.body), LegEnded(leg)]
+        return [LegBody(leg, transcript.body), LegEnded(leg)]
     decoder = SSEDecoder()
     decoded = [*decoder.feed(transcript.body), *decoder.close()]
-    return [LegBegan(leg, sse=True), *(LegChunk(leg, e.data, e.name) for e in decoded), LegEnded(leg)]
+    return [*(LegChunk(leg, e.data, e.name) for e in decoded), LegEnded(leg)]
 
 
 def recorded(*, stream: bool) -> list[tuple[str, str]]:

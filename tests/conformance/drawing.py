@@ -15,7 +15,6 @@ from nproxy.choices.events import (
     Event,
     Failure,
     FailureKind,
-    LegBegan,
     LegBody,
     LegChunk,
     LegChunks,
@@ -135,7 +134,7 @@ def answer_of(rng: Random, drawn: Drawn, opened: OpenLeg) -> Iterator[list[Event
     )
     answer = Answer(behaviour, body, chat=drawn.chat, id=f"up-{leg.number}")
     if not asked_as_stream(request, capability, leg) or rng.random() < 0.05:
-        yield [LegBegan(leg.number, sse=False), LegBody(leg.number, json.dumps(answer.whole()).encode())]
+        yield [LegBody(leg.number, json.dumps(answer.whole()).encode())]
         yield [LegEnded(leg.number)]
         return
     if not body.get("stream_options", {}).get("include_usage"):
@@ -180,7 +179,6 @@ def streamed(rng: Random, drawn: Drawn, leg: int, answer: Answer) -> Iterator[li
         raw = b"\xef\xbb\xbf" + raw
     if rng.random() < 0.2:
         raw = raw[: -len(newline)]  # the last blank line is missing
-    yield [LegBegan(leg, sse=True)]
     for chunks in decoded(rng, leg, raw):
         yield [*chunks]
     if end == "cut":

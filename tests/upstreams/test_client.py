@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nproxy.choices.events import Event, FailureKind, LegBegan, LegBody, LegChunks, LegEnded, LegFailed
+from nproxy.choices.events import Event, FailureKind, LegBody, LegChunks, LegEnded, LegFailed
 from nproxy.openai.sse import BETWEEN
 from nproxy.upstreams import client as client_module
 from nproxy.upstreams import event_stream
@@ -24,7 +24,6 @@ from tests.upstreams.conftest import Caller, datas, replica_at, whole
 async def test_stream(caller: Caller) -> None:
     async with FakeUpstream() as upstream:
         events = await caller.events(upstream.url)
-    assert events[0] == LegBegan(3, sse=True)
     assert events[-1] == LegEnded(3)
     assert datas(events)[-1] == b"[DONE]"
     text = "".join(json.loads(data)["choices"][0]["delta"].get("content", "") for data in datas(events)[:-1])
@@ -34,7 +33,7 @@ async def test_stream(caller: Caller) -> None:
 async def test_json_body(caller: Caller) -> None:
     async with FakeUpstream() as upstream:
         events = await caller.events(upstream.url, stream=False)
-    assert [type(event) for event in events] == [LegBegan, LegBody, LegEnded]
+    assert [type(event) for event in events] == [LegBody, LegEnded]
     assert whole(events)["choices"][0]["message"]["content"] == "".join(words(0))
 
 
@@ -67,7 +66,7 @@ async def test_P11_events_of_one_segment_are_one_batch(caller: Caller) -> None:
     async with raw_server(answer) as url:
         (batch,) = await caller.batches(url, caller.call(stream=True))
     together = BETWEEN.join(b"%d" % number for number in range(5))
-    assert batch == [LegBegan(3, sse=True), LegChunks(3, together, 5), LegEnded(3)]
+    assert batch == [LegChunks(3, together, 5), LegEnded(3)]
 
 
 async def test_the_request_on_the_wire(caller: Caller) -> None:
