@@ -22,12 +22,14 @@ NO_ADDRESS = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.
 def look_up(host: str, port: int | None) -> asyncio.Future[list[AddrInfoType]]:
     """Start to look up the addresses of a name. The lookup goes on if nobody waits for it any more.
 
-    Its result may be an OSError, or a ValueError for what cannot be a name. Raises OSError if no thread can be started.
+    Its result may be an OSError, also if no thread can be started, or a ValueError for what cannot be a name.
     """
     try:
         return asyncio.wrap_future(start_daemon_thread(partial(_addresses, host, port), "nproxy-name"))
-    except RuntimeError as error:
-        raise OSError(errno.ENOMEM, "no thread can be started") from error
+    except RuntimeError:
+        failed: asyncio.Future[list[AddrInfoType]] = asyncio.get_running_loop().create_future()
+        failed.set_exception(OSError(errno.ENOMEM, "no thread can be started"))
+        return failed
 
 
 def _addresses(host: str, port: int | None) -> list[AddrInfoType]:

@@ -55,7 +55,7 @@ class _Known:
     began: float = -inf
 
     def look(self, host: str, port: int) -> asyncio.Future[list[AddrInfoType]]:
-        """Return the lookup that is under way; start one if there is none. Raises OSError if none can be started."""
+        """Return the lookup that is under way; start one if there is none."""
         if self.lookup is None:
             self.lookup, self.began = look_up(host, port), asyncio.get_running_loop().time()
             self.lookup.add_done_callback(self._found)

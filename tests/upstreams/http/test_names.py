@@ -148,6 +148,25 @@ async def test_no_thread_for_a_lookup_is_a_shortage_of_this_machine(monkeypatch:
         await connecting.Connector()._addresses("fleet.test", 80)
 
 
+async def test_while_no_thread_can_be_started_the_old_addresses_are_used(
+    resolver: Resolver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    connector = connecting.Connector()
+    assert await first(connector) == "127.0.0.1"
+    resolver.says = "127.0.0.2"
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", refuse)
+        assert [await first(connector) for _ in range(3)] == ["127.0.0.1"] * 3
+
+    async def found() -> bool:
+        return await first(connector) == "127.0.0.2"
+
+    await until(found)
+
+
 async def test_an_address_is_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", None)
     for host in ("127.0.0.1", "::1"):
