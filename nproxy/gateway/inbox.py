@@ -33,7 +33,7 @@ class Inbox:
         self._room: asyncio.Future[None] | None = None
 
     def put_now(self, events: Sequence[Event]) -> None:
-        """Add events without waiting: for timers, and, with no events, to wake the taker."""
+        """Add events without waiting: for timers, and for the end of the request."""
         self._events += events
         self._batches += 1
         if self._taker is not None and not self._dealing:
