@@ -203,4 +203,9 @@ def _parse(status: int, body: bytes) -> Mapping[str, dict[str, Any]] | None:
         return {}
     if not isinstance(data, list):
         return None
-    return {entry["id"]: entry for entry in data if isinstance(entry, dict) and isinstance(entry.get("id"), str)}
+    return {entry["id"]: entry for entry in data if isinstance(entry, dict) and _is_name(entry.get("id"))}
+
+
+def _is_name(id: object) -> bool:
+    """Whether clients can name a model by this id: a lone surrogate cannot be sent as UTF-8."""
+    return isinstance(id, str) and id.encode("utf-8", "replace").decode() == id

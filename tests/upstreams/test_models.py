@@ -38,6 +38,12 @@ def test_what_is_listed_is_found() -> None:
     assert models.find("c") is None and models.lacks("c") and not models.takes_any()
 
 
+def test_an_id_that_no_client_can_name_is_left_out() -> None:
+    """It would also be a label that /metrics cannot write."""
+    models = read((200, b'{"data": [{"id": "a\\ud800"}, {"id": "b"}, {"id": "\\ud83d\\ude00"}]}'))
+    assert [*models.entries()] == ["b", "\U0001f600"]
+
+
 def test_Q1_unreadable_lists_take_any_model() -> None:
     for answer in (None, (500, b"no"), (200, b"<html>"), (200, b"[]"), (200, b'{"data": 3}'), (401, b"{}")):
         models = read(answer)
