@@ -156,8 +156,10 @@ class AdmissionClient:
         """Ask the ledger, and wait until it admits the request. Raises ApiError if it does not."""
         try:
             answer = await self._answer(ask, ask)
-        except BaseException:  # cancelled while it waited, or just after it was admitted
+        except BaseException as error:  # also if it is cancelled just after it was admitted
             self._transport.send(Leave(ask.ticket))
+            if isinstance(error, Unanswered):
+                self._count_refusal("unanswered")
             raise
         if answer.levels:
             self._rates.hear(caller, answer.levels, self._clock())
@@ -171,11 +173,11 @@ class AdmissionClient:
         self.taken -= ask.choices
         self._transport.send(Leave(ask.ticket, grant.owed))
 
-    async def move(self, caller: Caller, ask: Ask, upstream: str) -> None:
-        """Move permits to another upstream; see Grant.move."""
+    async def move(self, ask: Ask, upstream: str) -> None:
+        """Move permits to another upstream; see Grant.move. A refusal is none of the request, so it is not counted."""
         answer = await self._answer(ask, Move(ask.ticket, upstream))
         if isinstance(answer, Refused):
-            raise self._refused(caller, answer, ask.choices)
+            raise error_of(answer, ask.choices)
 
     def count_tokens(self, caller: Caller, prompt: int, completion: int) -> None:
         """Count spent tokens in the metrics of the key."""
@@ -206,7 +208,6 @@ class AdmissionClient:
             outcome = _outcome(answer)
         except TimeoutError:
             outcome = "timeout"
-            self._count_refusal("unanswered")
             raise Unanswered(SHED_RETRY) from None
         finally:
             del self._waiters[ask.ticket]

@@ -11,7 +11,7 @@ from nproxy.gateway.callers import Caller
 class Issuer(Protocol):
     """Issues permits, and takes them back."""
 
-    async def move(self, caller: Caller, ask: Ask, upstream: str) -> None:
+    async def move(self, ask: Ask, upstream: str) -> None:
         """Move permits to another upstream. Raises ApiError if it has none."""
 
     def count_tokens(self, caller: Caller, prompt: int, completion: int) -> None:
@@ -70,4 +70,4 @@ class Grant:
 
         Raises ApiError if it has none. The request then has none at any upstream, and may move again or end.
         """
-        await self._issuer.move(self._caller, self._ask, upstream)
+        await self._issuer.move(self._ask, upstream)

@@ -138,13 +138,16 @@ async def test_permits_move_with_their_request(begin: Begin) -> None:
         assert scene.server.ledger.taken == 2
 
 
-async def test_a_move_that_is_given_up(begin: Begin) -> None:
+async def test_a_move_that_is_given_up(begin: Begin, caplog: pytest.LogCaptureFixture) -> None:
     scene = begin(max_inflight=2, queue_seconds=0.05)
     async with held(scene, 2, BOB, "v"):
         with await scene.client.admit(ANN, "u", 2) as grant:
             with pytest.raises(ApiError) as late:
                 await grant.move("v")
             assert late.value.status == 429
+            await scene.settled()
+            assert scene.metric("nproxy_requests_refused_total", reason="timeout") == 0, "it is told of another failure"
+            assert "requests are refused" not in caplog.messages
             moving = asyncio.create_task(grant.move("v"))
             await scene.settled()
             moving.cancel()
