@@ -47,9 +47,12 @@ class CancelHandle:
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._over = True
+    ) -> bool:
+        whole, self._over = self._over, True
         self._all.discard(self)
         # uncancel() counts as in asyncio.timeout: if the task was also cancelled by others, their cancellation stands.
         if self._cut and kind is asyncio.CancelledError and self._task is not None and self._task.uncancel() == 0:
+            if whole:
+                return True  # the end came after the call was given up, and before its task was cancelled
             raise GivenUpError from None
+        return False

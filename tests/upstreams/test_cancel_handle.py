@@ -74,6 +74,15 @@ async def test_what_is_whole_is_not_given_up() -> None:
     await asyncio.sleep(0)
 
 
+async def test_what_is_whole_in_the_moment_in_which_it_is_given_up_is_whole() -> None:
+    waiting = Waiting()
+    await waiting.waits.wait()
+    waiting.handle.cut()
+    waiting.handle.whole()
+    assert await waiting.task == "ended"
+    assert waiting.task.cancelling() == 0
+
+
 async def test_other_errors_pass() -> None:
     handle = CancelHandle(set())
     with pytest.raises(ValueError, match="x"), handle:
