@@ -93,11 +93,12 @@ class Connections:
         if len(self.open) < self._most:
             return
         for idle in self._idle.values():
-            if idle:
+            while idle:
                 connection = idle.pop(0)
                 connection.abort()
-                self.open.discard(connection)
-                return
+                if connection in self.open:  # else it was closed before, and its file is free already
+                    self.open.discard(connection)
+                    return
         self._seldom.tell(logging.WARNING, "too many calls at once; new ones fail", {"most": self._most})
         raise ConnectError("refused", OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
 

@@ -228,6 +228,25 @@ async def test_calls_leave_half_of_the_files_to_clients(http: Http, caplog: pyte
         assert len(http.connections.open) == 2
 
 
+async def test_a_connection_that_its_server_has_closed_makes_no_room(http: Http) -> None:
+    async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await head_of(reader)
+        writer.write(OK)
+        writer.close()
+
+    async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    http.connections._most = 1
+    async with raw_server(once) as url, raw_server(never) as other:
+        assert await http.ask(url) == b"ok"
+        await until(lambda: not http.connections.open)
+        held = await http.send(other)
+        with pytest.raises(ConnectError):
+            await http.send(other)
+        held.close()
+
+
 @pytest.mark.parametrize(("files", "most"), [(1024, 480), (20_000, 9968), (256, 96), (64, 24), (2, 1)])
 def test_how_many_files_are_for_calls(files: int, most: int) -> None:
     assert most_calls(files) == most
