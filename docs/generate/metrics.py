@@ -35,7 +35,10 @@ All metrics of `/metrics`, generated from the code (`make docs`). Series of a hi
   limit, or from fixed lists. What clients send never becomes a label value.
 - **How many**: {all:,} series if chat completions of 20 models were answered at each of 10 upstreams, {one:,} for each
   upstream and model that was requested; {plain:,} with `telemetry.gen_ai_metrics: false`. Each further status of such a
-  pair adds {status}, and each further outcome of its calls {outcome}. Models that are never requested have none.
+  pair adds {status}, and each further outcome of its calls {outcome}. Models that are never requested have those of
+  `nproxy_capability` if the configuration names them, else none. With several workers, `/metrics` is a 503
+  `not_ready` if their series take longer than 5 s to add up, which may happen with a thousand models or more; the
+  admin port has no such limit.
 """
 
 
