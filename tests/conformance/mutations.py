@@ -309,8 +309,8 @@ _LIMITS = [
     (
         "L3",
         ADMISSION + "client.py",
-        "            self._transport.send(Leave(ask.ticket))\n            raise",
-        "            raise",
+        "            self._transport.send(Leave(ask.ticket))\n            if",
+        "            if",
     ),
     ("L3", GATEWAY + "server.py", "handler_cancellation=True", "handler_cancellation=False"),
     ("L5", GATEWAY + "app.py", "self.draining = self.admission.draining = True", "self.admission.draining = True"),
