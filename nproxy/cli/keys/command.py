@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import secrets
+from datetime import UTC, datetime
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from nproxy.cli.keys import storing
+from nproxy.cli.keys.listing import state_of
 from nproxy.cli.keys.writing import with_hash, without_entry, without_hash
 from nproxy.cli.wrong_use import WrongUse
 from nproxy.config import Key, digest_of
@@ -36,17 +38,19 @@ def new_key(name: str, file: Path | None) -> tuple[str, str]:
         raise WrongUse(message) from None
     if file is None:
         return key, f"- name: {name}\n  hash: {digest}"
-    earlier = 0
+    entry: Key | None = None
 
     def edit(text: str, keys: tuple[Key, ...]) -> str:
-        nonlocal earlier
-        earlier = sum(len(one.hash) for one in keys if one.name == name)
+        nonlocal entry
+        entry = next((one for one in keys if one.name == name), None)
         return with_hash(text, name, digest)
 
     storing.change(file, edit, create=True)
     done = f"its hash was added to {file}"
-    if earlier:
-        done += f"; earlier keys of {name}: {earlier}, which stay valid until their hashes are removed"
+    if entry is not None and (state := state_of(entry, datetime.now(UTC))) != "valid":
+        done += f"; its entry is {state} there, so it is refused until you change that"
+    elif entry is not None:
+        done += f"; earlier keys of {name}: {len(entry.hash)}, which stay valid until their hashes are removed"
     return key, done
 
 

@@ -26,7 +26,7 @@ def show(file: Path, *, json_form: bool) -> None:
     """Print the keys of a file. Raises WrongUse if it is not valid or not readable."""
     keys, now = read(file), datetime.now(UTC)
     if json_form:
-        entries = [{**key.model_dump(mode="json"), "state": _state(key, now)} for key in keys]
+        entries = [{**key.model_dump(mode="json"), "state": state_of(key, now)} for key in keys]
         click.echo(json.dumps({"version": VERSION, "keys": entries}))
     elif sys.stdout.isatty():
         Console(highlight=False).print(_table(keys, now))
@@ -35,7 +35,7 @@ def show(file: Path, *, json_form: bool) -> None:
             click.echo("\t".join(_columns(key, now)))
 
 
-def _state(key: Key, now: datetime) -> str:
+def state_of(key: Key, now: datetime) -> str:
     """Return whether a gateway accepts the key now."""
     if key.disabled:
         return "disabled"
@@ -44,7 +44,7 @@ def _state(key: Key, now: datetime) -> str:
 
 def _columns(key: Key, now: datetime) -> tuple[str, str, str, str, str]:
     """Return name, state, hashes, limits and models as text."""
-    state = _state(key, now)
+    state = state_of(key, now)
     if key.expires is not None and state == "valid":
         state = f"valid until {key.expires:%Y-%m-%d %H:%M %Z}"
     hashes = " ".join(digest.hex()[:DIGITS] for digest in key.hash)

@@ -123,6 +123,16 @@ def test_the_keys_are_listed(file: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(("name", "state"), [("b", "disabled"), ("c", "expired")])
+def test_a_key_for_an_entry_that_is_refused_says_so(file: Path, name: str, state: str) -> None:
+    done = run("new", name, "--file", str(file))
+    assert done.exit_code == 0
+    refused = f"its entry is {state} there, so it is refused until you change that"
+    assert done.stderr == f"its hash was added to {file}; {refused}\n"
+    (entry,) = (key for key in read_keys(file) if key.name == name)
+    assert len(entry.hash) == 2
+
+
 def test_the_list_as_json_can_be_written_back(file: Path) -> None:
     listed = json.loads(run("list", "--file", str(file), "--json").stdout)
     assert [key.pop("state") for key in listed["keys"]] == ["valid", "disabled", "expired", "valid"]
