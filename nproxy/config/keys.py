@@ -111,4 +111,4 @@ class KeysFile(Settings):
 
 def read_keys(file: Path) -> tuple[Key, ...]:
     """Read a file of keys. Raises ConfigError with every problem at its line."""
-    return checked(KeysFile, read_file(file), {}).keys
+    return checked(KeysFile, read_file(file, "keys: and the list of keys"), {}).keys

@@ -142,8 +142,14 @@ for _tag, _pattern, _first in (
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), _first)
 
 
-def read_file(file: FilePath) -> Tree:
-    """Read a YAML file into a tree. Raises ConfigError if it cannot be read or is not YAML."""
+SECTIONS = "sections such as listen and upstreams"
+
+
+def read_file(file: FilePath, parts: str = SECTIONS) -> Tree:
+    """Read a YAML file into a tree; `parts` is what it has at the top, in errors.
+
+    Raises ConfigError if it cannot be read or is not YAML.
+    """
     source = str(file)
     try:
         text = contents(file).decode("utf-8-sig")
@@ -153,11 +159,11 @@ def read_file(file: FilePath) -> Tree:
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise ConfigError([Problem(Origin(source, line), (), "is not valid UTF-8")]) from error
-    return read_yaml(text, source)
+    return read_yaml(text, source, parts)
 
 
-def read_yaml(text: str, source: str) -> Tree:
-    """Parse a YAML file into a tree; `source` is its name in errors.
+def read_yaml(text: str, source: str, parts: str = SECTIONS) -> Tree:
+    """Parse a YAML file into a tree; `source` is its name in errors, and `parts` what it has at the top.
 
     Raises ConfigError for text that is not YAML, more than one document, a key that occurs twice, a tag other than
     plain ones, no mapping at the top, or more than MOST_PARTS.
@@ -180,7 +186,7 @@ def read_yaml(text: str, source: str) -> Tree:
     except RecursionError as error:
         raise ConfigError([Problem(tree.root, (), "nested too deeply")]) from error
     if data is not None and not isinstance(data, dict):
-        problems.append(Problem(tree.root, (), "must be a mapping of sections such as listen and upstreams"))
+        problems.append(Problem(tree.root, (), f"must be a mapping of {parts}"))
     if problems:
         raise ConfigError(problems)
     tree.data = data or {}

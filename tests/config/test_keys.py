@@ -67,6 +67,7 @@ def test_a_key_ends_at_the_begin_of_its_day_or_at_its_time(tmp_path: Path, writt
     [
         ("", "1: keys: is required"),
         ("keys: []", "1: keys: must not be empty"),
+        ("- name: a\n  hash: HASH", "1: must be a mapping of keys: and the list of keys"),
         ("keys:\n- hash: HASH", "2: keys[0].name: is required"),
         ("keys:\n- name: a", "2: keys[0].hash: is required"),
         ("keys:\n- name: a\n  hash: []", "3: keys[0].hash: must not be empty"),
