@@ -100,6 +100,18 @@ def test_answers_come_to_the_top_of_a_phone(pages: Pages, logs: Path) -> None:
         ended(page)
 
 
+def test_a_message_without_spaces_stays_within_a_phone(pages: Pages, logs: Path) -> None:
+    says = f'{{"error": {{"message": "See https://example.org/{"a" * 200}", "param": "n"}}}}'
+    with (
+        scripted(Behaviour(status=400, body=says.encode())) as upstream,
+        gateway(upstream.url, log=logs / "long-word.log") as server,
+    ):
+        page = pages.open(server, viewport=PHONE)
+        page.locator("#send").click()
+        page.wait_for_selector(".problem:has-text('example.org')")
+        assert page.locator("#form").evaluate("(form) => form.scrollWidth <= form.clientWidth")
+
+
 def test_forced_colors_show_what_is_chosen_and_how_likely(pages: Pages, logs: Path) -> None:
     with scripted(Behaviour()) as upstream, gateway(upstream.url, log=logs / "forced.log") as server:
         page = pages.open(server, forced_colors="active")
