@@ -112,6 +112,13 @@ def test_a_message_without_spaces_stays_within_a_phone(pages: Pages, logs: Path)
         assert page.locator("#form").evaluate("(form) => form.scrollWidth <= form.clientWidth")
 
 
+def test_nothing_is_cut_off_at_four_times_the_size(pages: Pages, logs: Path) -> None:
+    with scripted(Behaviour()) as upstream, gateway(upstream.url, log=logs / "reflow.log") as server:
+        page = pages.open(server, viewport={"width": 320, "height": 256})  # 1280 by 1024 at 400 % (WCAG 2.2, 1.4.10)
+        page.wait_for_selector("#docs:visible")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
 def test_forced_colors_show_what_is_chosen_and_how_likely(pages: Pages, logs: Path) -> None:
     with scripted(Behaviour()) as upstream, gateway(upstream.url, log=logs / "forced.log") as server:
         page = pages.open(server, forced_colors="active")
