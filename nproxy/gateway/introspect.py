@@ -168,14 +168,13 @@ def _show_capabilities(app: App) -> None:
 
     If several models share a label, the least value is shown.
     """
-    least: dict[tuple[str, str, str], float] = {}
+    least: dict[tuple[str, ...], float] = {}
     for upstream in app.upstreams.all:
         for model, told in upstream.capabilities.status().items():
+            shown = app.metrics.model_label(model, upstream.name)
             for name, value in told.items():
                 if isinstance(value, str):
                     continue  # not known yet
-                labels = (upstream.name, app.metrics.model_label(model, upstream.name), name)
+                labels = (upstream.name, shown, name)
                 least[labels] = min(inf if value is None else float(value), least.get(labels, inf))
-    app.metrics.capability.clear()
-    for labels, number in least.items():
-        app.metrics.capability.labels(*labels).set(number)
+    app.metrics.capability.values = least

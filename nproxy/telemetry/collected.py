@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -23,6 +23,23 @@ class MaybeGauge(Collector):
 
     def collect(self) -> Iterable[Metric]:
         yield GaugeMetricFamily(self._name, self._text, value=self.value)
+
+
+class GaugeTable(Collector):
+    """A gauge whose series are replaced all at once: one assignment, however many there are.
+
+    values: by label values.
+    """
+
+    def __init__(self, name: str, text: str, labels: tuple[str, ...]) -> None:
+        self._name, self._text, self._labels = name, text, labels
+        self.values: Mapping[tuple[str, ...], float] = {}
+
+    def collect(self) -> Iterable[Metric]:
+        family = GaugeMetricFamily(self._name, self._text, labels=self._labels)
+        for labels, value in self.values.items():
+            family.add_metric(labels, value)
+        yield family
 
 
 class DroppedLines(Collector):

@@ -12,10 +12,11 @@ from functools import cache
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from nproxy.telemetry import genai
-from nproxy.telemetry.collected import DroppedLines
+from nproxy.telemetry.collected import DroppedLines, GaugeTable
 from nproxy.telemetry.common_metrics import CommonMetrics
 from nproxy.telemetry.counted import Count, Counted
 from nproxy.telemetry.observed import Observed, Series, View
+from nproxy.telemetry.sums import Across
 
 OTHER = "other"
 MOST_LISTED_MODELS = 100
@@ -163,7 +164,7 @@ class Metrics(CommonMetrics):
         self.anomalies = self._counter(
             "anomalies", "Faults in upstreams' answers that were corrected.", "upstream", "kind"
         )
-        self.capability = self._plain(
+        self.capability = self._table(
             "capability",
             "What an upstream is known to support: for n the choices per call (+Inf: no limit found), else 0 or 1.",
             "upstream",
@@ -257,6 +258,12 @@ class Metrics(CommonMetrics):
         counted = Counted(self._named(name, labels), text, labels, family)
         self.registry.register(counted)
         return counted.at
+
+    def _table(self, name: str, text: str, *labels: str, across: Across) -> GaugeTable:
+        self._across[f"nproxy_{name}"] = across
+        table = GaugeTable(self._named(name, labels), text, labels)
+        self.registry.register(table)
+        return table
 
     def _observed(self, labels: tuple[str, ...], *views: View, bounds: tuple[float, ...] = ()) -> Callable[..., Series]:
         told = [view for view in views if self._gen_ai or view.name.startswith("nproxy_")]

@@ -10,10 +10,14 @@ Calls into libraries count too, so another version of aiohttp may need another b
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator
 
 import pytest
 
+from nproxy.config import Config
+from nproxy.gateway.app import App
+from nproxy.gateway.introspect import look
 from tests.budgets.counting import Calls, calls_of
 from tests.budgets.player import Player
 
@@ -26,6 +30,9 @@ MERGED = 75
 
 TOGETHER = 14.5
 """One of eight chunks that arrive together: a busy gateway has more to read at a time."""
+
+SCRAPED = 45
+"""One model of the configuration in a scrape, in the event loop's thread: streams wait until all are looked at."""
 
 
 @pytest.fixture(autouse=True)
@@ -80,3 +87,21 @@ def test_a_chunk_among_others() -> None:
             return (calls.made - before) / 200
 
     check("a chunk of eight", calls_of(play), TOGETHER)
+
+
+async def test_a_model_in_a_scrape() -> None:
+    async def looked(models: int) -> int:
+        names = [f"m{number}" for number in range(models)]
+        upstream = {"name": "up", "replicas": ["http://127.0.0.1:1/v1"], "models": names}
+        app = App(Config.model_validate({"upstreams": [upstream]}))
+        look(app)  # the first time, capabilities are looked up
+        calls = Calls()
+        sys.setprofile(calls.count)
+        try:
+            look(app)
+        finally:
+            sys.setprofile(None)
+            await app.close()
+        return calls.made
+
+    check("a model in a scrape", (await looked(200) - await looked(100)) / 100, SCRAPED)

@@ -48,7 +48,7 @@ def test_a_report_is_written_as_the_registry_itself_is() -> None:
     one = metrics()
     observed(one, "200", 3)
     one.leg_width.observe(5)
-    one.capability.labels("u", "m", "n").set(inf)
+    one.capability.values = {("u", "m", "n"): inf}
     assert exposition(one.report()) == generate_latest(one.registry)
     assert unpacked(packed(one.report())) == one.report()
 
