@@ -55,10 +55,10 @@ class Failure:
     body: bytes = b""
     """The upstream's answer (kind STATUS), or its in-band error."""
     retry_after: float | None = None
-    """Seconds, from the answer's `retry-after-ms` or `retry-after`; for kind UNAVAILABLE, until a replica may be
-    called."""
+    """Seconds, from the answer's `retry-after-ms` or `retry-after`, or from its text if it says that the server lacks
+    capacity; for kind UNAVAILABLE, until a replica may be called."""
     another: bool = False
-    """Another replica can take the leg meanwhile."""
+    """Another replica can take the leg meanwhile; for kind CONNECT, one to which the leg has not been."""
     room: Room = ""
     """If the upstream lacked capacity: where there may be some for the leg."""
     own_key: bool = False

@@ -76,7 +76,10 @@ class _Known:
 
 
 class Connector:
-    """Opens connections. It looks up names again after NAME_SECONDS; a slow or failing resolver delays nothing then."""
+    """Opens connections.
+
+    Names are looked up again after NAME_SECONDS. A slow resolver then costs SLOW_SECONDS at most.
+    """
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, int], _Known] = {}
