@@ -39,7 +39,7 @@ class QueueStats:
     """How many calls of the account had begun when the request was last compared with others."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class CallGroup:
     """The calls of one request to one upstream. Mappings and methods identify a leg by its number."""
 

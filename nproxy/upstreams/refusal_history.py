@@ -7,8 +7,10 @@ capacity, such a refusal would hold up all requests. What happens to the other r
 from __future__ import annotations
 
 from math import inf
+from weakref import ref
 
 from nproxy.upstreams.call_attempt import CallAttempt
+from nproxy.upstreams.call_group import CallGroup
 from nproxy.upstreams.release_delay import RELEASE_DELAYS
 
 MIN_REFUSALS_TO_SUSPECT = 2
@@ -34,7 +36,7 @@ class RefusalHistory:
     def __init__(self) -> None:
         self.in_a_row = 0
         self.several = False
-        self._last_group: object = None
+        self._last_group: ref[CallGroup] | None = None  # no more: a group holds its request
         self._newest_answered = [0] * (len(RELEASE_DELAYS) + 1)  # numbers of calls, by delay rank
 
     def note_end(self) -> None:
@@ -52,8 +54,8 @@ class RefusalHistory:
         begun: how many calls of the account have begun.
         """
         self.in_a_row += 1
-        self.several = self.several or self._last_group not in (None, attempt.group)
-        self._last_group = attempt.group
+        self.several = self.several or (self._last_group is not None and self._last_group() is not attempt.group)
+        self._last_group = ref(attempt.group)
         return self._is_specific(attempt, begun)
 
     def _is_specific(self, attempt: CallAttempt, begun: int) -> bool:
