@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from nproxy.config import Config
+from nproxy.gateway.admission.accounts import MOST_KEYS
 from nproxy.gateway.admission.bounds import Bounds
 from nproxy.gateway.admission.grant import Grant
 from nproxy.gateway.admission.known_rates import KnownRates
@@ -226,7 +227,7 @@ class AdmissionClient:
         elif isinstance(answer, Returned):
             self._rates.correct(answer.key, answer.levels, self._clock())
         elif (waiter := self._waiters.get(answer.ticket)) is not None and waiter.answer is None:
-            if isinstance(answer, Refused) and answer.full:
+            if isinstance(answer, Refused) and answer.full and len(self._full) < MOST_KEYS:
                 self._full[waiter.key] = answer.retry_after
             waiter.answer = answer
             if waiter.told is not None and not waiter.told.done():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from nproxy.gateway.admission import client
 from nproxy.gateway.callers import Caller
 from nproxy.openai.errors import ApiError
 from tests.gateway.admission.scene import ANN, BOB, Begin, Visitor, held, refusal
@@ -55,6 +56,17 @@ async def test_the_door_is_shut_for_whom_the_queue_is_full_until_there_is_room(b
     await scene.settled()
     with scene.client.guard(ANN):
         pass
+
+
+async def test_no_more_keys_are_remembered_to_be_shut_out_than_the_ledger_has(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "MOST_KEYS", 2)
+    scene = begin(inflight_choices=2, queue_seconds=0)
+    async with held(scene, 2):
+        for number in range(5):
+            assert (await refusal(scene, caller=Caller("", f"key {number}"))).status == 429
+        assert len(scene.client._full) == 2
 
 
 async def test_N3_wider_than_a_limit_is_the_clients_fault(begin: Begin) -> None:
