@@ -39,7 +39,7 @@ log = logging.getLogger("engine")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until told to end; return the exit code."""
+    """Serve until a signal ends it; return the exit code."""
     options, given = read_words(argv)
     logs.configure(options.log_level.upper(), "%(asctime)s %(name)s %(levelname)s %(message)s")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # its threads would take cores away from the model
@@ -75,7 +75,7 @@ async def _serve(
     try:
         async with listening(serving, uds=options.uds, host=options.host, port=options.port) as address:
             log.info("listening on %s", address)
-            return await _until_told(config, serving, departure, options.registration)
+            return await _until_departure(config, serving, departure, options.registration)
     except OSError as error:
         log.error("cannot listen: %s", error)  # noqa: TRY400 (an address that is taken needs no traceback)
         return 2
@@ -83,7 +83,7 @@ async def _serve(
         serving.close()
 
 
-async def _until_told(
+async def _until_departure(
     config: EngineConfig, serving: Serving, departure: _Departure, registration: Registration | None
 ) -> int:
     code = 0

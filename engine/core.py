@@ -68,7 +68,7 @@ class Runner(Protocol):
         ...
 
 
-_Told = tuple[Batch, float, Outcome]  # a batch, when it began, and its outcome
+_Finished = tuple[Batch, float, Outcome]  # a batch whose step is over, when it began, and its outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ class Core:
         self._submitted.append(_Submitted(batch, pending, began))
         return True
 
-    def _take(self) -> _Told:
+    def _take(self) -> _Finished:
         """Wait for the oldest batch that was submitted, and process its result."""
         one = self._submitted.popleft()
         try:

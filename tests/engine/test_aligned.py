@@ -65,7 +65,7 @@ def shown(delta: dict[str, Any]) -> list[str]:
     return [delta.get("reasoning_content", ""), delta.get("content", ""), *arguments]
 
 
-async def test_F1_every_token_is_told_with_its_text_through_reasoning_and_calls(asking: httpx.AsyncClient) -> None:
+async def test_F1_every_token_is_reported_with_its_text_through_reasoning_and_calls(asking: httpx.AsyncClient) -> None:
     whole = await ask(asking, **ASKED)
     live = await streamed(asking, **ASKED, stream_options={"include_usage": True})
     called, cut = whole["choices"]

@@ -17,11 +17,11 @@ def test_all_but_the_server_runs_where_nothing_else_is_installed() -> None:
         [sys.executable, "-m", "tests.engine.bare"], cwd=ROOT, env=environment, capture_output=True, text=True
     )
     assert child.returncode == 0, child.stderr
-    told = json.loads(child.stdout)
-    assert {"aiohttp", "gguf", "llguidance", "nproxy", "orjson", "pydantic"} <= set(told["hidden"])
-    assert not {"torch", "numpy", "safetensors", "transformers", "triton"} & set(told["hidden"])
-    assert told["loaded"] == []
+    report = json.loads(child.stdout)
+    assert {"aiohttp", "gguf", "llguidance", "nproxy", "orjson", "pydantic"} <= set(report["hidden"])
+    assert not {"torch", "numpy", "safetensors", "transformers", "triton"} & set(report["hidden"])
+    assert report["loaded"] == []
     assert {"engine.core", "engine.grammar", "engine.models.bridge", "engine.cpu_runner", "engine.worker"} <= set(
-        told["modules"]
+        report["modules"]
     )
-    assert [len(tokens) for tokens in told["tokens"].values()] == [6, 6]
+    assert [len(tokens) for tokens in report["tokens"].values()] == [6, 6]

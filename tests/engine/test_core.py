@@ -115,7 +115,7 @@ def test_the_engine_gives_up_when_step_after_step_fails() -> None:
         engine.step()
 
 
-def test_the_counts_are_told_after_an_abort_that_leaves_nothing_to_do() -> None:
+def test_the_counts_are_reported_after_an_abort_that_leaves_nothing_to_do() -> None:
     engine, _ = make()
     engine.add(add(1))
     engine.step()

@@ -30,7 +30,7 @@ from tests.fakes.adapters import write_adapter
 from tests.fakes.tiny_models import save
 
 SIZE = 4
-Told = dict[tuple[int, int], list[tuple[int, Logprobs | None]]]
+Answers = dict[tuple[int, int], list[tuple[int, Logprobs | None]]]
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def answers(
     cache: bool = True,
     warm: Sequence[Add] = (),
     deterministic: bool = True,
-) -> tuple[Told, Stats]:
+) -> tuple[Answers, Stats]:
     """Every choice's tokens with their log probabilities. warm: groups that have come and gone before these.
 
     every: steps between the arrivals.
@@ -75,11 +75,11 @@ def answers(
         prefix_cache=cache,
         deterministic=deterministic,
     )
-    told: Told = defaultdict(list)
+    answered: Answers = defaultdict(list)
     ready = runner.ready if blocks is None else replace(runner.ready, blocks=blocks)
     engine = Core(config, _Part(runner, ready))
     for coming in ([*warm], [*adds]):
-        told.clear()
+        answered.clear()
         while coming or engine.has_work:
             if coming:
                 engine.add(coming.pop(0))
@@ -87,8 +87,8 @@ def answers(
                 done = engine.step()
                 assert not done.failed
                 for token in done.tokens:
-                    told[token.group, token.choice].append((token.token, token.logprobs))
-    return told, engine.stats()
+                    answered[token.group, token.choice].append((token.token, token.logprobs))
+    return answered, engine.stats()
 
 
 class _Part:
@@ -107,7 +107,7 @@ def group(number: int, prompt: int, n: int, new: int, *, like: int | None = None
     return replace(Add.alike(number, tokens, n, number * 100, new, Sampling(), frozenset()), logprobs=3)
 
 
-def alone(runner: CpuRunner, one: Add, *, deterministic: bool = True) -> Told:
+def alone(runner: CpuRunner, one: Add, *, deterministic: bool = True) -> Answers:
     """Each choice as a request of its own, of an engine that knows nothing yet."""
     return {
         (one.group, number): answers(runner, [replace(one, choices=(choice,))], deterministic=deterministic)[0][
@@ -129,36 +129,36 @@ TRAFFIC = [
 
 
 @pytest.fixture(scope="module")
-def apart(tiny: CpuRunner) -> Told:
+def apart(tiny: CpuRunner) -> Answers:
     """What every choice of TRAFFIC is when it is asked for by itself."""
-    return {key: told for one in TRAFFIC for key, told in alone(tiny, one).items()}
+    return {key: answered for one in TRAFFIC for key, answered in alone(tiny, one).items()}
 
 
-def test_choices_equal_singles(tiny: CpuRunner, apart: Told) -> None:
+def test_choices_equal_singles(tiny: CpuRunner, apart: Answers) -> None:
     for one in TRAFFIC:
-        assert answers(tiny, [one])[0] == {key: told for key, told in apart.items() if key[0] == one.group}
-    assert len({tuple(token for token, _ in told) for told in apart.values()}) == len(apart)
+        assert answers(tiny, [one])[0] == {key: answered for key, answered in apart.items() if key[0] == one.group}
+    assert len({tuple(token for token, _ in answered) for answered in apart.values()}) == len(apart)
 
 
 @pytest.mark.parametrize("every", [0, 1, 4])
-def test_beside_others(tiny: CpuRunner, apart: Told, every: int) -> None:
-    told, stats = answers(tiny, TRAFFIC, every=every)
-    assert told == apart
+def test_beside_others(tiny: CpuRunner, apart: Answers, every: int) -> None:
+    answered, stats = answers(tiny, TRAFFIC, every=every)
+    assert answered == apart
     assert stats.prefix_kv_bytes_read > 0
 
 
 @pytest.mark.parametrize(("blocks", "cache"), [(57, True), (80, False)])
-def test_preempted(tiny: CpuRunner, apart: Told, blocks: int, cache: bool) -> None:
-    told, stats = answers(tiny, TRAFFIC[:-1], blocks=blocks, every=1, cache=cache)
+def test_preempted(tiny: CpuRunner, apart: Answers, blocks: int, cache: bool) -> None:
+    answered, stats = answers(tiny, TRAFFIC[:-1], blocks=blocks, every=1, cache=cache)
     assert stats.preemptions > 2
-    assert told == {key: mine for key, mine in apart.items() if key[0] != TRAFFIC[-1].group}
+    assert answered == {key: mine for key, mine in apart.items() if key[0] != TRAFFIC[-1].group}
 
 
-def test_behind_a_warm_cache(tiny: CpuRunner, apart: Told) -> None:
+def test_behind_a_warm_cache(tiny: CpuRunner, apart: Answers) -> None:
     warm = [replace(one, group=one.group + 100) for one in TRAFFIC] + [group(8, 120, 2, 20, like=3)]
-    told, stats = answers(tiny, TRAFFIC, warm=warm, every=2)
+    answered, stats = answers(tiny, TRAFFIC, warm=warm, every=2)
     assert stats.prefix_cache_hits > 300
-    assert told == apart
+    assert answered == apart
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -167,8 +167,8 @@ def test_any_number_of_threads(tiny: CpuRunner, threads: int) -> None:
     torch.set_num_threads(threads)
     try:
         one = group(9, 45, 2, 12)
-        told, _ = answers(tiny, [TRAFFIC[0], TRAFFIC[3], one], every=1)
-        assert {key: told[key] for key in told if key[0] == 9} == alone(tiny, one)
+        answered, _ = answers(tiny, [TRAFFIC[0], TRAFFIC[3], one], every=1)
+        assert {key: answered[key] for key in answered if key[0] == 9} == alone(tiny, one)
     finally:
         torch.set_num_threads(before)
 
@@ -177,7 +177,7 @@ def test_the_default_mode_rounds_by_its_company(tiny_folder: Path) -> None:
     runner, one = load(tiny_folder, "bfloat16", deterministic=False), TRAFFIC[2]
     together, _ = answers(runner, TRAFFIC[:-1], every=1, deterministic=False)
     apart = alone(runner, one, deterministic=False)
-    assert any(together[key] != told for key, told in apart.items())
+    assert any(together[key] != answered for key, answered in apart.items())
 
 
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
@@ -196,8 +196,8 @@ def test_families(tmp_path: Path, kind: str, dtype: str, settings: dict[str, Any
     save(tmp_path, kind, **settings)
     runner = load(tmp_path, dtype, max_sequences=4)
     adds = [group(1, 21, 3, 8, vocab=97), group(2, 45, 2, 8, vocab=97)]
-    told, _ = answers(runner, adds, every=2)
-    assert told == {key: mine for one in adds for key, mine in alone(runner, one).items()}
+    answered, _ = answers(runner, adds, every=2)
+    assert answered == {key: mine for one in adds for key, mine in alone(runner, one).items()}
 
 
 def test_rows_of_transformers_classes_run_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,8 +222,8 @@ def test_adapters(tmp_path: Path, dtype: str, rank: int) -> None:
         write_adapter(tmp_path / name, model, modules, seed, rank=rank)
     runner = load(tmp_path / "model", dtype, adapters=(("a", str(tmp_path / "a")), ("b", str(tmp_path / "b"))))
     adds = [replace(group(i, 30, 3, 10, vocab=97), adapter=name) for i, name in enumerate(("a", "b", None, "a"))]
-    told, _ = answers(runner, adds, every=1)
-    assert told == {key: mine for one in adds for key, mine in alone(runner, one).items()}
+    answered, _ = answers(runner, adds, every=1)
+    assert answered == {key: mine for one in adds for key, mine in alone(runner, one).items()}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -294,6 +294,6 @@ def test_loading_tries_adapters_too(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_the_real_model(default_model: Path) -> None:
     runner = load(default_model, "bfloat16", num_blocks=64, block_size=16, max_sequences=4)
     adds = [group(1, 40, 2, 10, vocab=40_000), group(2, 20, 1, 6, vocab=40_000)]
-    told, stats = answers(runner, adds, blocks=5, every=2)
+    answered, stats = answers(runner, adds, blocks=5, every=2)
     assert stats.preemptions > 0
-    assert told == {key: mine for one in adds for key, mine in alone(runner, one).items()}
+    assert answered == {key: mine for one in adds for key, mine in alone(runner, one).items()}

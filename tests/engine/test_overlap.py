@@ -220,7 +220,7 @@ def test_a_token_against_a_grammar_leaves_no_row_behind() -> None:
     assert (failed, tokens) == ([1], 10)
 
 
-def test_nothing_is_told_against_a_choice_that_was_aborted_meanwhile() -> None:
+def test_no_failure_is_reported_of_a_choice_that_was_aborted_meanwhile() -> None:
     class DeafAndLate(LateRunner, Deaf):
         pass
 
@@ -341,7 +341,7 @@ def test_a_claim_is_met_while_a_step_is_under_way() -> None:
 
 @pytest.mark.parametrize("pooling", ["mean", "last"])
 @pytest.mark.parametrize("steps", range(5))
-def test_embeds_are_told_once_or_aborted(pooling: str, steps: int) -> None:
+def test_vectors_are_reported_once_or_aborted(pooling: str, steps: int) -> None:
     engine = engine_of(tokens=20, early=LATE)
     embeds = [Embed(group, (*PROMPT, group), pooling) for group in range(2)]  # type: ignore[arg-type]
     for embed in embeds:
@@ -412,7 +412,7 @@ def test_the_engine_gives_up_when_results_fail_in_a_row() -> None:
             engine.step()
 
 
-# What is told of it
+# What is reported
 
 
 def test_seconds_of_steps_that_overlap_count_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ def test_stop_tokens_are_banned_until_enough_others_are_drawn() -> None:
     assert {draw.position for draw in draws_of(engine) if draw.banned == STOPS} == set(range(9, 21))
 
 
-def test_the_past_is_told_where_it_changes_logits() -> None:
+def test_a_draw_has_the_past_where_it_changes_logits() -> None:
     engine = engine_of()
     one = with_sampling(add(1, 9, 2, 4), Sampling(temperature=0.5, top_k=3), Sampling(repetition_penalty=1.2))
     answers = run(engine, one)
@@ -83,7 +83,7 @@ def test_they_survive_the_leaders_end() -> None:
     assert (scores[0], len(scores), None in scores[1:]) == (None, 60, False)
 
 
-def test_they_are_gathered_anew_after_a_preemption_and_told_once() -> None:
+def test_they_are_gathered_anew_after_a_preemption_and_reported_once() -> None:
     engine = engine_of(23, tokens=8, sequences=4)
     olds, young = [add(1, 8, 1, 34), add(3, 8, 1, 34)], replace(add(2, 50, 2, 3), prompt_logprobs=1)
     for old in olds:
@@ -118,7 +118,7 @@ def test_adapters_reach_prompt_and_answer() -> None:
     assert len({tuple(answers.tokens[group, 0]) for group in range(3)}) == 3
 
 
-def test_the_start_is_told_with_the_first_tokens() -> None:
+def test_the_start_is_reported_with_the_first_tokens() -> None:
     engine = engine_of(tokens=20)
     engine.add(add(1, 50, 2, 4))
     answers = Answers(engine)

@@ -216,7 +216,7 @@ def test_only_rows_that_ask_for_log_probabilities_are_looked_at() -> None:
     assert _calls(logits, draws, range(8))["_log_softmax"] == [2]
 
 
-def test_siblings_that_share_a_row_are_told_from_one_computation() -> None:
+def test_siblings_of_one_row_share_one_computation() -> None:
     logits = _rows(2, 600)
     calls = _calls(logits, [_draw(i, logprobs=4) for i in range(16)], [1] * 16)
     assert (calls["_softmax"], calls["_log_softmax"]) == ([1], [1])

@@ -123,7 +123,7 @@ def reported(out: Output, *tokens: TokenDrawn) -> list[tuple[str, list[tuple[int
     return [(text_of(piece.parts), [(one.token, one.offset) for one in piece.reported]) for piece in pieces]
 
 
-def test_F1_a_token_is_told_with_its_text() -> None:
+def test_F1_a_token_is_reported_with_its_text() -> None:
     out = output(reports=True)
     assert reported(out, scored(A), scored(B), scored(EOS, "stop")) == [
         ("a", [(A, 0)]),
@@ -133,25 +133,25 @@ def test_F1_a_token_is_told_with_its_text() -> None:
     assert out.completion_tokens == 3
 
 
-def test_tokens_are_told_only_where_that_is_asked_for() -> None:
+def test_tokens_are_reported_only_where_that_is_asked_for() -> None:
     assert reported(output(), scored(A), scored(B, "length")) == [("a", []), (" b", [])]
 
 
-def test_F5_the_parts_of_a_character_are_told_with_it() -> None:
+def test_F5_the_parts_of_a_character_are_reported_with_it() -> None:
     expected = [("a", [(A, 0)]), ("😀", [(HALF, 1), (OTHER_HALF, 1)]), (".", [(DOT, 2)])]
     assert (
         reported(output(reports=True), scored(A), scored(HALF), scored(OTHER_HALF), scored(DOT, "length")) == expected
     )
 
 
-def test_tokens_held_back_by_a_stop_string_are_told_when_it_is_certain() -> None:
+def test_tokens_held_back_by_a_stop_string_are_reported_when_it_is_certain() -> None:
     manner: dict[str, Any] = {"reports": True, "stops": ("END",)}
     released = reported(output(**manner), scored(A), scored(EN), scored(DOT, "length"))
     assert released == [("a", [(A, 0)]), ("EN.", [(EN, 1), (DOT, 3)])]
     assert reported(output(**manner), scored(A), scored(EN), scored(D)) == [("a", [(A, 0)]), ("", [(EN, 1), (D, 3)])]
 
 
-def test_F7_the_prompts_tokens_are_told_with_the_echo() -> None:
+def test_F7_the_prompts_tokens_are_reported_with_the_echo() -> None:
     out = output(n=2, reports=True, echo="a b", prompt=(A, B))
     first = Started(7, 1, (None, Logprobs(-2.0, 5)))
     pieces = out.take([first, scored(DOT), scored(A, choice=1)]).pieces

@@ -156,7 +156,7 @@ def test_J9_the_likeliest_are_shown_best_first() -> None:
     assert the_best([likely, echoed], 2, 1) == [echoed], "the prompt is the same for all"
 
 
-def test_what_is_told_of_an_echoed_prompt_is_spelled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_logprobs_of_an_echoed_prompt_are_spelled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     spelled: list[int] = []
     plain = TokenBytes.spelling
     monkeypatch.setattr(TokenBytes, "spelling", lambda table, token: spelled.append(token) or plain(table, token))

@@ -187,7 +187,7 @@ def test_refused_by_name_in_completions(fields: dict[str, Any], param: str) -> N
         (chat(skip_special_tokens=True), OutputOptions()),
     ],
 )
-def test_what_is_told_of_tokens(order: Order, output_options: OutputOptions) -> None:
+def test_what_is_reported_of_tokens(order: Order, output_options: OutputOptions) -> None:
     assert order.output_options == output_options
 
 

@@ -1,4 +1,4 @@
-"""What is told beside texts, by the server over a core whose runner is a hash: streams and answers agree."""
+"""What is reported beside texts, by the server over a core whose runner is a hash: streams and answers agree."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "engine.sock"
 
 
-def told(chunks: list[dict[str, Any]], index: int, key: str) -> list[Any]:
-    """All entries of one kind that a stream told of one choice."""
+def entries_of(chunks: list[dict[str, Any]], index: int, key: str) -> list[Any]:
+    """Return all log probability entries of one kind of one choice of a stream."""
     given = [choice["logprobs"] for chunk in chunks for choice in chunk["choices"] if choice["index"] == index]
     return [entry for logprobs in given if logprobs for entry in logprobs[key]]
 
 
 @pytest.mark.parametrize("stop", [None, [*"abcdefghijklmnop"]])
-async def test_F1_a_stream_tells_of_the_same_tokens_as_the_answer(path: Path, stop: Any) -> None:
+async def test_F1_a_stream_reports_the_same_tokens_as_the_answer(path: Path, stop: Any) -> None:
     fields = {"n": 3, "seed": 4, "max_tokens": 60, "logprobs": True, "top_logprobs": 2, "stop": stop}
     async with engine(LETTERS, path), client_of(path) as client:
         whole = await ask(client, **fields)
         live = await streamed(client, **fields, stream_options={"include_usage": True})
         for index, choice in enumerate(whole["choices"]):
             content = choice["logprobs"]["content"]
-            assert told(live.chunks, index, "content") == content
+            assert entries_of(live.chunks, index, "content") == content
             spelled = b"".join(bytes(entry["bytes"]) for entry in content).decode(errors="replace")
             assert spelled.startswith(texts(whole)[index])
         assert (
@@ -63,7 +63,7 @@ async def test_F3_F7_echo_with_and_without(path: Path) -> None:
         assert logprobs["text_offset"] == sorted(logprobs["text_offset"])
         assert logprobs["text_offset"][prompt] == 2
         for key, entries in logprobs.items():
-            assert told(live.chunks, index, key) == entries
+            assert entries_of(live.chunks, index, key) == entries
 
 
 async def test_a_text_is_scored_without_a_new_token(path: Path) -> None:
@@ -80,7 +80,7 @@ async def test_a_text_is_scored_without_a_new_token(path: Path) -> None:
         assert choice["finish_reason"] == "length"
         assert more["text"].startswith(choice["text"])
         assert live.texts[index] == choice["text"]
-        assert told(live.chunks, index, "token_logprobs") == choice["logprobs"]["token_logprobs"]
+        assert entries_of(live.chunks, index, "token_logprobs") == choice["logprobs"]["token_logprobs"]
 
 
 async def test_J9_E10_best_of_shows_the_likeliest(path: Path) -> None:

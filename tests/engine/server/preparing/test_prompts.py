@@ -106,10 +106,10 @@ def test_tools_for_a_model_whose_calls_nobody_reads_are_a_400() -> None:
         ({"prompt_logprobs": 20}, "prompt_logprobs"),
     ],
 )
-def test_what_is_told_of_prompts_has_a_bound(
+def test_the_logprobs_of_prompts_have_a_bound(
     monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], param: str
 ) -> None:
-    monkeypatch.setattr(prompts, "_MOST_TOLD", 2 * (10 + 4) * 3 * 21)
+    monkeypatch.setattr(prompts, "_MOST_LOGPROBS", 2 * (10 + 4) * 3 * 21)
     longest = {"prompt": [[5] * 10, [6] * 4], "n": 3, "max_tokens": 1, **fields}
     assert len(prepare(completion(**longest), LETTERS, READY)) == 2
     with pytest.raises(ApiError) as error:
@@ -117,6 +117,6 @@ def test_what_is_told_of_prompts_has_a_bound(
     assert (error.value.status, error.value.param, error.value.code) == (400, param, "request_too_large")
 
 
-def test_a_chats_prompt_is_told_once_for_all_choices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prompts, "_MOST_TOLD", 100 * 2)
+def test_a_chats_prompt_is_reported_once_for_all_choices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompts, "_MOST_LOGPROBS", 100 * 2)
     assert prepare(chat(n=128, prompt_logprobs=1), LETTERS, READY)

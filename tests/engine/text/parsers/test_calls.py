@@ -241,7 +241,7 @@ def test_any_pieces_give_the_same(data: st.DataObject) -> None:
         assert whole.content == text  # nothing is lost
 
 
-def test_a_call_is_told_as_soon_as_it_is_certain_and_its_arguments_as_they_come() -> None:
+def test_a_call_is_streamed_as_soon_as_it_is_certain_and_its_arguments_as_they_come() -> None:
     parser = fresh("hermes")
     assert parser.feed('Hm <tool_call>{"name": "weather", "arguments": ') == [Content("Hm")]
     assert parser.feed('{"ci') == [ToolStart(0, f"call_{0:032x}", "weather"), ToolArguments(0, '{"ci')]

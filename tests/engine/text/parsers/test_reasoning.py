@@ -113,7 +113,7 @@ def test_any_pieces_give_the_same(data: st.DataObject) -> None:
     assert read(fresh(families, thinking), pieces) == read(fresh(families, thinking), text) == whole
 
 
-def test_reasoning_and_calls_are_told_as_they_come() -> None:
+def test_reasoning_and_calls_are_streamed_as_they_come() -> None:
     parser = fresh(GPT_OSS, False)
     assert parser.feed("<|channel|>analysis<|message|>Hm") == [Reasoning("Hm")]
     assert parser.feed(" so<|en") == [Reasoning(" so")]
