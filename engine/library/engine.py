@@ -25,7 +25,8 @@ from engine.server.answering.output import Output, Piece
 from engine.server.asking.order import Order, read_order
 from engine.server.asking.salt import salt_of
 from engine.server.groups import groups, manners
-from engine.server.preparing.pooling import prompts_of, read_pooling
+from engine.server.preparing.embedding_inputs import prompts_of
+from engine.server.preparing.pooling import read_pooling
 from engine.server.preparing.prompts import prepare
 from engine.text.tokenizer import load_tokenizer
 from nproxy.openai.errors import ApiError

@@ -13,7 +13,8 @@ from engine.messages import Embed
 from engine.server.asking.members import Members
 from engine.server.asking.salt import salt_of
 from engine.server.endpoints.common import SERVING, json_answer, read
-from engine.server.preparing.pooling import Pooling, prompts_of
+from engine.server.preparing.embedding_inputs import prompts_of
+from engine.server.preparing.pooling import Pooling
 from nproxy.openai.errors import invalid_request
 from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.refusals import missing, wrong_type

@@ -4,5 +4,5 @@ prompts                    texts and chats to tokens
 rendering, tools_in_words  messages in the model's template, and tools for templates without them
 constraints, call_rules    the grammar of answers that must be calls or match a structure
 compiling, grammar_trial   a grammar is tried in a process of its own
-pooling                    how hidden states become embeddings
+embedding_inputs, pooling  inputs of embeddings to tokens; how hidden states become a vector
 """

@@ -7,7 +7,7 @@ stage. A plain chat model says nothing, and makes no embeddings unless the opera
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import hypot
 from pathlib import Path
@@ -15,11 +15,6 @@ from typing import Any, Literal
 
 from engine.config import EngineConfig
 from engine.errors import ModelError
-from engine.messages import Ready
-from engine.server.preparing.prompts import context_length, tokens_of, too_long
-from engine.text.tokenizer import Tokenizer
-from nproxy.openai.errors import invalid_request
-from nproxy.openai.requests import Prompt
 
 Kind = Literal["mean", "last"]
 
@@ -77,20 +72,6 @@ def read_pooling(config: EngineConfig) -> Pooling | None:
         longest=longest if isinstance(longest, int) else None,
         lengths=lengths,
     )
-
-
-def prompts_of(inputs: Sequence[Prompt], tokenizer: Tokenizer, ready: Ready, pooling: Pooling) -> list[tuple[int, ...]]:
-    """Return the inputs in tokens; raise ApiError 400 for one that is empty, too long or not the model's."""
-    most = min(context_length(ready), pooling.longest or ready.max_model_len)
-    prompts: list[tuple[int, ...]] = []
-    for given in inputs:
-        tokens = tokens_of(given, tokenizer, ready, "input")
-        if not given or not tokens:
-            raise invalid_request("An input is empty.", param="input", code="empty_string")
-        if len(tokens) > most:
-            raise too_long(f"An input has {len(tokens)} tokens.", most, "input")
-        prompts.append(tokens)
-    return prompts
 
 
 def _stage(entry: Mapping[str, Any]) -> str:
