@@ -1,4 +1,4 @@
-"""Sequences as the plain values of a step: their rows, chunks and draws; and what is reported about their groups.
+"""Sequences as the entries of a batch: their rows, chunks and draws.
 
 No torch. Blocks were given out before (scheduler.py); nothing is changed here.
 """
@@ -6,8 +6,7 @@ No torch. Blocks were given out before (scheduler.py); nothing is changed here.
 from __future__ import annotations
 
 from engine.batch import Chunk, Draw, Past, Row
-from engine.messages import Embedded, Started
-from engine.sequence import Gathered, Sequence, SequenceGroup
+from engine.sequence import Sequence
 
 
 def row(sequence: Sequence, block_size: int) -> Row:
@@ -56,15 +55,3 @@ def _draw(sequence: Sequence) -> Draw:
         banned=group.stop_tokens if len(sequence.output) + sequence.ahead < sampling.min_tokens else frozenset(),
         logprobs=group.logprobs,
     )
-
-
-def started(group: SequenceGroup, gathered: Gathered) -> Started:
-    """Return the message that a group's prompt is computed, with what was asked for about it."""
-    scores = None if group.prompt_logprobs is None else (None, *gathered.scores)
-    return Started(group.id, group.cached_tokens or 0, scores)
-
-
-def embedded(group: SequenceGroup, gathered: Gathered) -> Embedded:
-    """Return the answer to an Embed whose prompt is computed."""
-    count = len(group.prompt) if group.pooling == "mean" else 1
-    return Embedded(group.id, tuple([value / count for value in gathered.hidden]))

@@ -14,7 +14,7 @@ from bisect import insort
 from collections import deque
 from collections.abc import Collection, Iterator
 
-from engine import chunking, prefix, step_values
+from engine import batch_entries, chunking, prefix
 from engine.admission import Queue, blocks_wanted, by_age, giving_way
 from engine.batch import Batch, Row, StepOutput, Stuck, plan_kv_spans
 from engine.blocks import BlockPool
@@ -22,7 +22,7 @@ from engine.config import EngineConfig
 from engine.limits import Limits
 from engine.messages import Add, Embed, Embedded, Logprobs, Ready, Sampling, Started, TokenDrawn
 from engine.sequence import Finish, Gathered, Sequence, SequenceGroup, State
-from engine.step_in_flight import Outcome, StepInFlight, publish
+from engine.step_in_flight import Outcome, StepInFlight, embedded, publish, started
 
 
 class Scheduler:
@@ -152,7 +152,7 @@ class Scheduler:
             ends = chunking.shared_out(prompts, budget, size)
         else:
             ends = chunking.fixed(prompts, budget, self._fixed_chunk)
-        chunks = tuple([step_values.chunk(sequence, end, size) for sequence, end in ends])
+        chunks = tuple([batch_entries.chunk(sequence, end, size) for sequence, end in ends])
         kv_spans = plan_kv_spans(rows, size, gate=self._gate)
         batch = Batch(self.pool.drain_copies(), chunks, rows, kv_spans)
         if chunks or rows:
@@ -181,7 +181,7 @@ class Scheduler:
         flight = self._flights.popleft()
         if flight.batch is not batch:
             raise RuntimeError("a batch is received out of turn")
-        started, embedded = self._take_prompts(flight, output)
+        starts, vectors = self._take_prompts(flight, output)
         for row in batch.rows if self._fixed_chunk is None else ():
             if sequence := self._sequences.get(row.sequence):
                 publish(self.pool, [sequence], row.blocks, row.position, row.position + 1)
@@ -196,13 +196,13 @@ class Scheduler:
             if number in self._sequences
         ]
         self.tokens_drawn += len(tokens)
-        return Outcome(tuple(tokens), started, embedded, stuck)
+        return Outcome(tuple(tokens), starts, vectors, stuck)
 
     def _take_prompts(
         self, flight: StepInFlight, output: StepOutput
     ) -> tuple[tuple[Started, ...], tuple[Embedded, ...]]:
-        started: list[Started] = []
-        embedded: list[Embedded] = []
+        starts: list[Started] = []
+        vectors: list[Embedded] = []
         for chunk, group, gathered in flight.gather(output):
             end = chunk.start + len(chunk.tokens)
             self.prompt_tokens_computed += max(min(end, len(group.prompt)) - chunk.start, 0)
@@ -211,12 +211,12 @@ class Scheduler:
             if not chunk.last or not group.alive:
                 continue
             if chunk.pooling:
-                embedded.append(step_values.embedded(group, gathered))
+                vectors.append(embedded(group, gathered))
                 self._end(group.sequences[0])
             elif not group.started:
-                started.append(step_values.started(group, gathered))
+                starts.append(started(group, gathered))
                 group.started = True
-        return tuple(started), tuple(embedded)
+        return tuple(starts), tuple(vectors)
 
     def _row(self, sequence: Sequence) -> Row:
         index = sequence.position // self.pool.block_size
@@ -224,7 +224,7 @@ class Scheduler:
             sequence.blocks = (*sequence.blocks, *self.pool.take())
         else:
             sequence.blocks = self.pool.own(sequence.blocks, index)
-        row = step_values.row(sequence, self.pool.block_size)
+        row = batch_entries.row(sequence, self.pool.block_size)
         sequence.replay = max(sequence.replay - 1, 0)
         return row
 

@@ -1,4 +1,4 @@
-"""A batch in flight: what is remembered of a step until it is received, and which blocks are published then.
+"""A batch in flight: what is remembered of a step until it is received, and what is reported and published then.
 
 No torch. Before a step is received, nothing that it computes is published: others might build on a step that failed.
 """
@@ -58,3 +58,15 @@ def publish(pool: BlockPool, sequences: Iterable[Sequence], table: BlockTable, s
             sequence.blocks = pool.publish(sequence.blocks, index, sequence.keys[index])
             if sequence.blocks[index] == table[index]:
                 break  # it is the block under this key, for the other sequences too
+
+
+def started(group: SequenceGroup, gathered: Gathered) -> Started:
+    """Return the message that a group's prompt is computed, with what was asked for about it."""
+    scores = None if group.prompt_logprobs is None else (None, *gathered.scores)
+    return Started(group.id, group.cached_tokens or 0, scores)
+
+
+def embedded(group: SequenceGroup, gathered: Gathered) -> Embedded:
+    """Return the answer to an Embed whose prompt is computed."""
+    count = len(group.prompt) if group.pooling == "mean" else 1
+    return Embedded(group.id, tuple([value / count for value in gathered.hidden]))
