@@ -26,7 +26,7 @@ _TILE = 64  # queries of a prompt that are scored together, so that their scores
 
 
 class Attention:
-    """One model's attention over one cache: `plan` once per step, then `run` once per layer.
+    """One model's attention over one cache: `begin` a step, then `run` once per layer.
 
     span, fixed, in_place: as in Planner. Items read in place are computed by torch's flash kernel for CPUs. It has no
     softcap, so if a layer has one, nothing is read in place.
@@ -51,10 +51,10 @@ class Attention:
         self._closed = torch.full((_TILE, _TILE), -torch.inf, dtype=cache.dtype)
         self._later = self._closed.triu(1)  # [query, key]
 
-    def plan(self, batch: Batch) -> Plan:
-        """Plan a step of at least one token; its tokens are the chunks' in order, then one per row.
+    def begin(self, batch: Batch) -> Plan:
+        """Clear the blocks that a step begins and does not fill (see KvCache.clear), and plan the step.
 
-        Clears the blocks that the step begins and does not fill.
+        It has at least one token; its tokens are the chunks' in order, then one per row.
         """
         if begun := begun_blocks(batch, self._cache.block_size):
             self._cache.clear(begun)

@@ -29,7 +29,7 @@ class TorchBackend:
 
     def ops(self, part: Pass, positions: torch.Tensor) -> TorchOps:
         """Return the operations for one pass, whose tokens are at these positions [T]."""
-        attend: Attend = partial(self.attention.run, self.attention.plan(part.batch))
+        attend: Attend = partial(self.attention.run, self.attention.begin(part.batch))
         if len(part.rows) > len(part.batch.rows):
             attend = partial(_attend_first, attend, len(part.batch.rows))
         turn = None if self.turns is None else self.turns[positions].unsqueeze(1)

@@ -40,7 +40,7 @@ class Case:
 
     def run(self, batch: Batch, layer: int = 1, sinks: torch.Tensor | None = None) -> torch.Tensor:
         """Return the output, [T, Q, D]."""
-        plan = self.attention.plan(batch)
+        plan = self.attention.begin(batch)
         return self.attention.run(plan, layer, self.q, self.kv, sinks).view(self.q.shape)
 
     def halves(self, layer: int = 1) -> tuple[torch.Tensor, torch.Tensor]:

@@ -161,7 +161,7 @@ def test_a_shared_prefix_is_a_bucket_of_its_own(rows: int) -> None:
     tables = [(*range(124), *range(124 + 20 * i, 144 + 20 * i)) for i in range(rows)]
     fork = [Row(i, 1, 496 + 61 + i % 3, tables[i], DRAW) for i in range(rows)]
     case = Case(spec_of(6, 2), 800, rows)
-    plan = case.attention.plan(Batch(rows=tuple(fork), kv_spans=plan_kv_spans(fork, BLOCK)))
+    plan = case.attention.begin(Batch(rows=tuple(fork), kv_spans=plan_kv_spans(fork, BLOCK)))
     shapes = sorted((bucket.width, bucket.items) for bucket in plan.layers[0].buckets)
     assert shapes[-1] == (rows, 1)
     assert [width for width, _ in shapes[:-1]] == [1] * (len(shapes) - 1)
@@ -170,7 +170,7 @@ def test_a_shared_prefix_is_a_bucket_of_its_own(rows: int) -> None:
 def test_buckets_stay_small_enough_to_gather() -> None:
     rows = [Row(i, 1, 1999, tuple(range(500)), DRAW) for i in range(40)]
     case = Case(spec_of(2, 1), 500, 40, span=500)
-    plan = case.attention.plan(Batch(rows=tuple(rows), kv_spans=tuple(KvSpan((i,), 0, 2000) for i in range(40))))
+    plan = case.attention.begin(Batch(rows=tuple(rows), kv_spans=tuple(KvSpan((i,), 0, 2000) for i in range(40))))
     assert sum(bucket.items for bucket in plan.layers[0].buckets) == 160
     assert max(bucket.items for bucket in plan.layers[0].buckets) * 500 <= 1 << 14
 
@@ -222,11 +222,11 @@ def test_windows_caps_and_sinks_of_chunks(settings: dict[str, Any]) -> None:
 def test_a_window_reads_no_more_blocks_than_it_has_to() -> None:
     rows = [Row(i, 1, 400 + i, tuple(range(101)), DRAW) for i in range(2)]
     case = Case(spec_of(2, 1, window=10), 101, 2)
-    plan = case.attention.plan(Batch(rows=tuple(rows), kv_spans=plan_kv_spans(rows, BLOCK)))
+    plan = case.attention.begin(Batch(rows=tuple(rows), kv_spans=plan_kv_spans(rows, BLOCK)))
     # Keys 391 .. 401: three blocks for both rows and one for each, padded to one bucket of three times three.
     assert sum(len(bucket.places) for bucket in plan.layers[0].buckets) == 2 * 3 * 3
     chunk = Chunk(0, (1,) * 4, 396, tuple(range(100)))
-    plan = case.attention.plan(Batch(chunks=(chunk,)))
+    plan = case.attention.begin(Batch(chunks=(chunk,)))
     assert len(plan.layers[0].chunks[0].places) == 2 * 4  # keys 387 .. 399
 
 
@@ -238,7 +238,7 @@ def test_layers_of_different_shapes_and_windows() -> None:
     torch.manual_seed(1)
     row = Row(0, 1, 20, (7, 3, 9, 1, 0, 2), DRAW)
     chunk = Chunk(1, (1,) * 13, 0, (5, 4, 8, 6))
-    plan = attention.plan(Batch(chunks=(chunk,), rows=(row,), kv_spans=plan_kv_spans([row], BLOCK)))
+    plan = attention.begin(Batch(chunks=(chunk,), rows=(row,), kv_spans=plan_kv_spans([row], BLOCK)))
     assert plan.layers[0] is plan.layers[3]
     for layer, spec in enumerate(layers):
         for pool in cache.pools:

@@ -85,7 +85,7 @@ def test_a_long_shared_prompt_in_every_dtype(dtype: torch.dtype) -> None:
     rows = [Row(i, 1, 3000 + i % 4, (*shared, 760 + 2 * i), DRAW) for i in range(5)]
     case = Case(spec_of(9, 3), 780, 5, dtype, in_place=256)
     kv_spans = plan_kv_spans(rows, BLOCK)
-    plan = case.attention.plan(Batch(rows=tuple(rows), kv_spans=kv_spans))
+    plan = case.attention.begin(Batch(rows=tuple(rows), kv_spans=kv_spans))
     assert [(one.width, one.slots) for one in plan.layers[0].in_place] == [(5, slice(12, 3012))]
     out = case.run(Batch(rows=tuple(rows), kv_spans=kv_spans))
     near = 1e-5 if dtype == torch.float32 else 0.05
@@ -97,11 +97,11 @@ def test_a_lone_row_is_one_piece_and_nothing_is_joined(sinks: torch.Tensor | Non
     row = Row(0, 1, 20, (1, 2, 3, 4, 5, 6), DRAW)
     case = Case(spec_of(4, 2), 12, 1, in_place=256)
     batch = Batch(rows=(row,), kv_spans=(KvSpan((0,), 0, 21),))
-    assert case.attention.plan(batch).layers[0].whole
+    assert case.attention.begin(batch).layers[0].whole
     case.assert_alone([row], case.run(batch, sinks=sinks), sinks)
 
 
 def test_nothing_lies_in_place_for_layers_with_a_softcap() -> None:
     case = Case(spec_of(4, 2, softcap=3.0), 12, 1, in_place=1)
     row = Row(0, 1, 20, (1, 2, 3, 4, 5, 6), DRAW)
-    assert not case.attention.plan(Batch(rows=(row,), kv_spans=(KvSpan((0,), 0, 21),))).layers[0].in_place
+    assert not case.attention.begin(Batch(rows=(row,), kv_spans=(KvSpan((0,), 0, 21),))).layers[0].in_place

@@ -74,7 +74,7 @@ class Scorer:
         frequencies = self.decoder.frequencies
         with torch.inference_mode():
             turn = None if frequencies is None else rotations(frequencies, max(positions) + 1)[positions].unsqueeze(1)
-            ops = TorchOps(partial(self.attention.run, self.attention.plan(batch)), turn, self.cache.dtype)
+            ops = TorchOps(partial(self.attention.run, self.attention.begin(batch)), turn, self.cache.dtype)
             x = self.decoder.run(torch.tensor(tokens), torch.tensor(positions), ops)
             return self.decoder.logits(x).float()
 

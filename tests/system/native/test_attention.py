@@ -223,7 +223,7 @@ def test_chunks_beside_rows_and_alone() -> None:
         out = mine.run(batch)
         other = Attention([spec, spec], theirs.cache)
         q, kv = theirs.qkv[:, : spec.heads], theirs.qkv[:, spec.heads :]
-        expected = other.run(other.plan(batch), 1, q, kv).view(out.shape)
+        expected = other.run(other.begin(batch), 1, q, kv).view(out.shape)
         torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
         assert torch.equal(mine.cache.pools[0], theirs.cache.pools[0])
 
