@@ -82,7 +82,7 @@ def remove_key(name: str, file: Path, digest: str | None) -> str:
                 )
             removed = f"{name} was removed from {file}"
             return without_entry(text, position)
-        at = _position_of_hash(digest, keys[position])
+        at = _position_of_hash(digest, keys[position], file)
         removed = f"sha256:{keys[position].hash[at].hex()} of {name} was removed from {file}"
         return without_hash(text, position, at)
 
@@ -98,14 +98,15 @@ def _position(name: str, keys: tuple[Key, ...], file: Path) -> int:
     raise WrongUse(f"no key in {file} is named {name}; see: nproxy keys list --file {file}")
 
 
-def _position_of_hash(digest: str, key: Key) -> int:
+def _position_of_hash(digest: str, key: Key, file: Path) -> int:
     """Return the position of a hash in an entry. Raises WrongUse if it is not there once, or is the only one."""
     given = _BEGIN_OF_HASH.fullmatch(digest)
     if given is None:
         raise WrongUse("a hash has 64 hexadecimal digits, of which the first eight or more must be given")
     found = [at for at, one in enumerate(key.hash) if one.hex().startswith(given[1].lower())]
     if len(found) != 1:
-        raise WrongUse(f"{key.name} has {len(found) or 'no'} hashes that begin with {given[1]}")
+        known = f"{key.name} has {len(found) or 'no'} hashes that begin with {given[1]}"
+        raise WrongUse(f"{known}; see: nproxy keys list --file {file}")
     if len(key.hash) == 1:
         raise WrongUse(f"{key.name} has only this key; to remove its entry as well, leave out --hash")
     return found[0]

@@ -29,7 +29,7 @@ def show(file: Path, *, json_form: bool) -> None:
         entries = [{**key.model_dump(mode="json"), "state": state_of(key, now)} for key in keys]
         click.echo(json.dumps({"version": VERSION, "keys": entries}))
     elif sys.stdout.isatty():
-        Console(highlight=False).print(_table(keys, now))
+        Console(highlight=False).print(table(keys, now))
     else:
         for key in keys:
             click.echo("\t".join(_columns(key, now)))
@@ -53,11 +53,12 @@ def _columns(key: Key, now: datetime) -> tuple[str, str, str, str, str]:
     return key.name, state, hashes, given, "all" if key.models is None else " ".join(key.models)
 
 
-def _table(keys: tuple[Key, ...], now: datetime) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
+def table(keys: tuple[Key, ...], now: datetime) -> Table:
+    """Return the keys as a table whose hashes are never folded, so that they can be copied."""
+    shown = Table(box=None, pad_edge=False, header_style="dim")
     for heading in ("name", "state", "hashes", "limits", "models"):
-        table.add_column(heading, overflow="fold")
+        shown.add_column(heading, overflow="fold", min_width=DIGITS if heading == "hashes" else None)
     for key in keys:
         name, state, *rest = _columns(key, now)
-        table.add_row(Text(name, "bold"), Text(state, "" if state.startswith("valid") else "yellow"), *map(Text, rest))
-    return table
+        shown.add_row(Text(name, "bold"), Text(state, "" if state.startswith("valid") else "yellow"), *map(Text, rest))
+    return shown

@@ -160,7 +160,7 @@ def test_the_old_key_of_two_is_removed_by_the_begin_of_its_hash(file: Path) -> N
     [
         (("x",), "no key in keys.yaml is named x; see: nproxy keys list --file keys.yaml"),
         (("b", "--hash", "b" * 8), "b has only this key; to remove its entry as well, leave out --hash"),
-        (("a", "--hash", "b" * 8), "a has no hashes that begin with bbbbbbbb"),
+        (("a", "--hash", "b" * 8), "a has no hashes that begin with bbbbbbbb; see: nproxy keys list --file"),
         (("a", "--hash", "aaaa"), "a hash has 64 hexadecimal digits, of which the first eight or more must be given"),
         (("a", "--file", "none.yaml"), "none.yaml: cannot be read: no such file or directory"),
         (("a", "--file", "one.yaml"), "a is the only key in one.yaml, and a file without keys is refused"),
