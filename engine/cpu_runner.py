@@ -170,11 +170,9 @@ class CpuRunner:
             positions += range(chunk.start, chunk.start + len(chunk.tokens))
         tokens += [row.token for row in part.rows]
         positions += [row.position for row in part.rows]
-        where = torch.tensor(positions)
-        ops = self._backend.ops(part, where)
         by_adapter = adapted(replace(part.batch, rows=part.rows))
         adapters = [TokensOf(name, torch.tensor(mine)) for name, mine in by_adapter.items()]
-        return self._model.run(torch.tensor(tokens), where, ops, adapters)
+        return self._backend.run(part, torch.tensor(tokens), torch.tensor(positions), adapters)
 
     def _prompt_logprobs(self, batch: Batch, x: torch.Tensor) -> dict[int, tuple[Logprobs, ...]]:
         """Return the prompt log probabilities of the chunks with next_tokens, by sequence.
@@ -228,4 +226,4 @@ def _cpu_backend(
         fixed=fixed,
         in_place=None if fixed or (cache.dtype == torch.bfloat16 and not emulated) else _IN_PLACE,
     )
-    return TorchBackend(attention, turns, cache.dtype, steady=fixed)
+    return TorchBackend(model, attention, turns, cache.dtype, steady=fixed)

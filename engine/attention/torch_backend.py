@@ -1,34 +1,43 @@
-"""A CPU's backend made of torch's own operations: what a decoder asks for between its products, operation
-by operation.
+"""A CPU's backend made of torch's own operations: what a model asks for between its products, operation by
+operation.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 
 from engine.attention.compute import Attention
+from engine.models.lora import TokensOf
+from engine.models.model import Model
 from engine.models.ops import Attend, SteadyOps, TorchOps
 from engine.passes import Pass
 
 
 @dataclass(frozen=True, slots=True)
 class TorchBackend:
-    """Makes the operations of each pass.
+    """Runs passes through one model.
 
     turns: each position's rotation, [positions, D / 2]; None for models that rotate by themselves. steady: for
     deterministic mode.
     """
 
+    model: Model
     attention: Attention
     turns: torch.Tensor | None
     dtype: torch.dtype
     steady: bool = False
 
-    def ops(self, part: Pass, positions: torch.Tensor) -> TorchOps:
-        """Return the operations for one pass, whose tokens are at these positions [T]."""
+    def run(
+        self, part: Pass, tokens: torch.Tensor, positions: torch.Tensor, adapted: Sequence[TokensOf]
+    ) -> torch.Tensor:
+        """Run a pass through all layers, like Model.run."""
+        return self.model.run(tokens, positions, self._ops(part, positions), adapted)
+
+    def _ops(self, part: Pass, positions: torch.Tensor) -> TorchOps:
         attend: Attend = partial(self.attention.run, self.attention.begin(part.batch))
         if len(part.rows) > len(part.batch.rows):
             attend = partial(_attend_first, attend, len(part.batch.rows))

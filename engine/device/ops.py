@@ -23,22 +23,22 @@ class TritonOps:
     dtype: torch.dtype
 
     def attend(self, layer: int, q: torch.Tensor, kv: torch.Tensor, sinks: torch.Tensor | None = None) -> torch.Tensor:
-        """Like Ops.attend."""
+        """Like AttentionOps.attend."""
         return self.attention.run(self.plan, layer, q, kv, sinks)
 
     def layers(self, x: torch.Tensor) -> bool:
-        """Like Ops.layers: this backend has no such call, so the layers run operation by operation."""
+        """Like DecoderOps.layers: this backend has no such call, so the layers run operation by operation."""
         return False
 
     def norm(self, x: torch.Tensor, added: torch.Tensor | None, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        """Like Ops.norm."""
+        """Like DecoderOps.norm."""
         return rms_norm(x, added, weight, eps, torch.empty_like(x, dtype=self.dtype))
 
     def heads(self, layer: int, qkv: torch.Tensor, heads: Heads) -> torch.Tensor:
-        """Like Ops.heads."""
+        """Like DecoderOps.heads."""
         turns = self.turns if heads.rotated else None
         return self.attention.run_fused(self.plan, layer, qkv, heads, turns, self.positions)
 
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
-        """Like Ops.silu_mul."""
+        """Like DecoderOps.silu_mul."""
         return silu_mul(gate_up, gate_up.new_empty(len(gate_up), gate_up.shape[1] // 2))

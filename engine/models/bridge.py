@@ -28,7 +28,7 @@ from engine.models.fields import Fields
 from engine.models.hf_folder import check_tensors, read_eos
 from engine.models.lora import Pair, TokensOf, add_pair
 from engine.models.model import CPU, sequence_limit
-from engine.models.ops import Attend, Ops
+from engine.models.ops import Attend, AttentionOps
 from engine.models.spec import AttentionSpec
 from engine.models.survey import KEYWORD, SURVEYED, serve_attention, survey
 
@@ -98,7 +98,7 @@ class Bridge:
                 add_pair(y.view(-1, y.shape[-1]), given[0].reshape(-1, given[0].shape[-1]), pair, each.tokens)
 
     def run(
-        self, tokens: torch.Tensor, positions: torch.Tensor, ops: Ops, adapted: Sequence[TokensOf] = ()
+        self, tokens: torch.Tensor, positions: torch.Tensor, ops: AttentionOps, adapted: Sequence[TokensOf] = ()
     ) -> torch.Tensor:
         """Like Model.run; the result is after the final norm, as in transformers."""
         self._adapted = adapted

@@ -20,7 +20,7 @@ from engine.models.linear import Linear
 from engine.models.llama_lora import fused_pairs
 from engine.models.lora import Pair, TokensOf, add_pair
 from engine.models.model import CPU
-from engine.models.ops import Heads, Ops
+from engine.models.ops import DecoderOps, Heads
 from engine.models.products import TORCH, Products
 from engine.models.quantized import Int8Matrix
 from engine.models.rope import frequencies, interleave
@@ -88,7 +88,7 @@ class Decoder:
         self._adapters[name] = fused_pairs(pairs, self.spec)
 
     def run(
-        self, tokens: torch.Tensor, positions: torch.Tensor, ops: Ops, adapted: Sequence[TokensOf] = ()
+        self, tokens: torch.Tensor, positions: torch.Tensor, ops: DecoderOps, adapted: Sequence[TokensOf] = ()
     ) -> torch.Tensor:
         """Run tokens [T] through all layers; return the residual stream, [T, H] float32. `ops` knows the positions."""
         eps = self.spec.eps

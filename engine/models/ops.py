@@ -41,12 +41,16 @@ class Heads:
     """Whether heads are rotated by the tokens' positions."""
 
 
-class Ops(Protocol):
-    """One step's backend."""
+class AttentionOps(Protocol):
+    """What a model that makes its heads itself (bridge.py) asks of one step's backend."""
 
     def attend(self, layer: int, q: torch.Tensor, kv: torch.Tensor, sinks: torch.Tensor | None = None) -> torch.Tensor:
-        """Like Attend; the only method that models which make their heads themselves ask for."""
+        """Like Attend."""
         ...
+
+
+class DecoderOps(Protocol):
+    """What the engine's own decoder (llama.py) asks of one step's backend."""
 
     def layers(self, x: torch.Tensor) -> bool:
         """Run the residual stream x [T, H] through all layers, in place; return False if this backend has
@@ -67,6 +71,10 @@ class Ops(Protocol):
         ...
 
 
+class Ops(AttentionOps, DecoderOps, Protocol):
+    """One step's backend for any model."""
+
+
 @dataclass(frozen=True, slots=True)
 class TorchOps:
     """A CPU's backend: torch's own operations.
@@ -79,21 +87,21 @@ class TorchOps:
     dtype: torch.dtype
 
     def attend(self, layer: int, q: torch.Tensor, kv: torch.Tensor, sinks: torch.Tensor | None = None) -> torch.Tensor:
-        """Like Ops.attend."""
+        """Like AttentionOps.attend."""
         return self.attention(layer, q, kv, sinks)
 
     def layers(self, x: torch.Tensor) -> bool:
-        """Like Ops.layers: this backend has no such call, so the layers run operation by operation."""
+        """Like DecoderOps.layers: this backend has no such call, so the layers run operation by operation."""
         return False
 
     def norm(self, x: torch.Tensor, added: torch.Tensor | None, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        """Like Ops.norm."""
+        """Like DecoderOps.norm."""
         if added is not None:
             x += added
         return rms_norm(x, weight, eps).to(self.dtype)
 
     def heads(self, layer: int, qkv: torch.Tensor, heads: Heads) -> torch.Tensor:
-        """Like Ops.heads."""
+        """Like DecoderOps.heads."""
         spec = heads.spec
         by_head = qkv.view(len(qkv), -1, spec.head_dim)  # [T, Q + 2K, D]
         if heads.q_norm is not None and heads.k_norm is not None:
@@ -104,7 +112,7 @@ class TorchOps:
         return self.attention(layer, by_head[:, : spec.heads], by_head[:, spec.heads :], None)
 
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
-        """Like Ops.silu_mul."""
+        """Like DecoderOps.silu_mul."""
         gate, up = gate_up.chunk(2, dim=-1)
         return F.silu(gate).mul_(up)
 
@@ -118,7 +126,7 @@ class SteadyOps(TorchOps):
     """
 
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
-        """Like Ops.silu_mul."""
+        """Like DecoderOps.silu_mul."""
         gate, up = gate_up.chunk(2, dim=-1)
         x = gate.float()
         return x.div(x.neg().exp_().add_(1)).to(gate.dtype).mul_(up)

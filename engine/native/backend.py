@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import TypeGuard
 
 import torch
@@ -11,6 +12,7 @@ from engine.attention.cache import KvCache
 from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.models.llama import Decoder
+from engine.models.lora import TokensOf
 from engine.models.model import Model
 from engine.native.attention import NativeAttention, fits
 from engine.native.build import LANES, Kernels, kernels
@@ -45,19 +47,23 @@ def takes(model: Model) -> TypeGuard[Decoder]:
 
 
 class NativeBackend:
-    """One model's backend over its cache.
+    """Runs passes through one decoder, over its cache.
 
     turns: each position's rotation, [positions, D / 2] complex64.
     """
 
     def __init__(self, model: Decoder, cache: KvCache, kernels: Kernels, turns: torch.Tensor) -> None:
+        self._model = model
         self._attention = NativeAttention(model.attention, cache, kernels)
         self._stack = Stack.of(model, self._attention, kernels)
         self._cache = cache
         self._kernels = kernels
         self._turns = turns
 
-    def ops(self, part: Pass, positions: torch.Tensor) -> NativeOps:
-        """Return the operations for one pass, whose tokens are at these positions [T]."""
+    def run(
+        self, part: Pass, tokens: torch.Tensor, positions: torch.Tensor, adapted: Sequence[TokensOf]
+    ) -> torch.Tensor:
+        """Run a pass through all layers, like Model.run."""
         plan = self._attention.plan(part.batch)
-        return NativeOps(self._kernels, self._stack, self._attention, self._cache, plan, self._turns[positions])
+        ops = NativeOps(self._kernels, self._stack, self._attention, self._cache, plan, self._turns[positions])
+        return self._model.run(tokens, positions, ops, adapted)

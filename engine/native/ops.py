@@ -18,7 +18,7 @@ from engine.native.stack import Stack
 
 @dataclass(frozen=True, slots=True)
 class NativeOps:
-    """One step's backend, the counterpart of models/ops.py's for torch.
+    """One step's backend for the engine's own decoder (DecoderOps); it runs no other model.
 
     turns: the tokens' rotations [T, D / 2], complex64. stack: for models whose products are all in C, otherwise None.
     """
@@ -30,26 +30,22 @@ class NativeOps:
     plan: NativePlan
     turns: torch.Tensor
 
-    def attend(self, layer: int, q: torch.Tensor, kv: torch.Tensor, sinks: torch.Tensor | None = None) -> torch.Tensor:
-        """Not used: the decoders that run on this backend call `heads` instead."""
-        raise NotImplementedError
-
     def layers(self, x: torch.Tensor) -> bool:
-        """Like Ops.layers."""
+        """Like DecoderOps.layers."""
         if self.stack is None:
             return False
         self.stack.run(self.plan, x, self.turns)
         return True
 
     def norm(self, x: torch.Tensor, added: torch.Tensor | None, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        """Like Ops.norm."""
+        """Like DecoderOps.norm."""
         out = torch.empty(x.shape, dtype=self.kernels.dtype)
         more = None if added is None else added.data_ptr()
         self.kernels.norm(x.data_ptr(), more, weight.data_ptr(), eps, out.data_ptr(), *x.shape)
         return out
 
     def heads(self, layer: int, qkv: torch.Tensor, heads: Heads) -> torch.Tensor:
-        """Like Ops.heads."""
+        """Like DecoderOps.heads."""
         spec, pool = heads.spec, self.cache.view(layer)
         self.kernels.rotate_store(
             qkv.data_ptr(),
@@ -68,7 +64,7 @@ class NativeOps:
         return self.attention.run(self.plan, layer, qkv.view(len(qkv), -1, spec.head_dim))
 
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
-        """Like Ops.silu_mul."""
+        """Like DecoderOps.silu_mul."""
         rows, width = gate_up.shape
         out = torch.empty(rows, width // 2, dtype=gate_up.dtype)
         self.kernels.silu_mul(gate_up.data_ptr(), out.data_ptr(), rows, width // 2)
