@@ -91,4 +91,4 @@ def _row(name: str, words: str) -> str:
 
 
 def _cells(name: str, cells: Sequence[str]) -> str:
-    return _row(name, "".join(f"{cell:>11}" for cell in cells))
+    return _row(name, "".join(f" {cell:>8}" for cell in cells))

@@ -86,7 +86,9 @@ def footer(choice: Choice, tokens: Tokens, *, stopped: bool) -> str:
     speed = choice.speed(tokens.number)
     parts = [
         f"error: {printable(choice.error, 60)}" if choice.error else printable(end, 20),
-        f"{'' if tokens.exact else '~'}{tokens.number} tokens" if choice.pieces else "",
+        f"{'' if tokens.exact else '~'}{tokens.number} token{'' if tokens.number == 1 else 's'}"
+        if choice.pieces
+        else "",
         f"{speed:.1f} tokens/s" if speed is not None else "",
     ]
     return ", ".join(part for part in parts if part) or "waits"

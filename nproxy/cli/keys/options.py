@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
+from getpass import getpass
 from pathlib import Path
 
 import click
@@ -55,6 +56,8 @@ def new(context: click.Context, /, name: str, file: Path | None) -> None:
 def hash_(context: click.Context, /) -> None:
     """Print the hash of a key that is read from standard input.
 
+    A terminal asks for it, and does not show it.
+
     \b
     Examples:
       nproxy keys hash < key.txt
@@ -63,7 +66,8 @@ def hash_(context: click.Context, /) -> None:
     from nproxy.cli.keys.command import hash_of
 
     with _told(context):
-        click.echo(hash_of(sys.stdin.readline().rstrip("\r\n")))
+        key = getpass("Key: ") if sys.stdin.isatty() else sys.stdin.readline()
+        click.echo(hash_of(key.rstrip("\r\n")))
 
 
 @keys.command("list")

@@ -58,20 +58,24 @@ completion tokens/s              50.0 (by usage)
 tokens                           10.0 of prompt a request, 2.5 a choice
 this client                      10% of a core
 
-milliseconds                             p50        p90        p99        max      count
-first token, of a request              500.0      900.0      990.0      1,000        100
-first token, of each choice            500.0      900.0      990.0      1,000        200
-between tokens of a choice             670.0      1,600      1,960      2,000        200
-per output token, of a request         500.0      900.0      990.0      1,000        100
-end of each choice                     1,200      2,400      2,940      3,000        200
-end of a request                       1,500      2,700      2,970      3,000        100
-first choice's end to the last's       500.0      900.0      990.0      1,000        100
+milliseconds                           p50      p90      p99      max    count
+first token, of a request            500.0    900.0    990.0    1,000      100
+first token, of each choice          500.0    900.0    990.0    1,000      200
+between tokens of a choice           670.0    1,600    1,960    2,000      200
+per output token, of a request       500.0    900.0    990.0    1,000      100
+end of each choice                   1,200    2,400    2,940    3,000      200
+end of a request                     1,500    2,700    2,970    3,000      100
+first choice's end to the last's     500.0    900.0    990.0    1,000      100
 
 failed
        3  429: too many
 
 warning: mind the gap"""
     )
+
+
+def test_the_table_fits_a_terminal() -> None:
+    assert all(len(line) <= 80 for line in table.latencies(report()))
 
 
 def test_the_table_says_what_was_cut_off_and_how_tokens_were_counted() -> None:

@@ -76,6 +76,7 @@ def test_speed_counts_from_the_first_token_on() -> None:
 def test_a_footer_says_the_end_the_tokens_and_the_speed() -> None:
     (choice,) = answers(1, *[chunk((0, "a", None))] * 3).choices
     assert footer(choice, Tokens(3, False), stopped=False) == "~3 tokens, 1.0 tokens/s"
+    assert footer(choice, Tokens(1, True), stopped=False) == "1 token"
     assert footer(choice, Tokens(3, False), stopped=True) == "stopped, ~3 tokens, 1.0 tokens/s"
     choice.finish = "length"
     assert footer(choice, Tokens(3, True), stopped=False) == "length, 3 tokens, 1.0 tokens/s"

@@ -112,6 +112,22 @@ def test_a_message_without_spaces_stays_within_a_phone(pages: Pages, logs: Path)
         assert page.locator("#form").evaluate("(form) => form.scrollWidth <= form.clientWidth")
 
 
+def test_a_field_that_is_wrong_shows_that_it_has_the_focus(pages: Pages, logs: Path) -> None:
+    says = b'{"error": {"message": "no", "param": "n"}}'
+    with (
+        scripted(Behaviour(status=400, body=says)) as upstream,
+        gateway(upstream.url, log=logs / "wrong-field.log") as server,
+    ):
+        page = pages.open(server)
+        page.locator("#send").click()
+        field = page.locator("[name=n][aria-invalid=true]")
+        width = "(field) => getComputedStyle(field).outlineWidth"
+        page.locator("#send").focus()
+        assert field.evaluate(width) == "1px"
+        field.focus()
+        assert field.evaluate(width) == "2px"
+
+
 def test_nothing_is_cut_off_at_four_times_the_size(pages: Pages, logs: Path) -> None:
     with scripted(Behaviour()) as upstream, gateway(upstream.url, log=logs / "reflow.log") as server:
         page = pages.open(server, viewport={"width": 320, "height": 256})  # 1280 by 1024 at 400 % (WCAG 2.2, 1.4.10)

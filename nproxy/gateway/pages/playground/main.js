@@ -135,8 +135,9 @@ function statusOf(run) {
   if (run.state === "waiting") return "Waiting for the first token ...";
   const { count, exact, seconds, speed } = total(run, performance.now());
   const { mode, upstream, legs } = run.answered;
-  const asked = run.usage ? `${run.usage.prompt_tokens} prompt tokens` : null;
-  const parts = [`${exact ? "" : "≈ "}${count} tokens`, asked, `${seconds.toFixed(1)} s`, `${speed.toFixed(1)} tokens/s`];
+  const asked = run.usage ? `${run.usage.prompt_tokens} prompt token${run.usage.prompt_tokens === 1 ? "" : "s"}` : null;
+  const said = `${exact ? "" : "≈ "}${count} token${count === 1 ? "" : "s"}`;
+  const parts = [said, asked, `${seconds.toFixed(1)} s`, `${speed.toFixed(1)} tokens/s`];
   if (mode) parts.push(`${mode}${legs > 1 ? `, ${legs} calls` : ""}${upstream ? ` by ${upstream}` : ""}`);
   return parts.filter(Boolean).join(" · ");
 }
