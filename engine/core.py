@@ -16,7 +16,7 @@ from engine.batch import Batch, Reads, StepOutput, Stuck, count_reads
 from engine.config import EngineConfig
 from engine.errors import CoreFailed
 from engine.grammar import Grammars
-from engine.messages import Abort, Add, Embed, Embedded, GroupFailed, Ready, Stats, StepDone
+from engine.messages import Abort, Add, Embed, Embedded, GroupFailed, Logprobs, Ready, Stats, StepDone
 from engine.scheduler import Scheduler
 from engine.step_in_flight import Outcome
 
@@ -212,6 +212,9 @@ class Core:
         outcome = self.scheduler.receive(one.batch, output)
         ended = {group: GroupFailed(group, *_STUCK[why]) for group, why in outcome.stuck.items()}
         ended |= {group: GroupFailed(group, reason, "unsatisfiable") for group, reason in against.items()}
+        lost = [one.group for one in outcome.started if any(map(_is_nan, one.prompt_logprobs or ()))]
+        lost += [drawn.group for drawn in outcome.tokens if _is_nan(drawn.logprobs)]
+        ended |= {group: GroupFailed(group, *_STUCK["scores"]) for group in lost}
         for group, failure in ended.items():
             self.scheduler.abort(group)
             self._failed.append(failure)
@@ -260,3 +263,11 @@ class Core:
             prefix_cache_hits=scheduler.cache_hits,
             prefix_cache_misses=scheduler.cache_misses,
         )
+
+
+def _is_nan(logprobs: Logprobs | None) -> bool:
+    """Whether there is a log probability that is no number, because a logit beside it is not finite.
+
+    Minus infinity is a result: that of a token whose logit is minus infinity.
+    """
+    return logprobs is not None and math.isnan(logprobs.own)

@@ -26,7 +26,7 @@ from engine.messages import Add, Logprobs, Sampling
 from engine.passes import Pass
 from engine.sampling import logprobs as raw_logprobs
 from engine.text.tokenizer import load_tokenizer
-from tests.fakes.tiny_models import make, save
+from tests.fakes.tiny_models import make, reference_logits, save
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -376,3 +376,31 @@ def test_numbers_that_overflow_in_one_request_are_not_read_by_the_next(tmp_path:
 
     overflowing, good = (7,) * 60, tuple(range(10, 31))
     assert told(overflowing, good) == [["the model's logits are not finite numbers"], *told(good)]
+
+
+@pytest.mark.parametrize("of", ["the prompt", "the drawn token"])
+def test_log_probabilities_that_are_no_numbers_fail_their_request_alone(tmp_path: Path, of: str) -> None:
+    """Behind token 7, the logit of token 96 is more than float16 holds."""
+    model = make()
+    with torch.no_grad():
+        behind = model.base_model(torch.tensor([[7]])).last_hidden_state[0, 0]
+        model.get_output_embeddings().weight[96] = behind / behind.norm() * 6e4
+        follower = min(range(10, 90), key=lambda token: _last_logit(model, [7, token], 96))
+    model.save_pretrained(tmp_path)
+    config = EngineConfig(str(tmp_path), dtype="float16", num_blocks=64)
+    core = Core(config, CpuRunner.load(config))
+    never = Sampling(bad_words=((96,),))  # so there is a token to draw
+    one = Add.alike(1, (7, follower) if of == "the prompt" else (7,), 2, 5, 1, never, frozenset())
+    one = replace(one, prompt_logprobs=1) if of == "the prompt" else replace(one, logprobs=1)
+    core.add(one)
+    core.add(replace(one, group=2, prompt=(5, 6)))
+    core.add(replace(one, group=3, logprobs=None, prompt_logprobs=None))
+    done = core.step()
+    assert [(failed.group, failed.kind) for failed in done.failed] == [(1, "failed")]
+    assert done.failed[0].message == "the model's logits are not finite numbers"
+    assert {(drawn.group, drawn.choice) for drawn in done.tokens} == {(group, i) for group in (2, 3) for i in range(2)}
+    assert (core.has_work, core.stats().blocks_used) == (False, 0)
+
+
+def _last_logit(model: PreTrainedModel, tokens: list[int], token: int) -> float:
+    return float(reference_logits(model, tokens)[-1, token])
