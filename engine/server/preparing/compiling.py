@@ -172,8 +172,9 @@ class Compiling:
         except BaseException:  # the client disconnected; the answer must not be taken for that of the next grammar
             await self.close()
             raise
-        if not line:
-            # It has died. Killing it would collect its exit code before the event loop does, which then has none.
+        if not line.endswith(b"\n"):
+            # It has died, perhaps in the middle of a long answer. Killing it would collect its exit code before the
+            # event loop does, which then has none.
             with suppress(TimeoutError):
                 await asyncio.wait_for(process.wait(), _DYING_SECONDS)
             died_of = -(await self.close() or 0)

@@ -190,6 +190,21 @@ async def test_a_process_that_somebody_else_kills_is_not_the_clients_fault() -> 
         assert await by.check(pattern("b")) == pattern("b")
 
 
+async def test_neither_is_one_that_is_killed_in_the_middle_of_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Instead of the process, a shell that answers the first grammar as it must, and dies over the next answer."""
+    script = """read settings; read first; echo '{"grammar": ""}'; read next; printf '{"grammar": "half'; kill -9 $$"""
+    start = asyncio.create_subprocess_exec
+
+    async def started(*_: str, **settings: Any) -> asyncio.subprocess.Process:
+        return await start("sh", "-c", script, **settings)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", started)
+    async with compiling() as by:
+        with pytest.raises(ApiError) as raised:
+            await by.check(pattern("[ab]+"))
+        assert (raised.value.status, by._process) == (503, None)
+
+
 async def test_what_has_passed_does_not_wait_and_few_new_ones_may() -> None:
     async with compiling() as by:
         async with held_up(by):
