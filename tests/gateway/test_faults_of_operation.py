@@ -165,8 +165,7 @@ async def test_a_log_that_is_read_loses_nothing(upstream: FakeUpstream, tmp_path
 
 WALL_CLOCK = {
     "nproxy/cli/bench/command.py": "when a measurement began, for who reads it",
-    "nproxy/cli/keys/command.py": "whether a key's entry has expired, for who adds to it",
-    "nproxy/cli/keys/listing.py": "whether keys have expired, for who reads the list",
+    "nproxy/cli/keys/state.py": "whether keys have expired, for who lists them or adds one",
     "nproxy/gateway/generate.py": "created",
     "nproxy/gateway/response_writer.py": "Date",
     "nproxy/gateway/edge.py": "when keys expire",

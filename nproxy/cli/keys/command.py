@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import secrets
-from datetime import UTC, datetime
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from nproxy.cli.keys import storing
-from nproxy.cli.keys.listing import state_of
+from nproxy.cli.keys.state import state_of
 from nproxy.cli.keys.writing import with_hash, without_entry, without_hash
 from nproxy.cli.wrong_use import WrongUse
 from nproxy.config import Key, digest_of
@@ -47,7 +46,7 @@ def new_key(name: str, file: Path | None) -> tuple[str, str]:
 
     storing.change(file, edit, create=True)
     done = f"its hash was added to {file}"
-    if entry is not None and (state := state_of(entry, datetime.now(UTC))) != "valid":
+    if entry is not None and (state := state_of(entry)) != "valid":
         done += f"; its entry is {state} there, so it is refused until you change that"
     elif entry is not None:
         done += f"; earlier keys of {name}: {len(entry.hash)}, which stay valid until their hashes are removed"

@@ -2,7 +2,7 @@
 
 import { compare } from "./diff.js";
 import { token } from "./heat.js";
-import { speed, tokens } from "./run.js";
+import { quantity, speed, tokens } from "./run.js";
 import { Pieces } from "./tokens.js";
 
 const FINISHES = {
@@ -118,7 +118,7 @@ class Column {
 function countsOf(run, choice) {
   const { count, exact } = tokens(run, choice);
   const rate = speed(run, choice);
-  const parts = [`${exact ? "" : "≈ "}${count} token${count === 1 ? "" : "s"}`];
+  const parts = [`${exact ? "" : "≈ "}${quantity(count, "token")}`];
   if (rate !== null) parts.push(`${rate.toFixed(1)}/s`);
   if (choice.first !== null) parts.push(`first after ${((choice.first - run.started) / 1000).toFixed(2)} s`);
   return parts.join(" · ");

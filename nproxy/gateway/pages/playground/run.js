@@ -79,3 +79,6 @@ export function total(run, now) {
   const seconds = ((run.ended ?? now) - run.started) / 1000;
   return { count, exact, seconds, speed: seconds > 0 ? count / seconds : 0 };
 }
+
+/** Return a count with its word, such as "1 token". */
+export const quantity = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
