@@ -17,11 +17,8 @@ from tests.system.playground.window import Pages, begun, ended, finishes, send
 @pytest.mark.model
 def test_keys(pages: Pages, engine_road: Server) -> None:
     page = pages.open(engine_road)
-    page.focus("[name=prompt]")
-    page.keyboard.type("?")
-    assert not page.is_visible("#keys"), "it is typed"
-    page.focus("#open-history")
-    page.keyboard.type("?")
+    page.focus("#open-keys")
+    page.keyboard.press("Enter")
     assert page.is_visible("#keys")
     picture(page, "keys")
     page.click("#keys button")
@@ -29,8 +26,10 @@ def test_keys(pages: Pages, engine_road: Server) -> None:
     page.focus("#send")
     page.keyboard.press("Enter")
     page.wait_for_selector("#stop:focus")
+    assert page.text_content("#shortcut") == "Esc"
     page.keyboard.press("Enter")
     page.wait_for_selector("#send:focus")
+    assert page.text_content("#shortcut") == "Ctrl+Enter"
     assert set(finishes(page)) <= {"stopped", "stop", "length"}
 
 
@@ -54,5 +53,8 @@ def test_esc_ends_a_composition_and_not_the_stream(pages: Pages, logs: Path) -> 
 def test_a_model_that_is_typed_has_a_field_with_a_name(pages: Pages, logs: Path) -> None:
     with gateway(f"http://127.0.0.1:{free_port()}/v1", log=logs / "nameless.log") as server:
         page = pages.open(server)
+        page.fill("[name=prompt]", "Hello")
+        page.click("#send")
+        assert page.locator("[name=typed-model]:focus:invalid").is_visible(), "the browser asks for a model"
         page.get_by_role("textbox", name="Model", exact=True).fill("typed")
         assert page.input_value("[name=typed-model]") == "typed"

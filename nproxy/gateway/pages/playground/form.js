@@ -58,6 +58,7 @@ export class Form {
     model.replaceChildren(...models.map((id) => new Option(id, id)));
     model.hidden = models.length === 0;
     typed.hidden = models.length > 0;
+    typed.required = !typed.hidden;
     this.#choose(before);
   }
 
@@ -78,10 +79,13 @@ export class Form {
     return true;
   }
 
-  /** Show the field for the key; `message` says why it is needed. */
+  /** Ask for a key, as the server does; `message` says what is wrong with one that is there. */
   wantKey(message) {
-    this.#form.elements.key.closest(".field").hidden = false;
-    this.blame("key", message);
+    const { key } = this.#form.elements;
+    key.closest(".field").hidden = false;
+    key.required = true;
+    if (this.key === "") key.focus();
+    else this.blame("key", message);
   }
 
   /** Remove the messages of all fields. */

@@ -90,6 +90,7 @@ function busy(now) {
   gone.hidden = true;
   come.hidden = false;
   if (focused) come.focus();
+  $("shortcut").textContent = now ? "Esc" : "Ctrl+Enter";
   $("columns").setAttribute("aria-busy", String(now));
   if (now) tell("Sent.");
 }
@@ -190,11 +191,9 @@ async function loadModels(again = FIRST_WAIT) {
 
 function onKey(event) {
   if (event.isComposing || document.querySelector("dialog[open]") !== null) return; // Esc ends an IME composition first
-  const typing = event.target.matches("input, textarea, select");
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) send();
   else if (event.key === "Escape" && tip.shown) tip.hide();
   else if (event.key === "Escape") stop();
-  else if (event.key === "?" && !typing) $("keys").showModal();
   else return;
   event.preventDefault();
 }
