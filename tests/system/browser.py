@@ -18,6 +18,32 @@ FOLDER = ROOT / ".venvs" / "chromium"
 CHROMIUM = FOLDER / "usr" / "lib" / "chromium" / "chromium"
 SCREENSHOTS = ROOT / "build" / "screenshots"
 
+CONTRAST = """() => {
+  const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+  const over = (colors) => {
+    canvas.clearRect(0, 0, 1, 1);
+    for (const color of colors) { canvas.fillStyle = color; canvas.fillRect(0, 0, 1, 1); }
+    return [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3);
+  };
+  const light = (rgb) => {
+    const [r, g, b] = rgb.map((v) => v / 255).map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const poor = [];
+  for (const element of document.querySelectorAll("body *")) {
+    const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+    if (!own || !element.checkVisibility() || element.matches("option, :disabled")) continue;
+    const behind = [];
+    for (let at = element; at; at = at.parentElement) behind.unshift(getComputedStyle(at).backgroundColor);
+    const paper = light(over(behind));
+    const ink = light(over([...behind, getComputedStyle(element).color]));
+    const ratio = (Math.max(paper, ink) + 0.05) / (Math.min(paper, ink) + 0.05);
+    if (ratio < 4.5) poor.push(`${element.tagName}.${element.className} ${ratio.toFixed(2)}`);
+  }
+  return poor;
+}"""
+"""Returns the elements whose text now has a contrast below 4.5 (WCAG 2.2, 1.4.3)."""
+
 
 @contextmanager
 def chromium() -> Iterator[Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.real.processes import Server, nproxy
-from tests.system.browser import picture
+from tests.system.browser import CONTRAST, picture
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(330)]
 
@@ -60,6 +60,21 @@ def test_a_chat_can_be_tried(page: Any, engine_road: Server) -> None:
     picture(page, "docs")
     assert status == 200
     assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_can_be_read_on_a_phone(page: Any, engine_road: Server, scheme: str) -> None:
+    page.set_viewport_size({"width": 360, "height": 740})
+    page.emulate_media(color_scheme=scheme)
+    page.goto(f"{engine_road.url}/docs")
+    page.click(f"{CHAT} .opblock-summary-control")
+    page.wait_for_selector(f"{CHAT} button.execute:enabled")
+    page.locator(f"{CHAT} tr.response[data-code='200'] .microlight").wait_for()
+    picture(page, f"docs-phone-{scheme}", full_page=True)
+    assert page.evaluate(CONTRAST) == []
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+    heading = page.locator("#operations-tag-Passed_through small").bounding_box()
+    assert heading["width"] > 200, "words are whole"
 
 
 HEIGHT = 4000

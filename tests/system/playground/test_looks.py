@@ -8,9 +8,9 @@ import pytest
 
 from tests.fakes.upstream import Behaviour
 from tests.real.processes import Server
-from tests.system.browser import picture
+from tests.system.browser import CONTRAST, picture
 from tests.system.playground.servers import gateway, scripted
-from tests.system.playground.window import CONTRAST, LINE, PHONE, Pages, begun, ended, send, view
+from tests.system.playground.window import LINE, PHONE, Pages, begun, ended, send, view
 
 
 @pytest.mark.model

@@ -22,6 +22,7 @@ const reference = globalThis.SwaggerUIBundle({
   defaultModelsExpandDepth: 0,
   defaultModelExpandDepth: 2,
   displayRequestDuration: true,
+  syntaxHighlight: { theme: "tomorrow-night" }, // the default one's numbers are hard to read
   tryItOutEnabled: true,
   plugins: [foldedErrors, executedOnceResolved],
   onComplete: () => linked || reference.layoutActions.show(["operations-tag", PASSED], false),
