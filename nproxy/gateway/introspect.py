@@ -81,8 +81,8 @@ async def report(app: App) -> Report:
 async def own_report(app: App) -> Report:
     """Return the metrics of this process alone.
 
-    Reports are made one after the other, because gauges that are rebuilt for one would be missing in another. With
-    hundreds of models a report takes half a second, so it is made in a thread, and streams go on.
+    With hundreds of models a report takes half a second, so it is made in a thread, and streams go on. One is made
+    after the other, however many scrapers ask, because a thread takes turns with the event loop.
     """
     async with app.reporting:
         look(app)
@@ -142,25 +142,27 @@ def _describe_replica(replica: Replica) -> dict[str, object]:
 
 def _show_replicas(app: App) -> None:
     """Rebuild the metrics of replicas, so that replicas that are gone disappear from them."""
-    app.metrics.replicas.clear()
-    app.metrics.legs_waiting.clear()
-    app.metrics.replica_calls.clear()
-    app.metrics.replica_errors.clear()
-    app.metrics.replica_up.clear()
-    app.metrics.breaker_open.clear()
+    up: dict[tuple[str, ...], float] = {}
+    shut: dict[tuple[str, ...], float] = {}
+    calls: dict[tuple[str, ...], float] = {}
+    errors: dict[tuple[str, ...], float] = {}
     for upstream in app.upstreams.all:
-        app.metrics.replicas.labels(upstream.name).set(len(upstream.gate.replicas))
-        app.metrics.legs_waiting.labels(upstream.name).set(upstream.gate.waiting)
+        refused = dict.fromkeys(_OF_A_KEY, 0) if upstream.own_key else {}
         for replica in upstream.gate.replicas:
             labels = upstream.name, replica.label
             if replica.up is not None:
-                app.metrics.replica_up.labels(*labels).set(replica.up)
-            app.metrics.breaker_open.labels(*labels).set(replica.shut)
-            for outcome, calls in {OK: 0, **replica.ended}.items():
-                app.metrics.replica_calls.labels(*labels, outcome).inc(calls)
-            refused = dict.fromkeys(_OF_A_KEY, 0) if upstream.own_key else {}
-            for (status, own), errors in {**refused, **replica.errors}.items():
-                app.metrics.replica_errors.labels(*labels, str(status), "own" if own else "other").inc(errors)
+                up[labels] = replica.up
+            shut[labels] = replica.shut
+            for outcome, ended in {OK: 0, **replica.ended}.items():
+                calls[*labels, outcome] = ended
+            for (status, own), failed in {**refused, **replica.errors}.items():
+                errors[*labels, str(status), "own" if own else "other"] = failed
+    app.metrics.replicas.values = {(one.name,): len(one.gate.replicas) for one in app.upstreams.all}
+    app.metrics.legs_waiting.values = {(one.name,): one.gate.waiting for one in app.upstreams.all}
+    app.metrics.replica_up.values = up
+    app.metrics.breaker_open.values = shut
+    app.metrics.replica_calls.values = calls
+    app.metrics.replica_errors.values = errors
 
 
 def _show_capabilities(app: App) -> None:

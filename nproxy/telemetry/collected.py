@@ -25,20 +25,22 @@ class MaybeGauge(Collector):
         yield GaugeMetricFamily(self._name, self._text, value=self.value)
 
 
-class GaugeTable(Collector):
-    """A gauge whose series are replaced all at once: one assignment, however many there are.
+class Table(Collector):
+    """A metric whose series are replaced all at once: one assignment, however many there are.
 
     values: by label values.
     """
 
-    def __init__(self, name: str, text: str, labels: tuple[str, ...]) -> None:
-        self._name, self._text, self._labels = name, text, labels
+    def __init__(
+        self, name: str, text: str, labels: tuple[str, ...], family: type[CounterMetricFamily | GaugeMetricFamily]
+    ) -> None:
+        self._name, self._text, self._labels, self._family = name, text, labels, family
         self.values: Mapping[tuple[str, ...], float] = {}
 
     def collect(self) -> Iterable[Metric]:
-        family = GaugeMetricFamily(self._name, self._text, labels=self._labels)
+        family = self._family(self._name, self._text, labels=self._labels)
         for labels, value in self.values.items():
-            family.add_metric(labels, value)
+            family.add_metric(labels, float(value))  # a report's JSON has no true and false
         yield family
 
 

@@ -12,7 +12,7 @@ from functools import cache
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from nproxy.telemetry import genai
-from nproxy.telemetry.collected import DroppedLines, GaugeTable
+from nproxy.telemetry.collected import DroppedLines, Table
 from nproxy.telemetry.common_metrics import CommonMetrics
 from nproxy.telemetry.counted import Count, Counted
 from nproxy.telemetry.observed import Observed, Series, View
@@ -147,7 +147,7 @@ class Metrics(CommonMetrics):
         self.inflight_legs = self._counted(
             "inflight_legs", "Upstream calls in flight.", "upstream", family=GaugeMetricFamily
         )
-        self.legs_waiting = self._plain(
+        self.legs_waiting = self._table(
             "legs_waiting",
             "Upstream calls in flight that wait for a replica with free capacity.",
             "upstream",
@@ -175,34 +175,36 @@ class Metrics(CommonMetrics):
 
     def _of_replicas(self) -> None:
         """Create the metrics of each server."""
-        self._across["nproxy_replica_calls"] = "present"
-        self.replica_calls = self._plain_counter(
+        self.replica_calls = self._table(
             "replica_calls",
             "Calls to the replica that have ended, passed-through requests included.",
             "upstream",
             "replica",
             "outcome",
+            across="present",
+            family=CounterMetricFamily,
         )
-        self._across["nproxy_replica_errors"] = "present"
-        self.replica_errors = self._plain_counter(
+        self.replica_errors = self._table(
             "replica_errors",
             "Calls that the replica answered with an error, also within a 200.",
             "upstream",
             "replica",
             "code",
             "api_key",
+            across="present",
+            family=CounterMetricFamily,
         )
-        self.replica_up = self._plain(
+        self.replica_up = self._table(
             "replica_up",
             "Whether the replica was reachable at the last call or health check.",
             "upstream",
             "replica",
             across="min",
         )
-        self.replicas = self._plain(
+        self.replicas = self._table(
             "replicas", "Known replicas of the upstream, healthy or not.", "upstream", across="min"
         )
-        self.breaker_open = self._plain(
+        self.breaker_open = self._table(
             "breaker_open",
             "Whether the replica's circuit breaker is open, so that its calls go to other replicas, if there are any.",
             "upstream",
@@ -259,9 +261,17 @@ class Metrics(CommonMetrics):
         self.registry.register(counted)
         return counted.at
 
-    def _table(self, name: str, text: str, *labels: str, across: Across) -> GaugeTable:
+    def _table(
+        self,
+        name: str,
+        text: str,
+        *labels: str,
+        across: Across,
+        family: type[CounterMetricFamily | GaugeMetricFamily] = GaugeMetricFamily,
+    ) -> Table:
+        """Create a metric that is set anew for each report, all its series together."""
         self._across[f"nproxy_{name}"] = across
-        table = GaugeTable(self._named(name, labels), text, labels)
+        table = Table(self._named(name, labels), text, labels, family)
         self.registry.register(table)
         return table
 

@@ -33,6 +33,8 @@ TOGETHER = 14.5
 
 SCRAPED = 45
 """One model of the configuration in a scrape, in the event loop's thread: streams wait until all are looked at."""
+COUNTED = 6
+"""One replica in a scrape, in the same thread."""
 
 
 @pytest.fixture(autouse=True)
@@ -89,10 +91,15 @@ def test_a_chunk_among_others() -> None:
     check("a chunk of eight", calls_of(play), TOGETHER)
 
 
-async def test_a_model_in_a_scrape() -> None:
-    async def looked(models: int) -> int:
-        names = [f"m{number}" for number in range(models)]
-        upstream = {"name": "up", "replicas": ["http://127.0.0.1:1/v1"], "models": names}
+@pytest.mark.parametrize(("what", "budget"), [("model", SCRAPED), ("replica", COUNTED)])
+async def test_a_scrape(what: str, budget: float) -> None:
+    async def looked(many: int) -> int:
+        models, replicas = (many, 1) if what == "model" else (1, many)
+        upstream = {
+            "name": "up",
+            "replicas": [f"http://127.0.0.1:{port}/v1" for port in range(1, replicas + 1)],
+            "models": [f"m{number}" for number in range(models)],
+        }
         app = App(Config.model_validate({"upstreams": [upstream]}))
         look(app)  # the first time, capabilities are looked up
         calls = Calls()
@@ -104,4 +111,4 @@ async def test_a_model_in_a_scrape() -> None:
             await app.close()
         return calls.made
 
-    check("a model in a scrape", (await looked(200) - await looked(100)) / 100, SCRAPED)
+    check(f"a {what} in a scrape", (await looked(200) - await looked(100)) / 100, budget)

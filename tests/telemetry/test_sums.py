@@ -64,8 +64,8 @@ def test_counters_and_histograms_add_up_and_each_gauge_by_its_rule() -> None:
     two.inflight_requests.set(6)
     one.loop_lag.set(0.5)
     two.loop_lag.set(0.25)
-    one.replica_up.labels("u", "r").set(1)
-    two.replica_up.labels("u", "r").set(0)
+    one.replica_up.values = {("u", "r"): 1}
+    two.replica_up.values = {("u", "r"): 0}
     whole = add_up((one.report(), two.report()))
     labels = {"endpoint": "completions", "upstream": "u", "model": "m", "mode": "native"}
     assert sample(whole, "nproxy_requests_total", **labels, code="200") == 7
@@ -114,27 +114,24 @@ def test_of_exemplars_the_newest_stays() -> None:
 def test_what_is_counted_of_replicas_goes_with_them() -> None:
     """Replicas come and go for as long as the parent lives: of those that no worker has any more, nothing is left."""
     one, two, totals = metrics(), metrics(), Totals()
-    one.replica_calls.labels("u", "stays", "ok").inc(3)
-    one.replica_calls.labels("u", "stays", "timeout").inc(2)
-    one.replica_calls.labels("u", "goes", "ok").inc(5)
-    two.replica_calls.labels("u", "stays", "ok").inc(4)
+    one.replica_calls.values = {("u", "stays", "ok"): 3, ("u", "stays", "timeout"): 2, ("u", "goes", "ok"): 5}
+    two.replica_calls.values = {("u", "stays", "ok"): 4}
     totals.retire(one.report())
     whole = totals.over([two.report()])
     told = {dict(labels)["replica"] for _, labels in whole["nproxy_replica_calls"].samples}
     assert told == {"stays"}
     assert sample(whole, "nproxy_replica_calls_total", upstream="u", replica="stays", outcome="ok") == 7
     assert sample(whole, "nproxy_replica_calls_total", upstream="u", replica="stays", outcome="timeout") == 2
-    two.replica_calls.labels("u", "goes", "ok").inc(0)
+    two.replica_calls.values = {("u", "stays", "ok"): 4, ("u", "goes", "ok"): 0}
     whole = totals.over([two.report()])
     assert sample(whole, "nproxy_replica_calls_total", upstream="u", replica="goes", outcome="ok") == 0, "forgotten"
 
 
 def test_errors_of_a_replica_stay_although_no_other_process_met_the_same() -> None:
     one, two, totals = metrics(), metrics(), Totals()
-    for replica in ("stays", "goes"):
-        one.replica_calls.labels("u", replica, "status").inc(3)
-        one.replica_errors.labels("u", replica, "500", "other").inc(3)
-    two.replica_calls.labels("u", "stays", "ok").inc(4)
+    one.replica_calls.values = {("u", replica, "status"): 3 for replica in ("stays", "goes")}
+    one.replica_errors.values = {("u", replica, "500", "other"): 3 for replica in ("stays", "goes")}
+    two.replica_calls.values = {("u", "stays", "ok"): 4}
     totals.retire(one.report())
     whole = totals.over([two.report()])
     where = {"upstream": "u", "replica": "stays"}
@@ -146,12 +143,12 @@ def test_errors_of_a_replica_stay_although_no_other_process_met_the_same() -> No
 def test_what_is_counted_of_replicas_outlives_the_moment_when_all_processes_are_gone() -> None:
     """They may be killed together, and those that follow them report nothing at first."""
     one, two, totals = metrics(), metrics(), Totals()
-    one.replica_calls.labels("u", "r", "ok").inc(3)
+    one.replica_calls.values = {("u", "r", "ok"): 3}
     totals.retire(one.report())
     for living in ([], [{}]):
         whole = totals.over(living)
         assert sample(whole, "nproxy_replica_calls_total", upstream="u", replica="r", outcome="ok") == 3
-    two.replica_calls.labels("u", "r", "ok").inc(4)
+    two.replica_calls.values = {("u", "r", "ok"): 4}
     whole = totals.over([two.report()])
     assert sample(whole, "nproxy_replica_calls_total", upstream="u", replica="r", outcome="ok") == 7
 
