@@ -92,9 +92,9 @@ def mean_logprob(logprobs: JSON, echoed: Prompt | None = None) -> float | None:
     """
     if not isinstance(logprobs, dict):
         return None
-    told = logprobs.get("token_logprobs")
-    if isinstance(told, list):
-        counted: list[JSON] = told[_prompt_tokens(logprobs, told, echoed) :]
+    token_logprobs = logprobs.get("token_logprobs")
+    if isinstance(token_logprobs, list):
+        counted: list[JSON] = token_logprobs[_prompt_tokens(logprobs, token_logprobs, echoed) :]
     else:
         lists = (logprobs.get(key) for key in ("content", "refusal"))
         entries = chain.from_iterable(entry for entry in lists if isinstance(entry, list))
@@ -106,14 +106,14 @@ def mean_logprob(logprobs: JSON, echoed: Prompt | None = None) -> float | None:
         return None
 
 
-def _prompt_tokens(logprobs: dict[str, JSON], told: list[JSON], echoed: Prompt | None) -> int:
+def _prompt_tokens(logprobs: dict[str, JSON], token_logprobs: list[JSON], echoed: Prompt | None) -> int:
     """Return how many of the first tokens are the prompt's. The first token of an echoed prompt has no probability."""
-    if echoed is None or not told or told[0] is not None:
+    if echoed is None or not token_logprobs or token_logprobs[0] is not None:
         return 0
     if isinstance(echoed, list):
         return len(echoed)
     offsets = logprobs.get("text_offset")
-    if not isinstance(offsets, list) or len(offsets) != len(told):
+    if not isinstance(offsets, list) or len(offsets) != len(token_logprobs):
         return 0
     places = [offset for offset in offsets if isinstance(offset, int)]
     return sum(place - places[0] < len(echoed) for place in places)

@@ -394,9 +394,9 @@ class Conduct:
                 self._tell(self._losses.error(retries_spent=self._recovery.retries_spent))
                 self._finish(self._losses.kind)
         elif self._roster.unsettled == 0 or self._losses.clear:
-            told = self._refusal(self._losses.error(retries_spent=self._recovery.retries_spent))
+            refusal = self._refusal(self._losses.error(retries_spent=self._recovery.retries_spent))
             falls_back = self._settings.fallback and self._losses.upstreams_own
-            self._commands.append(FallBack(self._losses.kind, told) if falls_back else told)
+            self._commands.append(FallBack(self._losses.kind, refusal) if falls_back else refusal)
             self._finish("fallback" if falls_back else self._losses.kind)
         elif not self._gathering:
             self._gathering = True

@@ -109,9 +109,9 @@ def _prefix(cut: LegOutput, choice: Choice, way: ChatContinues) -> Prefix | None
     script = choice.sent
     if not isinstance(script, Script) or script.more:
         return None
-    told = cut.usage_of(choice)
+    usage = cut.usage_of(choice)
     before = 0 if cut.leg.prefix is None else cut.leg.prefix.tokens
-    return Prefix(script.text, script.pieces if told is None else before + told.completion, way == "flag")
+    return Prefix(script.text, script.pieces if usage is None else before + usage.completion, way == "flag")
 
 
 def continued(request: Request, leg: Leg, prefix: Prefix) -> dict[str, JSON] | None:

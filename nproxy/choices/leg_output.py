@@ -115,7 +115,7 @@ class LegOutput:
     counts_all: bool = False
     """Usage that comes with one choice counts all of them, too."""
     before: Mapping[int, Usage] = field(default_factory=dict)
-    """What earlier calls of this leg told of the choices that they finished, by the upstream's index."""
+    """What earlier calls of this leg reported of the choices that they finished, by the upstream's index."""
     kept: frozenset[int] | None = None
     """The upstream's indices of the choices that it finished, if other legs go on with the rest; else None."""
     fingerprint: str | None = None
@@ -243,28 +243,28 @@ class LegOutput:
                 usage = merge(map(self._of_prompt, range(prompts))).usage
         return LegUsage(self.prompt, usage)
 
-    def usage_for_client(self, told: LegUsage) -> LegUsage:
-        """Return what the client is told of this leg's tokens, which are `told`.
+    def usage_for_client(self, reported: LegUsage) -> LegUsage:
+        """Return what the client is told of this leg's tokens, of which it reported `reported`.
 
         Of a choice that an earlier call finished, that call's count is final; this one may be cut while it repeats it.
         If other legs go on with some choices, these count there. Then only the completions of the others count here, if
         they were reported for each choice.
         """
-        if told.usage is None:
-            return told
+        if reported.usage is None:
+            return reported
         apart = not self.tails and self.shared is None
         if self.kept is not None:
             if not apart or not self.kept <= self.by_choice.keys():
-                return told._replace(usage=None)
+                return reported._replace(usage=None)
             own = within_leg([], {index: self.by_choice[index] for index in self.kept})
-            return told._replace(usage=own and replace(own, prompt=told.usage.prompt))
+            return reported._replace(usage=own and replace(own, prompt=reported.usage.prompt))
         if apart and self.before:
             return replace(self, by_choice={**self.by_choice, **self.before}).usage()
-        return told
+        return reported
 
     def _of_prompt(self, prompt: int) -> LegUsage:
-        told = {index: usage for index, usage in self.by_choice.items() if index // self.leg.width == prompt}
-        return LegUsage(prompt, within_leg([], told))
+        of_prompt = {index: usage for index, usage in self.by_choice.items() if index // self.leg.width == prompt}
+        return LegUsage(prompt, within_leg([], of_prompt))
 
 
 def _rewriter(dialect: Dialect, choices: Sequence[Choice]) -> Rewriter:

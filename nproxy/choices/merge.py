@@ -375,8 +375,8 @@ class Merge:
         return self._wire.beside(chunk.extra) if speaks and not nothing else b""
 
     def _usage_tail(self, usage: Usage) -> bytes:
-        told = (output.fingerprint for output in self._outputs.values() if output.fingerprint is not None)
-        wire = self._wire.with_fingerprint(self._wire.fingerprint or next(told, None))
+        fingerprints = (output.fingerprint for output in self._outputs.values() if output.fingerprint is not None)
+        wire = self._wire.with_fingerprint(self._wire.fingerprint or next(fingerprints, None))
         first = self._bringers[0]
         return wire.usage_tail(usage, {} if first is None else first.beside_usage)
 

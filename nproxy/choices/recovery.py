@@ -227,11 +227,11 @@ class Recovery:
         connect counts as a wait.
         """
         run.waited += failure.seconds
-        told, left = failure.retry_after, LONGEST_WAIT_SECONDS - run.waited
-        if left <= 0 or (told or 0.0) > left:
+        asked, left = failure.retry_after, LONGEST_WAIT_SECONDS - run.waited
+        if left <= 0 or (asked or 0.0) > left:
             return None
-        span = max(FIRST_PAUSE_SECONDS, run.waited) if told is None else FIRST_PAUSE_SECONDS
-        seconds = min(max((told or 0.0) + span * self._jitter() - failure.seconds, 0.0), left)
+        span = max(FIRST_PAUSE_SECONDS, run.waited) if asked is None else FIRST_PAUSE_SECONDS
+        seconds = min(max((asked or 0.0) + span * self._jitter() - failure.seconds, 0.0), left)
         run.waited += seconds
         self._roster.pause(run)
         return [Retried(run.leg.number, failure.kind), SetTimer(Timer(TimerKind.RETRY, run.leg.number), seconds)]

@@ -217,8 +217,8 @@ class Relay(Merge):
         model = None
         if self._shown is not None and (sent := came.get("model")) is not None:
             model = (b'"model":' + dumps(sent), b'"model":' + dumps(self._shown))
-        asked, told = self._request.include_usage, "usage" in came
-        patch = _Patch(model, add_usage=asked and not told, drop_usage=told and not asked)
+        asked, reported = self._request.include_usage, "usage" in came
+        patch = _Patch(model, add_usage=asked and not reported, drop_usage=reported and not asked)
         return patch if _says(patch(data), wanted) else None
 
 
@@ -242,5 +242,5 @@ def _saying(said: UpstreamChoice, wanted: dict[str, Any]) -> dict[str, Any]:
     """Return the event, which has one choice, with the texts of `said` in place of its own."""
     (choice,) = wanted["choices"]
     delta = choice.get("delta")
-    told = {"delta": {**delta, **said.delta}} if isinstance(delta, dict) else said.delta
-    return {**wanted, "choices": [{**choice, **told}]}
+    texts = {"delta": {**delta, **said.delta}} if isinstance(delta, dict) else said.delta
+    return {**wanted, "choices": [{**choice, **texts}]}

@@ -214,8 +214,8 @@ class Replay:
         kept = delta if isinstance(delta, dict) else {}
         if "text" in said.delta:
             kept.setdefault("text", "")
-        told = any(isinstance(value, list) and value for value in logprobs.values())
-        return replace(said, delta=kept, logprobs=logprobs if told else None, extra=extra)
+        any_logprobs = any(isinstance(value, list) and value for value in logprobs.values())
+        return replace(said, delta=kept, logprobs=logprobs if any_logprobs else None, extra=extra)
 
     def text(self, path: Path, text: str) -> JSON:
         channel, data = self._channels.get(path), _units(text)

@@ -9,7 +9,7 @@ from nproxy.choices.continuation import whole
 from nproxy.choices.leg_output import LegOutput
 from nproxy.openai.usage import LegUsage, Merged, Usage, merge, running
 
-_Told = tuple[LegOutput, LegUsage]
+_Reported = tuple[LegOutput, LegUsage]
 """A leg, and the usage that it reported."""
 
 
@@ -18,9 +18,9 @@ class Tally:
 
     def __init__(self, outputs: Mapping[int, LegOutput]) -> None:
         self._outputs = outputs
-        self._cut: list[_Told] = []  # calls that others replaced
+        self._cut: list[_Reported] = []  # calls that others replaced
         self._total: Usage | None = None  # the running total that was returned last
-        self._settled: tuple[list[_Told], Merged] | None = None
+        self._settled: tuple[list[_Reported], Merged] | None = None
 
     def forgo(self, output: LegOutput) -> None:
         """Note that other calls replace this one: its tokens were spent, and do not count for the client."""
@@ -38,12 +38,12 @@ class Tally:
             self._total = total
         return self._total
 
-    def spent(self, told: Callable[[Usage], Usage]) -> Spent:
-        """Return the tokens that the client is told, by `told`, and those that all calls reported as computed."""
+    def spent(self, for_client: Callable[[Usage], Usage]) -> Spent:
+        """Return the tokens that the client is told, by `for_client`, and those that all calls reported as computed."""
         each, (merged, _) = self._settled or self._together()
-        client = None if merged is None else told(merged)
+        client = None if merged is None else for_client(merged)
         prompt = completion = calls = 0
-        for _, usage in [told for _, told in (*self._cut, *each)]:
+        for _, (_, usage) in (*self._cut, *each):
             if usage is not None:
                 prompt, completion, calls = prompt + usage.prompt, completion + usage.completion, calls + 1
         return Spent(
@@ -54,29 +54,29 @@ class Tally:
             saved(each),
         )
 
-    def _together(self) -> tuple[list[_Told], Merged]:
+    def _together(self) -> tuple[list[_Reported], Merged]:
         each = self._each()
         return each, merge(self._counted(each))
 
-    def _each(self) -> list[_Told]:
+    def _each(self) -> list[_Reported]:
         return [(output, output.usage()) for output in self._outputs.values()]
 
-    def _counted(self, each: Sequence[_Told]) -> list[LegUsage]:
+    def _counted(self, each: Sequence[_Reported]) -> list[LegUsage]:
         """Return the usage of each leg that counts for the client; a leg that was lost counts as far as it reported.
 
         Usage of calls that were replaced does not count, but may tell the length of a prompt.
         """
-        brought = [(output, told) for output, told in each if told.usage is not None or not output.lost]
+        brought = [(output, leg) for output, leg in each if leg.usage is not None or not output.lost]
         counted = [
-            (output, output.usage_for_client(told) if output.before or output.kept is not None else told)
-            for output, told in brought
+            (output, output.usage_for_client(leg) if output.before or output.kept is not None else leg)
+            for output, leg in brought
         ]
-        own = [told for output, told in counted if output.leg.prefix is None]
+        own = [leg for output, leg in counted if output.leg.prefix is None]
         if len(own) == len(counted):
             return own
-        whole = [told for output, told in self._cut if output.leg.prefix is None]
+        whole = [leg for output, leg in self._cut if output.leg.prefix is None]
         prompts = {prompt: usage.prompt for prompt, usage in [*whole, *own] if usage is not None}
-        return [LegUsage(told.prompt, _whole(output, told.usage, prompts.get(told.prompt))) for output, told in counted]
+        return [LegUsage(leg.prompt, _whole(output, leg.usage, prompts.get(leg.prompt))) for output, leg in counted]
 
 
 def _whole(output: LegOutput, usage: Usage | None, prompt: int | None) -> Usage | None:
@@ -85,7 +85,7 @@ def _whole(output: LegOutput, usage: Usage | None, prompt: int | None) -> Usage 
     return usage if usage is None or prefix is None else whole(usage, prefix, prompt)
 
 
-def saved(each: Sequence[_Told]) -> int:
+def saved(each: Sequence[_Reported]) -> int:
     """Return the prompt tokens that would also have been computed if each choice had been a call of its own.
 
     Choices of one call share their prompt. A later leg finds in the upstream's cache what the first leg of its prompt

@@ -36,8 +36,8 @@ def _in_order(problems: Collection[Problem]) -> list[Problem]:
     A list that is too short only because its items are wrong is such a parent.
     """
     parents = {problem.path[:length] for problem in problems for length in range(1, len(problem.path))}
-    told = [problem for problem in problems if problem.path not in parents]
-    return sorted(told, key=lambda problem: (problem.origin.line or 0, str(problem.origin)))
+    leaves = [problem for problem in problems if problem.path not in parents]
+    return sorted(leaves, key=lambda problem: (problem.origin.line or 0, str(problem.origin)))
 
 
 def _problems(model: type[BaseModel], tree: Tree, details: ErrorDetails) -> Iterator[Problem]:

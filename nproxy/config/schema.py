@@ -18,14 +18,14 @@ from nproxy.config.values import Settings
 
 def schema(file: type[Settings] = Config) -> dict[str, Any]:
     """Return the schema of the settings file, or of another kind of file."""
-    told = file.model_json_schema()
-    definitions = {file.__name__: told, **told["$defs"]}
+    whole = file.model_json_schema()
+    definitions = {file.__name__: whole, **whole["$defs"]}
     for section in Settings.__subclasses__():
         properties = definitions.get(section.__name__, {}).get("properties", {})
         for name, text in _docstrings(section):
             if name in properties:
                 properties[name] = {"description": text, **properties[name]}
-    return told
+    return whole
 
 
 def _docstrings(section: type[Settings]) -> Iterator[tuple[str, str]]:

@@ -102,8 +102,8 @@ def _upstream(upstream: Upstream) -> str:
         "fallback": ", ".join(upstream.fallback),
         "key": "own" if isinstance(upstream.api_key, SecretStr) else upstream.api_key,
     }
-    told = "; ".join(f"{what} {value}" for what, value in parts.items() if value)
-    return f"{upstream.name}: {replicas}; {told}"
+    settings = "; ".join(f"{what} {value}" for what, value in parts.items() if value)
+    return f"{upstream.name}: {replicas}; {settings}"
 
 
 def _replica(replica: Replica | DnsName) -> str:

@@ -137,15 +137,15 @@ def log_request(exchange: Exchange) -> None:
 def fields(exchange: Exchange) -> dict[str, object]:
     """Return the fields of the line."""
     found: Iterable[tuple[str, Any]] = zip(_NAMES, _values(exchange), strict=True)
-    told = {name: value for name, value in found if value or (value == 0 and name in _ZERO)}
+    shown_fields = {name: value for name, value in found if value or (value == 0 and name in _ZERO)}
     for name, shown in _SHOWN:
-        if name not in told:
+        if name not in shown_fields:
             continue
-        if (value := shown(told[name])) or name in _ZERO:
-            told[name] = value
+        if (value := shown(shown_fields[name])) or name in _ZERO:
+            shown_fields[name] = value
         else:
-            del told[name]
-    return told
+            del shown_fields[name]
+    return shown_fields
 
 
 def end_span(exchange: Exchange) -> None:
@@ -155,7 +155,7 @@ def end_span(exchange: Exchange) -> None:
         return
     span, request, path = spans.request, exchange.request, exchange.path
     named = path.removeprefix("/v1").removeprefix("/") == exchange.endpoint
-    told: dict[str, Value | None] = {
+    attributes: dict[str, Value | None] = {
         "url.path": path,
         "url.scheme": request.scheme,
         "network.protocol.version": f"{request.version.major}.{request.version.minor}",
@@ -176,9 +176,9 @@ def end_span(exchange: Exchange) -> None:
         "nproxy.client_left": exchange.client_left or None,
     }
     if (content := exchange.content) is not None:
-        told["gen_ai.input.messages"] = as_text(content.input())
-        told["gen_ai.output.messages"] = as_text(content.output())
-    span.set({name: value for name, value in told.items() if value is not None and value != ""})
+        attributes["gen_ai.input.messages"] = as_text(content.input())
+        attributes["gen_ai.output.messages"] = as_text(content.output())
+    span.set({name: value for name, value in attributes.items() if value is not None and value != ""})
     span.rename(f"{request.method} {path if named else exchange.endpoint}")
     spans.left_upstream()
     spans.finish_reasons(exchange.finish_reasons)

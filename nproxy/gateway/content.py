@@ -96,8 +96,8 @@ def _message(role: str, said: JSON) -> Message:
     calls = message.get("tool_calls")
     for call in calls if isinstance(calls, list) else []:
         if isinstance(call, dict) and isinstance(function := call.get("function"), dict):
-            told = {"name": function.get("name"), "arguments": function.get("arguments")}
-            parts.append({"type": "tool_call", "id": call.get("id"), **told})
+            called = {"name": function.get("name"), "arguments": function.get("arguments")}
+            parts.append({"type": "tool_call", "id": call.get("id"), **called})
     return {"role": role, "parts": parts}
 
 

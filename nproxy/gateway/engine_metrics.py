@@ -33,8 +33,8 @@ class EngineMetrics:
 
     async def report(self) -> Report:
         """Return the engine's current metrics, or else its last ones; empty if these are too old."""
-        told = report_of_text(await self._engine.documents.first("/metrics", ASK_SECONDS), ENGINE_PREFIX)
-        self._up.value = int(bool(told))
-        if told:
-            self._last, self._at = told, self._clock()
+        current = report_of_text(await self._engine.documents.first("/metrics", ASK_SECONDS), ENGINE_PREFIX)
+        self._up.value = int(bool(current))
+        if current:
+            self._last, self._at = current, self._clock()
         return self._last if self._clock() - self._at < KEPT_SECONDS else {}

@@ -242,13 +242,13 @@ class Exchange:
     def _headers(self, headers: Mapping[str, str]) -> list[tuple[str, str]]:
         """Return all headers of an answer. The gateway's own replace given ones of the same name."""
         own = {"server": SERVER, "x-request-id": self.id, **self.headers}
-        told = [(name, value) for name, value in headers.items() if name.lower() not in own]
-        told += own.items()
+        complete = [(name, value) for name, value in headers.items() if name.lower() not in own]
+        complete += own.items()
         if self.cors:
-            told += self.cors.items()  # added to, not replacing, the Vary of an upstream's answer
-            if ALLOWED in self.cors and (names := exposed({name.lower(): name for name, _ in told}.values())):
-                told.append(("Access-Control-Expose-Headers", names))
-        return told
+            complete += self.cors.items()  # added to, not replacing, the Vary of an upstream's answer
+            if ALLOWED in self.cors and (names := exposed({name.lower(): name for name, _ in complete}.values())):
+                complete.append(("Access-Control-Expose-Headers", names))
+        return complete
 
     def _written(self, status: int, headers: Mapping[str, str], length: int | None) -> ResponseWriter:
         self.response = ResponseWriter(self.request, status, self._headers(headers), length=length, closes=self.closing)

@@ -82,10 +82,10 @@ async def _generate(app: App, exchange: Exchange, request: Request) -> None:
 
 async def _respond_with_failure(exchange: Exchange, fell_back: FallBack) -> None:
     """Answer with the failure, as there is no other upstream to ask."""
-    told = fell_back.instead
+    failure = fell_back.instead
     exchange.outcome = fell_back.kind
-    exchange.shows(told.headers)
-    await exchange.respond(told.status, told.body)
+    exchange.shows(failure.headers)
+    await exchange.respond(failure.status, failure.body)
 
 
 def _planned(app: App, request: Request, route: Route) -> Planned:

@@ -38,8 +38,8 @@ async def metrics(app: App, exchange: Exchange) -> None:
 
 async def status(app: App, exchange: Exchange) -> None:
     """Answer /status, for all workers: upstreams, replicas, what was learned, and what is in flight, as JSON."""
-    told = status_document(app) if app.whole is None else await app.whole.status()
-    await exchange.respond(200, dumps(told))
+    document = status_document(app) if app.whole is None else await app.whole.status()
+    await exchange.respond(200, dumps(document))
 
 
 async def tell_health(exchange: Exchange) -> None:
@@ -59,8 +59,8 @@ async def tell_metrics(exchange: Exchange, config: Config, read: Callable[[], Aw
     if not config.telemetry.metrics:
         raise unknown_url("Metrics are switched off.")
     form = negotiated(",".join(exchange.request.headers.getall(hdrs.ACCEPT, ())))
-    told = await asyncio.to_thread(exposition, await read(), form)
-    await exchange.respond(200, told, {hdrs.VARY: hdrs.ACCEPT}, content_type=form.content_type)
+    body = await asyncio.to_thread(exposition, await read(), form)
+    await exchange.respond(200, body, {hdrs.VARY: hdrs.ACCEPT}, content_type=form.content_type)
 
 
 async def why_unready(app: App) -> str | None:
@@ -172,9 +172,9 @@ def _show_capabilities(app: App) -> None:
     """
     least: dict[tuple[str, ...], float] = {}
     for upstream in app.upstreams.all:
-        for model, told in upstream.capabilities.status().items():
+        for model, known in upstream.capabilities.status().items():
             shown = app.metrics.model_label(model, upstream.name)
-            for name, value in told.items():
+            for name, value in known.items():
                 if isinstance(value, str):
                     continue  # not known yet
                 labels = (upstream.name, shown, name)

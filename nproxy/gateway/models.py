@@ -21,8 +21,8 @@ async def list_models(app: App, exchange: Exchange) -> None:
     await app.upstreams.renew()
     merged = _merged(app, exchange)
     for name in sorted((exchange.caller.models or frozenset()) - merged.keys()):
-        if (told := _one(app, name)) is not None:
-            merged[name] = told
+        if (entry := _one(app, name)) is not None:
+            merged[name] = entry
     await exchange.respond(200, dumps({"object": "list", "data": list(merged.values())}))
 
 
@@ -31,9 +31,9 @@ async def one_model(app: App, exchange: Exchange, model: str) -> None:
     if not exchange.caller.may_use(model):
         raise model_not_found(model)
     await app.upstreams.renew(lacking=app.upstreams.known(model) is None)
-    if (told := _one(app, model)) is None:
+    if (entry := _one(app, model)) is None:
         raise model_not_found(model)
-    await exchange.respond(200, dumps(told))
+    await exchange.respond(200, dumps(entry))
 
 
 def _one(app: App, model: str) -> dict[str, Any] | None:
@@ -41,7 +41,7 @@ def _one(app: App, model: str) -> dict[str, Any] | None:
     if (route := app.upstreams.known(model)) is None:
         return None
     entry = route.upstream.models.entry(model)
-    return _told(route.upstream, model, entry or {})
+    return _listed(route.upstream, model, entry or {})
 
 
 def _merged(app: App, exchange: Exchange) -> dict[str, dict[str, Any]]:
@@ -49,9 +49,9 @@ def _merged(app: App, exchange: Exchange) -> dict[str, dict[str, Any]]:
     for upstream in app.upstreams.all:
         for shown, entry in upstream.models.entries().items():
             if exchange.caller.may_use(shown):
-                merged.setdefault(shown, _told(upstream, shown, entry))
+                merged.setdefault(shown, _listed(upstream, shown, entry))
     return merged
 
 
-def _told(upstream: Upstream, shown: str, entry: Mapping[str, Any]) -> dict[str, Any]:
+def _listed(upstream: Upstream, shown: str, entry: Mapping[str, Any]) -> dict[str, Any]:
     return {"object": "model", "created": 0, "owned_by": upstream.name, **entry, "id": shown}

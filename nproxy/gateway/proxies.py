@@ -27,10 +27,10 @@ def client_address(peer: str | None, forwarded: Sequence[str], trusted: Sequence
     at = _address(peer)
     hops = (hop for line in reversed(forwarded) for hop in reversed(line.split(",")))  # read as far as needed
     while at is not None and any(at in network for network in trusted):
-        told = _address(next(hops, ""))
-        if told is None:
+        before = _address(next(hops, ""))
+        if before is None:
             break
-        at = told
+        at = before
     return peer if at is None else str(at)
 
 

@@ -60,10 +60,10 @@ class History:
 
     def status(self) -> dict[str, object]:
         """Return the part of /status about the settings."""
-        told: dict[str, object] = {"since": _moment(self._since), "last_reload": None}
+        status: dict[str, object] = {"since": _moment(self._since), "last_reload": None}
         if (last := self._last) is not None:
-            told["last_reload"] = {"at": _moment(last.at), "outcome": last.outcome, "problems": [*last.problems]}
-        return told
+            status["last_reload"] = {"at": _moment(last.at), "outcome": last.outcome, "problems": [*last.problems]}
+        return status
 
 
 def _moment(seconds: float) -> str:

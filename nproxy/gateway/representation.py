@@ -48,13 +48,13 @@ class Representation:
 
     def headers(self) -> dict[str, str]:
         """Return its headers, also those of a 304. Clients revalidate each time, as its URL stays when it changes."""
-        told = {
+        headers = {
             "ETag": f'W/"{self.tag.value}"',
             "Cache-Control": "no-cache",
             "X-Content-Type-Options": "nosniff",
             **self.policy,
         }
-        return told if self.zipped is None else {**told, "Vary": "Accept-Encoding"}
+        return headers if self.zipped is None else {**headers, "Vary": "Accept-Encoding"}
 
 
 async def tell(exchange: Exchange, known: Representation) -> None:

@@ -47,8 +47,8 @@ class ResponseWriter(StreamResponse):
         self._chunked = False
         self._kept = request.keep_alive and not closes
         version = request.version
-        told = self._completed(headers, length, modern=version >= HttpVersion11)
-        self._head = ended(f"{_status_line(*version, status)}{lines(told)}", 1 + len(told))
+        complete = self._completed(headers, length, modern=version >= HttpVersion11)
+        self._head = ended(f"{_status_line(*version, status)}{lines(complete)}", 1 + len(complete))
 
     def _completed(
         self, headers: Iterable[tuple[str, str]], length: int | None, *, modern: bool
@@ -57,20 +57,20 @@ class ResponseWriter(StreamResponse):
 
         See RFC 9112, sections 6 and 9.3; RFC 9110, section 6.6.1. modern: the client uses HTTP/1.1.
         """
-        told = [*headers]
+        complete = [*headers]
         if length is not None and self._code not in _WITHOUT_BODIES:
-            told.append(("Content-Length", str(length)))
+            complete.append(("Content-Length", str(length)))
         elif not self._empty and modern:
-            told.append(("Transfer-Encoding", "chunked"))
+            complete.append(("Transfer-Encoding", "chunked"))
             self._chunked = True
         elif not self._empty:
             self._kept = False  # the end of the connection marks the end of the body
-        if not self._empty and length != 0 and not _typed(told):
-            told.append(("Content-Type", "application/octet-stream"))
-        told.append(("Date", _date(int(time.time()))))
+        if not self._empty and length != 0 and not _typed(complete):
+            complete.append(("Content-Type", "application/octet-stream"))
+        complete.append(("Date", _date(int(time.time()))))
         if self._kept != modern:
-            told.append(("Connection", "keep-alive" if self._kept else "close"))
-        return told
+            complete.append(("Connection", "keep-alive" if self._kept else "close"))
+        return complete
 
     @property
     def status(self) -> int:

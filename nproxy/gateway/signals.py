@@ -12,11 +12,11 @@ from nproxy.gateway.reload import Reloader
 
 
 @contextmanager
-def calls(told: Callable[[], None], *numbers: signal.Signals) -> Iterator[None]:
-    """Call `told` in the event loop at each of these signals while the block runs."""
+def calls(action: Callable[[], None], *numbers: signal.Signals) -> Iterator[None]:
+    """Call `action` in the event loop at each of these signals while the block runs."""
     loop = asyncio.get_running_loop()
     for number in numbers:
-        loop.add_signal_handler(number, told)
+        loop.add_signal_handler(number, action)
     try:
         yield
     finally:
@@ -36,13 +36,13 @@ def reloads_at_hangup(reloader: Reloader) -> AbstractContextManager[None]:
     """
     in_a_terminal = _in_a_terminal()
 
-    def told() -> None:
+    def hung_up() -> None:
         if in_a_terminal and not _in_a_terminal():
             signal.raise_signal(signal.SIGTERM)
         else:
             reloader.ask()
 
-    return calls(told, signal.SIGHUP)
+    return calls(hung_up, signal.SIGHUP)
 
 
 def _in_a_terminal() -> bool:

@@ -77,18 +77,18 @@ class Spans:
     def asked(self, request: Request) -> None:
         """Note what the client asks for."""
         operation, fields = _OPERATIONS[request.dialect], request.body.fields
-        told: dict[str, Value] = {
+        attributes: dict[str, Value] = {
             "gen_ai.operation.name": operation,
             "gen_ai.provider.name": PROVIDER,
             "gen_ai.request.model": request.model[:LONGEST_NAME],
             "gen_ai.request.stream": request.stream,
         }
         if request.n != 1:
-            told["gen_ai.request.choice.count"] = request.n
+            attributes["gen_ai.request.choice.count"] = request.n
         if _asks_for_json(fields.get("response_format")):
-            told["gen_ai.output.type"] = "json"
-        told |= {name: value for key, name in _ASKED.items() if (value := _number(fields.get(key))) is not None}
-        self.request.set(told)
+            attributes["gen_ai.output.type"] = "json"
+        attributes |= {name: value for key, name in _ASKED.items() if (value := _number(fields.get(key))) is not None}
+        self.request.set(attributes)
         self._wanted, self._prompts = request.n, request.prompts
         self._common = {"gen_ai.operation.name": operation, "gen_ai.provider.name": PROVIDER}
 
@@ -107,7 +107,7 @@ class Spans:
 
     def leg_opened(self, leg: Leg, attempt: int) -> None:
         """Begin the span of a leg's call, which includes its wait for a replica."""
-        told: dict[str, Value] = {
+        attributes: dict[str, Value] = {
             **self._common,
             "nproxy.leg": leg.number,
             "nproxy.offset": leg.client_index(0, self._n),
@@ -115,10 +115,10 @@ class Spans:
             "nproxy.attempt": attempt,
         }
         if leg.width != 1:
-            told["gen_ai.request.choice.count"] = leg.width
+            attributes["gen_ai.request.choice.count"] = leg.width
         if leg.seed is not None:
-            told["gen_ai.request.seed"] = leg.seed
-        self._open(leg.number, self._name, told, frozenset(leg.client_indices(self._n, self._prompts)))
+            attributes["gen_ai.request.seed"] = leg.seed
+        self._open(leg.number, self._name, attributes, frozenset(leg.client_indices(self._n, self._prompts)))
 
     @contextmanager
     def forwarding(self, upstream: str, method: str) -> Iterator[None]:
@@ -132,12 +132,12 @@ class Spans:
             raise
         self._calls[0].ended = time.time_ns()
 
-    def _open(self, number: int, name: str, told: Attributes, indices: frozenset[int] = frozenset()) -> None:
+    def _open(self, number: int, name: str, attributes: Attributes, indices: frozenset[int] = frozenset()) -> None:
         before = self._calls.get(number)
         if before is not None:
             self._former.append(before)
         after = None if before is None else before.span.context
-        span = self._tracer.begin(name, "client", self.request.context, told, after)
+        span = self._tracer.begin(name, "client", self.request.context, attributes, after)
         self._calls[number] = _Call(span, indices)
 
     def context(self, number: int) -> TraceContext:
@@ -194,8 +194,8 @@ class Spans:
         self.request.event("nproxy.retry", {"nproxy.leg": number, "nproxy.reason": reason})
 
     def resumed(self, number: int, how: str, outcome: str) -> None:
-        told: Attributes = {"nproxy.leg": number, "nproxy.how": how, "nproxy.outcome": outcome}
-        self.request.event("nproxy.resume", told)
+        attributes: Attributes = {"nproxy.leg": number, "nproxy.how": how, "nproxy.outcome": outcome}
+        self.request.event("nproxy.resume", attributes)
 
     def choice_finished(self, index: int, reason: str) -> None:
         """Note that a choice of the client has ended.

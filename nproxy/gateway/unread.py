@@ -47,5 +47,5 @@ def _ends(transport: asyncio.BaseTransport | None) -> dict[str, object]:
     """Return the peer's address and the local port, as far as they are known; a Unix socket has neither."""
     found = {} if transport is None else {name: transport.get_extra_info(name) for name in ("peername", "sockname")}
     ends = {name: end for name, end in found.items() if isinstance(end, tuple)}
-    told = {"client": ends["peername"][0]} if "peername" in ends else {}
-    return {**told, "port": ends["sockname"][1]} if "sockname" in ends else told
+    address = {"client": ends["peername"][0]} if "peername" in ends else {}
+    return {**address, "port": ends["sockname"][1]} if "sockname" in ends else address

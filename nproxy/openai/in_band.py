@@ -26,10 +26,10 @@ def status_in_band(body: bytes) -> int:
     limit on requests, 400 if they are about the request, else 500.
     """
     try:
-        told = loads(body)
+        answer = loads(body)
     except ValueError:
         return 500
-    error = told.get("error", told) if isinstance(told, dict) else told
+    error = answer.get("error", answer) if isinstance(answer, dict) else answer
     said = [error.get(key) for key in _WHERE] if isinstance(error, dict) else []
     statuses = [status for status in map(_status, said) if status is not None]
     if statuses:

@@ -88,7 +88,7 @@ def parse_usage(value: JSON) -> Usage | None:
         completion,
         _details(value.get("prompt_tokens_details")),
         _details(value.get("completion_tokens_details")),
-        {} if value.keys() <= _OWN else {key: told for key, told in value.items() if key not in _OWN},
+        {} if value.keys() <= _OWN else {key: extra for key, extra in value.items() if key not in _OWN},
     )
 
 
@@ -181,23 +181,23 @@ def _sum_extra(parts: Sequence[Mapping[str, JSON]], of_prompts: Sequence[Mapping
     whole: dict[str, JSON] = {}
     for key in dict.fromkeys(chain.from_iterable(parts)):
         of_prompt = _OF_THE_PROMPT.search(key) is not None and _PAID.search(key) is None
-        told = [part[key] for part in (of_prompts if of_prompt else parts) if key in part]
-        if told:
-            whole[key] = _sum(told)
+        values = [part[key] for part in (of_prompts if of_prompt else parts) if key in part]
+        if values:
+            whole[key] = _sum(values)
     return whole
 
 
-def _sum(told: Sequence[JSON]) -> JSON:
+def _sum(values: Sequence[JSON]) -> JSON:
     """Add up numbers, also within objects; of anything else, and beyond the range of floats, the first counts."""
-    numbers = [value for value in told if isinstance(value, int | float) and not isinstance(value, bool)]
-    if len(numbers) == len(told):
+    numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+    if len(numbers) == len(values):
         try:
             return sum(numbers)
         except OverflowError:  # a fraction, beside an integer that is larger than any float
-            return told[0]
-    objects = [value for value in told if isinstance(value, dict)]
-    if len(objects) < len(told):
-        return told[0]
+            return values[0]
+    objects = [value for value in values if isinstance(value, dict)]
+    if len(objects) < len(values):
+        return values[0]
     return {key: _sum([value[key] for value in objects if key in value]) for key in dict.fromkeys(chain(*objects))}
 
 

@@ -276,9 +276,9 @@ class Metrics(CommonMetrics):
         return table
 
     def _observed(self, labels: tuple[str, ...], *views: View, bounds: tuple[float, ...] = ()) -> Callable[..., Series]:
-        told = [view for view in views if self._gen_ai or view.name.startswith("nproxy_")]
-        self.labels.update({view.name: view.labels for view in told})
-        observed = Observed(labels, bounds, told)
+        shown = [view for view in views if self._gen_ai or view.name.startswith("nproxy_")]
+        self.labels.update({view.name: view.labels for view in shown})
+        observed = Observed(labels, bounds, shown)
         self.registry.register(observed)
         return observed.at
 

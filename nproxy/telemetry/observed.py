@@ -111,9 +111,9 @@ class Observed(Collector):
     def collect(self) -> Iterator[Metric]:
         observed = [(series.labels, series.read()) for series in tuple(self._series)]
         for view in self._views:
-            yield self._told(view, observed)
+            yield self._metric(view, observed)
 
-    def _told(self, view: View, observed: Iterable[tuple[Labels, _Observations]]) -> Metric:
+    def _metric(self, view: View, observed: Iterable[tuple[Labels, _Observations]]) -> Metric:
         series: dict[tuple[str, ...], _Observations] = {}
         for labels, observations in observed:
             if (named := view.labelled(labels)) is None:

@@ -30,5 +30,5 @@ class Seldom:
             return
         self._told[kind] = now
         untold = self._untold.pop(kind, 0)
-        told = {**({"why": why} if why else {}), **fields, **({"untold": untold} if untold else {})}
-        self._log.log(level, message, extra={"fields": told})
+        line = {**({"why": why} if why else {}), **fields, **({"untold": untold} if untold else {})}
+        self._log.log(level, message, extra={"fields": line})

@@ -142,10 +142,10 @@ def _present(gone: Report, living: Sequence[Report]) -> Report:
 
     They all stay while no living process has reported: all may have been killed at once.
     """
-    told = [family for one in living for family in one.values() if family.across == "present"]
-    if not told:
+    counted = [family for one in living for family in one.values() if family.across == "present"]
+    if not counted:
         return gone
-    there = {_replica(labels) for family in told for _, labels in family.samples}
+    there = {_replica(labels) for family in counted for _, labels in family.samples}
 
     def kept(family: Family) -> Family:
         if family.across != "present":
@@ -162,10 +162,10 @@ def _replica(labels: Labels) -> Labels:
 
 def exposition(one: Report, form: Format = TEXT) -> bytes:
     """Return the bytes for a scrape."""
-    return form.write(_Told(one))
+    return form.write(_Reported(one))
 
 
-class _Told(CollectorRegistry):
+class _Reported(CollectorRegistry):
     """A report as a registry."""
 
     def __init__(self, one: Report) -> None:

@@ -145,13 +145,13 @@ class Capabilities:
         `n` is the width of the widest call (None: no limit was found), `parallel` how many calls at once; all others
         are False.
         """
-        told: dict[str, dict[str, int | bool | None]] = {}
+        known: dict[str, dict[str, int | bool | None]] = {}
         for model, what in list(self._learned):
             if self._believed(model, what):
                 kept = self._learned[model, what].what
                 shown = kept.limit if isinstance(kept, Width) else 1 if what == "parallel" else False
-                told.setdefault(model, {})[what] = shown
-        return told
+                known.setdefault(model, {})[what] = shown
+        return known
 
     def status(self) -> dict[str, dict[str, int | bool | str | None]]:
         """What is believed now of each model that is configured or was learned about.
@@ -160,7 +160,7 @@ class Capabilities:
         `parallel` is how many calls of one request are made at once: None for no limit.
         """
         models = dict.fromkeys([*self._configured, *self.known()])
-        return {model: _as_told(self.snapshot(model, None)) for model in models}
+        return {model: _as_json(self.snapshot(model, None)) for model in models}
 
     def _legs_at_once(self, parallel: int | None) -> int | None:
         """How many legs of a request may run at once, if each replica takes `parallel`; None for no limit.
@@ -213,7 +213,7 @@ class Capabilities:
         return learned
 
 
-def _as_told(capability: Capability) -> dict[str, int | bool | str | None]:
+def _as_json(capability: Capability) -> dict[str, int | bool | str | None]:
     return {
         "n": "untested" if capability.n_untested else capability.native_width,
         "stream_n": capability.stream_n,

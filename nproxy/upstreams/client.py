@@ -182,8 +182,8 @@ def _wait(head: Head, body: bytes) -> float | None:
 
     The text counts only if the status says that the server lacks capacity.
     """
-    told = retry_after(head.headers)
-    return said_in(body) if told is None and head.status in NO_ROOM else told
+    seconds = retry_after(head.headers)
+    return said_in(body) if seconds is None and head.status in NO_ROOM else seconds
 
 
 def _refusal(head: Head) -> Failure | None:

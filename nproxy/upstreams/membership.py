@@ -36,10 +36,10 @@ class Server:
         return {"url": self.url, "weight": self.weight, "models": None if self.models is None else list(self.models)}
 
     @classmethod
-    def read(cls, told: Mapping[str, Any]) -> Self:
+    def read(cls, data: Mapping[str, Any]) -> Self:
         """Read a server from the data that `to_json` returned."""
-        models = told["models"]
-        return cls(told["url"], told["weight"], None if models is None else tuple(models))
+        models = data["models"]
+        return cls(data["url"], data["weight"], None if models is None else tuple(models))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,9 @@ class Registered:
         return {"servers": [server.to_json() for server in self.servers], "draining": sorted(self.draining)}
 
     @classmethod
-    def read(cls, told: Mapping[str, Any]) -> Self:
+    def read(cls, data: Mapping[str, Any]) -> Self:
         """Read it from the data that `to_json` returned."""
-        return cls(tuple(map(Server.read, told["servers"])), frozenset(told["draining"]))
+        return cls(tuple(map(Server.read, data["servers"])), frozenset(data["draining"]))
 
 
 NOBODY = Registered()

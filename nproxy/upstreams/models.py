@@ -68,7 +68,7 @@ class ModelList:
             shown: ModelName(shown, None if name == shown else name) for shown, name in (configured or {}).items()
         }
         self._upstream = upstream
-        self._told = False  # it was logged that an answer held no list
+        self._logged = False  # it was logged that an answer held no list
         self._announced: Mapping[str, dict[str, Any]] = {}
         self._read: Mapping[str, dict[str, Any]] | None = None  # by the upstream's name; None: not readable
         self._entries: Mapping[str, dict[str, Any]] | None = None  # what was read, and what was announced
@@ -170,7 +170,7 @@ class ModelList:
         self._ended = now
         self._slow = now - self._began > WAIT_SECONDS
         if read is not None:
-            self._told = False
+            self._logged = False
         elif self._read is not None or (answer is not None and answer[0] != _STARTING):
             self._tell("no answer" if answer is None else f"{answer[0]} without a list of models")
 
@@ -179,11 +179,11 @@ class ModelList:
 
     def _tell(self, came: str) -> None:
         """Log that an answer held no list; once, until a list comes."""
-        if not self._told:
+        if not self._logged:
             done = "the previous list is used" if self._read is not None else "requests for any model are sent"
             fields = {"upstream": self._upstream, "why": f"GET /v1/models: {came}"}
             log.warning("the list of models cannot be read; %s", done, extra={"fields": fields})
-        self._told = True
+        self._logged = True
 
 
 def _not_now(status: int) -> bool:

@@ -109,7 +109,7 @@ class Upstreams:
 
     def take_members(self, snapshot: Snapshot) -> None:
         """Take what is registered over the admin port for all upstreams. It replaces what was registered before."""
-        self._registered = {name: Registered.read(told) for name, told in snapshot.items()}
+        self._registered = {name: Registered.read(data) for name, data in snapshot.items()}
         self._take()
 
     def _resolved(self, addresses: Mapping[str, Sequence[str]]) -> None:

@@ -185,10 +185,10 @@ class Parent:
     async def status(self) -> Mapping[str, object]:
         """The status of all workers combined, and of each worker."""
         workers = list(self.supervisor.living)
-        told = await asyncio.gather(*(_ask_status(worker) for worker in workers))
+        documents = await asyncio.gather(*(_ask_status(worker) for worker in workers))
         now = asyncio.get_running_loop().time()
         return {
-            **together([document for document in told if document is not None]),
+            **together([document for document in documents if document is not None]),
             "draining": self.supervisor.ending,
             "settings": self.history.status(),
             "workers": [
@@ -200,7 +200,7 @@ class Parent:
                     "seconds": round(now - worker.began, 3),
                     "inflight": None if document is None else document["inflight"],
                 }
-                for worker, document in zip(workers, told, strict=True)
+                for worker, document in zip(workers, documents, strict=True)
             ],
         }
 
@@ -218,8 +218,8 @@ class Parent:
 
 async def _ask_status(worker: Worker) -> Mapping[str, Json] | None:
     with suppress(ChannelClosed, TimeoutError):
-        told: Mapping[str, Json] = await worker.ask("status", ASK_SECONDS)
-        return told
+        document: Mapping[str, Json] = await worker.ask("status", ASK_SECONDS)
+        return document
     return None
 
 

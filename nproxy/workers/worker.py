@@ -255,9 +255,9 @@ class _Worker:
 
 
 def _news(message: Crowding) -> PeerNews:
-    told = asdict(message)
-    del told["kind"]
-    return PeerNews(**told)
+    fields = asdict(message)
+    del fields["kind"]
+    return PeerNews(**fields)
 
 
 class _LedgerTransport:
@@ -297,14 +297,14 @@ class _WholeByParent:
         self._channel = channel
 
     async def report(self) -> Report:
-        told = await self._ask("metrics")
-        if not isinstance(told, str):
+        packed = await self._ask("metrics")
+        if not isinstance(packed, str):
             raise not_ready(UNANSWERED)
-        return await asyncio.to_thread(unpacked, told)
+        return await asyncio.to_thread(unpacked, packed)
 
     async def status(self) -> Mapping[str, object]:
-        told: Mapping[str, object] = await self._ask("status")
-        return told
+        document: Mapping[str, object] = await self._ask("status")
+        return document
 
     async def _ask(self, what: Question) -> Json:
         try:

@@ -18,7 +18,7 @@ from nproxy.cli.bench.doubts import doubts
 from nproxy.cli.bench.early_end import EarlyEnd
 from nproxy.cli.bench.failed import BenchFailed
 from nproxy.cli.bench.given import Given
-from nproxy.cli.bench.measuring import Measuring, Plan, until_told
+from nproxy.cli.bench.measuring import Measuring, Plan, until_set
 from nproxy.cli.bench.planning import conditions, dialect_of, plan_of, prompts_of
 from nproxy.cli.bench.progress import shown
 from nproxy.cli.bench.prompts import Prompts
@@ -57,7 +57,7 @@ def run(given: Given) -> int:
 
 async def _measured(given: Given, target: Target, prompts: Prompts) -> tuple[Report, int | None]:
     """Return the report, and the signal that ended the measurement early, None if none did."""
-    told = EarlyEnd()
+    early_end = EarlyEnd()
     async with client.opened(target, dialect_of(given), given.timeout) as asking:
         model = given.model or await asking.first_model()
         plan = plan_of(given, prompts, model)
@@ -69,11 +69,11 @@ async def _measured(given: Given, target: Target, prompts: Prompts) -> tuple[Rep
                 raise BenchFailed(f"no warm-up request succeeded: {failure.kind}: {failure.words}")
             await measuring.run()
 
-        with told.heard():
+        with early_end.heard():
             async with shown(measuring, plan.extent, Console(stderr=True), client.clock):
-                early = await until_told(whole(), told.event)
+                early = await until_set(whole(), early_end.event)
     report = _report(given, plan, measuring, str(target), printable(model), started, interrupted=early)
-    return report, told.number if early else None
+    return report, early_end.number if early else None
 
 
 def _report(

@@ -100,11 +100,11 @@ class Measuring:
         self.tally.add(await self._ask(ask, due))
 
 
-async def until_told(work: Awaitable[None], told: asyncio.Event) -> bool:
+async def until_set(work: Awaitable[None], end: asyncio.Event) -> bool:
     """Do the work until it ends or the event is set; returns whether it was cut off. Exceptions are passed through."""
 
     async def cut(scope: asyncio.Timeout) -> None:
-        await told.wait()
+        await end.wait()
         scope.reschedule(asyncio.get_running_loop().time())
 
     try:

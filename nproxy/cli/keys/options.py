@@ -45,10 +45,10 @@ def new(context: click.Context, /, name: str, file: Path | None) -> None:
     """
     from nproxy.cli.keys.command import new_key
 
-    with _told(context):
-        key, told = new_key(name, file)
+    with _errors_printed(context):
+        key, advice = new_key(name, file)
         click.echo(key)
-        click.echo(told, err=file is not None)
+        click.echo(advice, err=file is not None)
 
 
 @keys.command("hash")
@@ -65,7 +65,7 @@ def hash_(context: click.Context, /) -> None:
     """
     from nproxy.cli.keys.command import hash_of
 
-    with _told(context):
+    with _errors_printed(context):
         key = getpass("Key: ") if sys.stdin.isatty() else sys.stdin.readline()
         click.echo(hash_of(key.rstrip("\r\n")))
 
@@ -86,7 +86,7 @@ def list_(context: click.Context, /, file: Path, *, json_form: bool) -> None:
     """
     from nproxy.cli.keys.listing import show
 
-    with _told(context):
+    with _errors_printed(context):
         show(file, json_form=json_form)
 
 
@@ -112,12 +112,12 @@ def remove(context: click.Context, /, name: str, file: Path, digest: str | None)
     """
     from nproxy.cli.keys.command import remove_key
 
-    with _told(context):
+    with _errors_printed(context):
         click.echo(remove_key(name, file, digest))
 
 
 @contextlib.contextmanager
-def _told(context: click.Context) -> Iterator[None]:
+def _errors_printed(context: click.Context) -> Iterator[None]:
     """Print wrong use in one line, and exit with the code for it."""
     try:
         yield

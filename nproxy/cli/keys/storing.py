@@ -16,7 +16,7 @@ from nproxy.config import ConfigError, Key, read_keys
 
 def read(file: Path) -> tuple[Key, ...]:
     """Return the keys of a file. Raises WrongUse if it is not valid or not readable."""
-    with _told(file):
+    with _as_wrong_use(file):
         return read_keys(file)
 
 
@@ -27,7 +27,7 @@ def change(file: Path, edit: Callable[[str, tuple[Key, ...]], str], *, create: b
     an empty one. Raises WrongUse if the old or the new file is not valid, or the file is not writable; it then stays
     unchanged.
     """
-    with _told(file), _alone(file.resolve().parent):
+    with _as_wrong_use(file), _alone(file.resolve().parent):
         there = file.exists() or not create
         keys = read_keys(file) if there else ()
         text = file.read_bytes().decode("utf-8-sig") if there else ""
@@ -35,7 +35,7 @@ def change(file: Path, edit: Callable[[str, tuple[Key, ...]], str], *, create: b
 
 
 @contextlib.contextmanager
-def _told(file: Path) -> Iterator[None]:
+def _as_wrong_use(file: Path) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:

@@ -39,7 +39,7 @@ def list_models(context: click.Context, /, *, json_form: bool) -> None:
     """
     from nproxy.cli.models import command
 
-    with _told(context):
+    with _errors_printed(context):
         command.show(json_form=json_form)
 
 
@@ -61,7 +61,7 @@ def pull(context: click.Context, /, *, name: str | None) -> None:
     """
     from nproxy.cli.models import command
 
-    with _told(context):
+    with _errors_printed(context):
         command.pull(name)
 
 
@@ -81,12 +81,12 @@ def remove(context: click.Context, /, *, names: tuple[str, ...], yes: bool) -> N
     """
     from nproxy.cli.models import command
 
-    with _told(context):
+    with _errors_printed(context):
         command.remove(names, yes=yes)
 
 
 @contextlib.contextmanager
-def _told(context: click.Context) -> Iterator[None]:
+def _errors_printed(context: click.Context) -> Iterator[None]:
     """Print errors in one line, and exit with the code for them."""
     from nproxy.models import ModelError, NoSuchModel
 

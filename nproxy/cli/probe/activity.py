@@ -40,8 +40,8 @@ def slots() -> Asking[Finding]:
     listed = (yield Get("/slots", root=True)).json()
     if isinstance(listed, list) and listed and all(isinstance(slot, dict) and "id" in slot for slot in listed):
         return yes(f"/slots lists {len(listed)}", len(listed))
-    told = (yield Get("/props", root=True)).json()
-    if isinstance(told, dict) and isinstance(total := told.get("total_slots"), int) and total > 0:
+    props = (yield Get("/props", root=True)).json()
+    if isinstance(props, dict) and isinstance(total := props.get("total_slots"), int) and total > 0:
         return yes(f"/props says {total}", total)
     return unknown("neither /slots nor /props reports it")
 

@@ -36,23 +36,23 @@ Serve = Callable[[Behind, Exchange, str], Awaitable[None]]
 
 async def announce(behind: Behind, exchange: Exchange, upstream: str) -> None:
     """POST: register a server, or renew its lease. The answer says when to renew it again."""
-    said = read(Announcement, await read_body(exchange.request, BODY_BYTES))
-    models = None if said.models is None else tuple(dict.fromkeys(said.models))
-    server = Server(said.url.url, said.weight, models)
+    announced = read(Announcement, await read_body(exchange.request, BODY_BYTES))
+    models = None if announced.models is None else tuple(dict.fromkeys(announced.models))
+    server = Server(announced.url.url, announced.weight, models)
     try:
-        new = behind.registrar.announce(upstream, server, said.lease_seconds)
+        new = behind.registrar.announce(upstream, server, announced.lease_seconds)
     except TooMany as error:
         raise _conflict(str(error)) from None
-    told = {
+    registered = {
         "upstream": upstream,
         "replica": server.label,
         "weight": server.weight,
         "models": server.models,
         "draining": server.label in behind.registrar.draining(upstream),
-        "lease_seconds": said.lease_seconds,
-        "renew_seconds": round(said.lease_seconds / RENEWALS, 3),
+        "lease_seconds": announced.lease_seconds,
+        "renew_seconds": round(announced.lease_seconds / RENEWALS, 3),
     }
-    await exchange.respond(201 if new else 200, dumps(told))
+    await exchange.respond(201 if new else 200, dumps(registered))
 
 
 async def leave(behind: Behind, exchange: Exchange, upstream: str) -> None:
@@ -86,22 +86,22 @@ async def undrain(behind: Behind, exchange: Exchange, upstream: str) -> None:
 
 async def show(behind: Behind, exchange: Exchange, upstream: str) -> None:
     """GET: the replicas as in /status, and all addresses that are marked as draining."""
-    told = {"upstream": upstream, "replicas": await replicas(behind, upstream)}
-    await exchange.respond(200, dumps({**told, "draining": sorted(behind.registrar.draining(upstream))}))
+    document = {"upstream": upstream, "replicas": await replicas(behind, upstream)}
+    await exchange.respond(200, dumps({**document, "draining": sorted(behind.registrar.draining(upstream))}))
 
 
 async def status(behind: Behind) -> dict[str, Any]:
     """Return the content of /status, with the remaining lease of each server that announced itself."""
-    told = dict(await behind.gateway.status())
-    upstreams: Any = told.get("upstreams", ())
-    told["upstreams"] = [_with_leases(upstream, behind.registrar) for upstream in upstreams]
-    return told
+    document = dict(await behind.gateway.status())
+    upstreams: Any = document.get("upstreams", ())
+    document["upstreams"] = [_with_leases(upstream, behind.registrar) for upstream in upstreams]
+    return document
 
 
 async def replicas(behind: Behind, upstream: str) -> list[dict[str, Any]]:
     """Return the replicas of one upstream, as in `status`."""
-    told = await status(behind)
-    return next((one["replicas"] for one in told["upstreams"] if one["name"] == upstream), [])
+    document = await status(behind)
+    return next((one["replicas"] for one in document["upstreams"] if one["name"] == upstream), [])
 
 
 def _with_leases(upstream: Mapping[str, Any], registrar: Registrar) -> dict[str, Any]:

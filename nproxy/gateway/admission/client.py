@@ -38,7 +38,7 @@ class _Waiter:
     """When the ledger was asked, in the loop's time."""
     answer: Admitted | Refused | None = None
     """The ledger's answer; None before it comes."""
-    told: asyncio.Future[Admitted | Refused] | None = None
+    answered: asyncio.Future[Admitted | Refused] | None = None
     """Done with the answer; None if no task waits for it."""
     limit: asyncio.Timeout | None = None
     """Ends the wait for the answer."""
@@ -203,9 +203,9 @@ class AdmissionClient:
         try:
             self._transport.send(message)
             if (answer := waiter.answer) is None:  # a ledger in this process may answer during send
-                waiter.told = self._loop.create_future()
+                waiter.answered = self._loop.create_future()
                 async with asyncio.timeout_at(self._answered_by(waiter)) as waiter.limit:
-                    answer = await waiter.told
+                    answer = await waiter.answered
             outcome = _outcome(answer)
         except TimeoutError:
             outcome = "timeout"
@@ -230,8 +230,8 @@ class AdmissionClient:
             if isinstance(answer, Refused) and answer.full and len(self._full) < MOST_KEYS:
                 self._full[waiter.key] = answer.retry_after
             waiter.answer = answer
-            if waiter.told is not None and not waiter.told.done():
-                waiter.told.set_result(answer)
+            if waiter.answered is not None and not waiter.answered.done():
+                waiter.answered.set_result(answer)
 
     def _refused(self, caller: Caller, refused: Refused, choices: int) -> ApiError:
         self._count_refusal(refused.reason)

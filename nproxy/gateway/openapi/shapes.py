@@ -32,17 +32,17 @@ def _completed(schema: Fragment, models: Mapping[str, type]) -> Fragment:
 
     A hand-written type is kept, because the model's type is that of the converted value and not of the JSON.
     """
-    told = properties_of(models[schema["x-model"]])
-    said: Fragment = schema["properties"]
-    types = {name: type for name, type in told.items() if "type" not in said.get(name, {})}
-    fields = {name: {**said.get(name, {}), **types.get(name, {})} for name in (*said, *types)}
+    typed = properties_of(models[schema["x-model"]])
+    written: Fragment = schema["properties"]
+    types = {name: type for name, type in typed.items() if "type" not in written.get(name, {})}
+    fields = {name: {**written.get(name, {}), **types.get(name, {})} for name in (*written, *types)}
     first = {name: fields[name] for name in schema.get("required", ())}
     return {key: part for key, part in schema.items() if key != "x-model"} | {"properties": {**first, **fields}}
 
 
 def properties_of(model: type) -> Fragment:
     """Return the fields of a model as the properties of a schema."""
-    return {name: _plain(told) for name, told in _schema(model).items()}
+    return {name: _plain(schema) for name, schema in _schema(model).items()}
 
 
 def _schema(model: type) -> Fragment:
@@ -50,13 +50,13 @@ def _schema(model: type) -> Fragment:
     return properties
 
 
-def _plain(told: Any) -> Any:
+def _plain(schema: Any) -> Any:
     """Remove the titles and null defaults that pydantic adds, and write a nullable type as one list of types."""
-    if isinstance(told, list):
-        return [_plain(part) for part in told]
-    if not isinstance(told, dict):
-        return told
-    plain = {key: _plain(part) for key, part in told.items() if key != "title" and (key, part) != ("default", None)}
+    if isinstance(schema, list):
+        return [_plain(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    plain = {key: _plain(part) for key, part in schema.items() if key != "title" and (key, part) != ("default", None)}
     match plain.get("anyOf"):
         case [{"type": str(type), **rest}, {"type": "null"}]:
             del plain["anyOf"]

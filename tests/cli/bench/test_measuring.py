@@ -16,7 +16,7 @@ from nproxy.cli.bench import client
 from nproxy.cli.bench.asking import Form
 from nproxy.cli.bench.client import Client
 from nproxy.cli.bench.failed import BenchFailed
-from nproxy.cli.bench.measuring import Measuring, Plan, until_told
+from nproxy.cli.bench.measuring import Measuring, Plan, until_set
 from nproxy.cli.bench.progress import how_far
 from nproxy.cli.bench.prompts import Same
 from nproxy.cli.bench.schedule import Closed, Extent, Load, Open
@@ -210,7 +210,7 @@ async def test_what_was_measured_when_it_is_cut_off() -> None:
         server.script(Behaviour(), Behaviour(), held, held)
         run, told = measuring(it, extent=Extent(100, None)), asyncio.Event()
         async with asyncio.TaskGroup() as group:
-            cut = group.create_task(until_told(run.run(), told))
+            cut = group.create_task(until_set(run.run(), told))
             await server.until(lambda: len(server.calls) == 4, 30)
             told.set()
         assert cut.result()

@@ -7,7 +7,7 @@ from itertools import count
 
 import pytest
 
-from nproxy.cli.bench.measuring import until_told
+from nproxy.cli.bench.measuring import until_set
 from nproxy.cli.bench.running import closed_loop, open_loop
 from nproxy.cli.bench.schedule import Extent
 
@@ -109,9 +109,9 @@ async def test_an_open_loop_sends_nothing_before_it_is_due() -> None:
 
 async def test_work_ends_when_told_or_by_itself() -> None:
     told = asyncio.Event()
-    assert not await until_told(asyncio.sleep(0), told)
+    assert not await until_set(asyncio.sleep(0), told)
     told.set()
-    assert await until_told(asyncio.Event().wait(), told)
+    assert await until_set(asyncio.Event().wait(), told)
 
 
 async def test_what_work_raises_is_raised() -> None:
@@ -119,4 +119,4 @@ async def test_what_work_raises_is_raised() -> None:
         raise LookupError
 
     with pytest.raises(LookupError):
-        await until_told(fails(), asyncio.Event())
+        await until_set(fails(), asyncio.Event())
