@@ -58,14 +58,14 @@ class BestOf(Merge):
                 self.notes.append(ChoiceFinished(place, choice.finish_reason or "none"))
 
     def _score(self, choice: Choice) -> float:
-        said = fold([piece.delta for piece in choice.pieces])
+        whole = fold([piece.delta for piece in choice.pieces])
         logprobs = [piece.logprobs for piece in choice.pieces if isinstance(piece.logprobs, dict)]
         score = None if not logprobs else mean_logprob(latest(logprobs), self._echoed(choice))
         if score is not None:
             return score
-        if not any(said.values()):
+        if not any(whole.values()):
             return -inf  # nothing was said, so there is nothing to score
-        if (said.get("content") or said.get("text")) and not self._request.logprobs_asked and not self._lacking:
+        if (whole.get("content") or whole.get("text")) and not self._request.logprobs_asked and not self._lacking:
             self._lacking = True  # one request teaches it once
             self.notes.append(Learn(Lacks("logprobs")))
         raise LegFault(Failure(FailureKind.UNSCORED, NO_LOGPROBS))

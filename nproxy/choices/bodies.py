@@ -17,18 +17,18 @@ def in_place(answer: UpstreamChunk, promised: int) -> UpstreamChunk:
     count = len(answer.choices)
     if count < promised or (count == 1 and answer.choices[0].index == 0):
         return answer
-    if {said.index for said in answer.choices} == set(range(count)):
+    if {choice.index for choice in answer.choices} == set(range(count)):
         return answer
-    return replace(answer, choices=tuple(replace(said, index=place) for place, said in enumerate(answer.choices)))
+    return replace(answer, choices=tuple(replace(choice, index=place) for place, choice in enumerate(answer.choices)))
 
 
 def as_chunks(answer: UpstreamChunk, *, chat: bool) -> list[UpstreamChunk]:
     """Return a whole answer as the chunks of a stream: per choice what it says, then its finish; usage at the end."""
     nothing: Mapping[str, JSON] = {} if chat else {"text": ""}
     chunks = []
-    for said in answer.choices:
-        text = replace(said, delta=_with_call_indices(said.delta), finish_reason=None)
-        finish = UpstreamChoice(said.index, nothing, None, said.finish_reason or "stop", None, {})
+    for choice in answer.choices:
+        text = replace(choice, delta=_with_call_indices(choice.delta), finish_reason=None)
+        finish = UpstreamChoice(choice.index, nothing, None, choice.finish_reason or "stop", None, {})
         chunks += [replace(answer, choices=(piece,), usage=None) for piece in (text, finish)]
     return [*chunks, replace(answer, choices=(), extra={})]
 

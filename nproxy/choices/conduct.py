@@ -189,8 +189,8 @@ class Conduct:
         if events is None:
             self._spoke(run)
             return
-        for said in events:
-            self._chunk(LegChunk(event.leg, said.data, said.name))
+        for chunk in events:
+            self._chunk(LegChunk(event.leg, chunk.data, chunk.name))
 
     def _leg_ended(self, event: LegEnded) -> None:
         if run := self._roster.called.get(event.leg):

@@ -60,12 +60,12 @@ class Script:
     def hear(self, key: str) -> Callable[[bytes], None]:
         return self._hear if key == self._key else self._hear_more
 
-    def note(self, said: UpstreamChoice) -> None:
-        text = said.delta.get(self._key)
+    def note(self, piece: UpstreamChoice) -> None:
+        text = piece.delta.get(self._key)
         if isinstance(text, str) and text:
             self._raw += dumps(text)[1:-1]
-            self.pieces += _entries(said.logprobs) or 1
-        self.more |= any(not light(value) for key, value in said.delta.items() if key != self._key)
+            self.pieces += _entries(piece.logprobs) or 1
+        self.more |= any(not light(value) for key, value in piece.delta.items() if key != self._key)
         self.more |= not isinstance(text, str) and not light(text)
 
     def again(self) -> None:
@@ -130,8 +130,8 @@ def continued(request: Request, leg: Leg, prefix: Prefix) -> dict[str, JSON] | N
             put[name] = max(0, left)
         elif left < 1:
             return None  # it was at its limit, and it is not known how it ended
-    said = _prompt(request, leg, prefix) if isinstance(request, CompletionRequest) else _messages(asked, prefix)
-    return None if said is None else put | said
+    goes_on = _prompt(request, leg, prefix) if isinstance(request, CompletionRequest) else _messages(asked, prefix)
+    return None if goes_on is None else put | goes_on
 
 
 def _free(form: JSON) -> bool:

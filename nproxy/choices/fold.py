@@ -9,7 +9,7 @@ from operator import itemgetter
 from nproxy.openai.chunks import UpstreamChoice
 from nproxy.openai.jsonvalue import JSON
 
-SAID_ONCE = frozenset({"id", "type", "role"})  # names, not pieces of text
+SENT_ONCE = frozenset({"id", "type", "role"})  # names, not pieces of text
 
 
 def fold(pieces: Sequence[Mapping[str, JSON]]) -> dict[str, JSON]:
@@ -29,11 +29,11 @@ def latest(pieces: Sequence[Mapping[str, JSON]]) -> dict[str, JSON]:
 def folded(pieces: Sequence[UpstreamChoice]) -> tuple[dict[str, JSON], JSON, dict[str, JSON]]:
     """Return a choice of the whole answer from its pieces: its message or text, log probabilities, and other keys."""
     if len(pieces) == 1:
-        (said,) = pieces
-        return {**said.delta}, said.logprobs if isinstance(said.logprobs, dict) else None, {**said.extra}
-    spoken = [said for said in pieces if said.role is None or not said.bare] or pieces
-    logprobs = [said.logprobs for said in spoken if isinstance(said.logprobs, dict)]
-    delta, extra = fold([said.delta for said in spoken]), latest([said.extra for said in spoken])
+        (piece,) = pieces
+        return {**piece.delta}, piece.logprobs if isinstance(piece.logprobs, dict) else None, {**piece.extra}
+    spoken = [piece for piece in pieces if piece.role is None or not piece.bare] or pieces
+    logprobs = [piece.logprobs for piece in spoken if isinstance(piece.logprobs, dict)]
+    delta, extra = fold([piece.delta for piece in spoken]), latest([piece.extra for piece in spoken])
     return delta, latest(logprobs) if logprobs else None, extra
 
 
@@ -47,23 +47,23 @@ def _fold(pieces: Sequence[Mapping[str, JSON]], join: _Join) -> dict[str, JSON]:
     for piece in pieces:
         for key, value in piece.items():
             values.setdefault(key, []).append(value)
-    return {key: _whole(key, [value for value in said if value is not None], join) for key, said in values.items()}
+    return {key: _whole(key, [value for value in found if value is not None], join) for key, found in values.items()}
 
 
-def _whole(key: str, said: Sequence[JSON], join: _Join) -> JSON:
-    if not said:
+def _whole(key: str, values: Sequence[JSON], join: _Join) -> JSON:
+    if not values:
         return None
-    texts = [value for value in said if isinstance(value, str)]
-    if len(texts) == len(said):
-        return texts[0] if key in SAID_ONCE else join(texts)
-    objects = [value for value in said if isinstance(value, dict)]
-    if len(objects) == len(said):
+    texts = [value for value in values if isinstance(value, str)]
+    if len(texts) == len(values):
+        return texts[0] if key in SENT_ONCE else join(texts)
+    objects = [value for value in values if isinstance(value, dict)]
+    if len(objects) == len(values):
         return _fold(objects, join)
-    lists = [value for value in said if isinstance(value, list)]
-    if len(lists) == len(said):
+    lists = [value for value in values if isinstance(value, list)]
+    if len(lists) == len(values):
         strung = list(chain.from_iterable(lists))
         return _calls(strung) if key == "tool_calls" else strung
-    return said[-1]
+    return values[-1]
 
 
 def _calls(deltas: Sequence[JSON]) -> list[JSON]:

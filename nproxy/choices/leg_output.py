@@ -57,30 +57,30 @@ class Choice:
             self.tools = None  # the next call numbers and names its tool calls anew
             self.repeat = self.sent.again()
 
-    def mended(self, said: UpstreamChoice, *, chat: bool, all_seen: bool) -> UpstreamChoice | None:
+    def mended(self, piece: UpstreamChoice, *, chat: bool, all_seen: bool) -> UpstreamChoice | None:
         """Return what a chunk says, with tool calls counted from 0 and named once, and with text offsets that run on.
 
         Offsets are mended only if `all_seen`: every text of the choice passes here. If the call repeats what the client
         has, only what is new is returned; None for nothing. Raises LegFault if it says something else.
         """
-        calls = said.delta.get("tool_calls")
+        calls = piece.delta.get("tool_calls")
         if chat and isinstance(calls, list):
             if self.tools is None:
                 self.tools = ToolCalls()
-            said = replace(said, delta={**said.delta, "tool_calls": self.tools.mend(calls)})
+            piece = replace(piece, delta={**piece.delta, "tool_calls": self.tools.mend(calls)})
         if self.repeat is not None:
-            rest = self.repeat.rest(said)
+            rest = self.repeat.rest(piece)
             if self.repeat.over:
                 self.repeat = None
             if rest is None:
                 return None
-            said = rest
+            piece = rest
         if chat or not all_seen:
-            return said
+            return piece
         if self.offsets is None:
             self.offsets = TextOffsets()
-        logprobs = self.offsets.mend(said.logprobs, said.delta.get("text"))
-        return said if logprobs is said.logprobs else replace(said, logprobs=logprobs)
+        logprobs = self.offsets.mend(piece.logprobs, piece.delta.get("text"))
+        return piece if logprobs is piece.logprobs else replace(piece, logprobs=logprobs)
 
 
 @dataclass(slots=True)
@@ -223,7 +223,7 @@ class LegOutput:
             self.shared = usage
         else:
             promised = range(len(self.choices))
-            self.by_choice.update((said.index, usage) for said in chunk.choices if said.index in promised)
+            self.by_choice.update((piece.index, usage) for piece in chunk.choices if piece.index in promised)
 
     def usage_of(self, choice: Choice) -> Usage | None:
         """Return the last usage that came with this choice."""

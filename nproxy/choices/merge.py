@@ -228,16 +228,16 @@ class Merge:
     def _take(self, output: LegOutput, data: bytes, chunk: UpstreamChunk) -> None:
         """Take a chunk's usage, fingerprint and choices, and write the frames."""
         if chunk.fingerprint is not None:
-            self._note_fingerprint(output, chunk.fingerprint, said=bool(chunk.choices))
+            self._note_fingerprint(output, chunk.fingerprint, with_choice=bool(chunk.choices))
         if chunk.extra and not self._request.stream:
             output.top = {key: value for key, value in {**output.top, **chunk.extra}.items() if key != PADDING}
         if chunk.usage is not None:
             output.count(chunk, chunk.usage)
         if self._request.stream and (prelude := self._prelude(data)):
             self.frames.append(prelude)
-        for position, said in enumerate(chunk.choices):
-            choice = self._addressed(output, said.index)
-            if choice is not None and (written := self._said(output, data, chunk, position, choice)):
+        for position, piece in enumerate(chunk.choices):
+            choice = self._addressed(output, piece.index)
+            if choice is not None and (written := self._piece(output, data, chunk, position, choice)):
                 self.frames.append(written)
         if not chunk.choices and (written := self._without_choices(output, data, chunk)):
             self.frames.append(written)
@@ -252,25 +252,25 @@ class Merge:
         choice = output.choices[index]
         return None if choice.finished or self._bringers[choice.index] is not output else choice
 
-    def _said(self, output: LegOutput, data: bytes, chunk: UpstreamChunk, position: int, choice: Choice) -> bytes:
+    def _piece(self, output: LegOutput, data: bytes, chunk: UpstreamChunk, position: int, choice: Choice) -> bytes:
         """Take what one choice says in a chunk; return the frames."""
-        said = chunk.choices[position]
-        output.generated = output.generated or not said.bare
+        piece = chunk.choices[position]
+        output.generated = output.generated or not piece.bare
         if data or self._request.stream:  # a whole body for a whole answer is kept as it is
-            mended = choice.mended(said, chat=self._chat, all_seen=not self._teaches)
+            mended = choice.mended(piece, chat=self._chat, all_seen=not self._teaches)
             if mended is None:
                 return b""
-            said = mended
+            piece = mended
         if choice.sent is not None:
-            choice.sent.note(said)
+            choice.sent.note(piece)
         choice.began = True
-        if said.finish_reason is not None:
-            self._finish(choice, said.finish_reason)
-            output.forget(said.index)
+        if piece.finish_reason is not None:
+            self._finish(choice, piece.finish_reason)
+            output.forget(piece.index)
         if not self._request.stream:
-            choice.pieces.append(said)
+            choice.pieces.append(piece)
             return b""
-        return self._frame(output, data, chunk, position, choice, said)
+        return self._frame(output, data, chunk, position, choice, piece)
 
     def _finish(self, choice: Choice, reason: str | None) -> None:
         choice.finished = True
@@ -278,11 +278,11 @@ class Merge:
         for index in self._shown_as(choice):
             self.notes.append(ChoiceFinished(index, reason or "none"))
 
-    def _note_fingerprint(self, output: LegOutput, fingerprint: str, *, said: bool) -> None:
+    def _note_fingerprint(self, output: LegOutput, fingerprint: str, *, with_choice: bool) -> None:
         """Keep the leg's fingerprint. In a stream, the first one that comes with a choice is on all later frames."""
         if output.fingerprint is None:
             output.fingerprint = fingerprint
-        if self._request.stream and said and self._wire.fingerprint is None:
+        if self._request.stream and with_choice and self._wire.fingerprint is None:
             self._wire = self._wire.with_fingerprint(fingerprint)
             for other in self._outputs.values():
                 other.forget()  # the learned frames lack the fingerprint
@@ -321,30 +321,30 @@ class Merge:
         return self._wire.prelude(range(self._request.choices))
 
     def _frame(
-        self, output: LegOutput, data: bytes, chunk: UpstreamChunk, position: int, choice: Choice, said: UpstreamChoice
+        self, output: LegOutput, data: bytes, chunk: UpstreamChunk, position: int, choice: Choice, piece: UpstreamChoice
     ) -> bytes:
         """Return the client's frame for what a choice said."""
-        if said.bare and all(value is None for value in chunk.extra.values()):
+        if piece.bare and all(value is None for value in chunk.extra.values()):
             return b""  # nothing, or a role, which was in the prelude
         usage = self._running() if chunk.usage is not None else None
         indices, top = self._shown_as(choice), chunk.extra
         if data and self._teaches:
             rewriter = output.taught(self._request.dialect)
-            rewriter.learn(data, chunk, lambda said, _: self._rendered(said, indices, usage, top))
-        return self._rendered(said, indices, usage, top)
+            rewriter.learn(data, chunk, lambda piece, _: self._rendered(piece, indices, usage, top))
+        return self._rendered(piece, indices, usage, top)
 
     def _rendered(
-        self, said: UpstreamChoice, indices: Sequence[int], usage: Usage | None, top: Mapping[str, JSON]
+        self, piece: UpstreamChoice, indices: Sequence[int], usage: Usage | None, top: Mapping[str, JSON]
     ) -> bytes:
         """Return the frames for what a choice said, one for each of the client's indices."""
         frames = b""
         for index in indices:
             frames += self._wire.chunk(
                 index,
-                said.delta,
-                finish_reason=said.finish_reason,
-                logprobs=said.logprobs,
-                extra=said.extra,
+                piece.delta,
+                finish_reason=piece.finish_reason,
+                logprobs=piece.logprobs,
+                extra=piece.extra,
                 usage=usage,
                 top=top,
             )

@@ -16,7 +16,7 @@ class Repeat(Protocol):
     def over(self) -> bool:
         """Whether everything that comes from now on is new."""
 
-    def rest(self, said: UpstreamChoice) -> UpstreamChoice | None:
+    def rest(self, piece: UpstreamChoice) -> UpstreamChoice | None:
         """Return what is new in a chunk, None if nothing is. Raises LegFault if it is not what was sent."""
 
 
@@ -31,7 +31,7 @@ class Record(Protocol):
         They are escaped, as in JSON, and without quotes.
         """
 
-    def note(self, said: UpstreamChoice) -> None:
+    def note(self, piece: UpstreamChoice) -> None:
         """Take what is sent of a parsed chunk."""
 
     def again(self) -> Repeat | None:

@@ -97,20 +97,20 @@ class Relay(Merge):
         return self._wire.prelude([index for index in range(self._request.choices) if index not in self._roles])
 
     def _frame(
-        self, output: LegOutput, data: bytes, chunk: UpstreamChunk, position: int, choice: Choice, said: UpstreamChoice
+        self, output: LegOutput, data: bytes, chunk: UpstreamChunk, position: int, choice: Choice, piece: UpstreamChoice
     ) -> bytes:
         if not data or not self._request.stream:
-            return super()._frame(output, data, chunk, position, choice, said)
+            return super()._frame(output, data, chunk, position, choice, piece)
         if self._as_merged:
-            return self._role(choice) + super()._frame(output, data, chunk, position, choice, said)
-        wanted = self._wanted(chunk.came, chunk.came["choices"][position], chunk, choice, said)
-        written = self._role_first(choice, said)
+            return self._role(choice) + super()._frame(output, data, chunk, position, choice, piece)
+        wanted = self._wanted(chunk.came, chunk.came["choices"][position], chunk, choice, piece)
+        written = self._role_first(choice, piece)
         if wanted is None:
             return written
         patch = self._patch(data, chunk.came, wanted)
 
-        def render(said: UpstreamChoice, data: bytes) -> bytes:
-            return event(dumps(_saying(said, wanted)) if patch is None else patch(data))
+        def render(piece: UpstreamChoice, data: bytes) -> bytes:
+            return event(dumps(_with_texts(piece, wanted)) if patch is None else patch(data))
 
         if self._teaches:
             output.taught(self._request.dialect).learn(data, chunk, render)
@@ -137,9 +137,9 @@ class Relay(Merge):
 
     # ---- changes that a rule requires
 
-    def _role_first(self, choice: Choice, said: UpstreamChoice) -> bytes:
+    def _role_first(self, choice: Choice, piece: UpstreamChoice) -> bytes:
         """Return the role chunk of a choice whose first chunk has no role."""
-        return b"" if said.role is not None else self._role(choice)
+        return b"" if piece.role is not None else self._role(choice)
 
     def _role(self, choice: Choice) -> bytes:
         if not self._chat or self._opened or choice.index in self._roles:
@@ -148,15 +148,15 @@ class Relay(Merge):
         return self._wire.prelude([choice.index])
 
     def _wanted(
-        self, came: dict[str, Any], raw: dict[str, Any], chunk: UpstreamChunk, choice: Choice, said: UpstreamChoice
+        self, came: dict[str, Any], raw: dict[str, Any], chunk: UpstreamChunk, choice: Choice, piece: UpstreamChoice
     ) -> dict[str, Any] | None:
         """Return the event as the client must see it, with one choice; None if nothing is left of it."""
         wanted = self._renamed(came)
         wanted["choices"] = [kept := dict(raw)]
         if raw.get("index", 0) != choice.index:
             kept["index"] = choice.index
-        if said.logprobs != raw.get("logprobs"):
-            kept["logprobs"] = said.logprobs
+        if piece.logprobs != raw.get("logprobs"):
+            kept["logprobs"] = piece.logprobs
         if chunk.usage is not None and self._request.continuous_usage:
             total = self._running()
             if self._counts_all and len(self._outputs) == 1:
@@ -165,13 +165,13 @@ class Relay(Merge):
                 wanted["usage"] = total.to_json()
         if not self._chat or not isinstance(raw.get("delta"), dict):
             return wanted
-        kept["delta"] = delta = raw["delta"] | {key: said.delta[key] for key in ("tool_calls",) if key in said.delta}
-        repeated = said.role is not None and choice.index in self._roles
-        if "role" in delta and (repeated or said.role is None):
+        kept["delta"] = delta = raw["delta"] | {key: piece.delta[key] for key in ("tool_calls",) if key in piece.delta}
+        repeated = piece.role is not None and choice.index in self._roles
+        if "role" in delta and (repeated or piece.role is None):
             del delta["role"]
-            if said.bare:
+            if piece.bare:
                 return None
-        if said.role is not None:
+        if piece.role is not None:
             self._roles.add(choice.index)
         return wanted
 
@@ -238,9 +238,9 @@ def _says(data: bytes, wanted: dict[str, Any]) -> bool:
         return False
 
 
-def _saying(said: UpstreamChoice, wanted: dict[str, Any]) -> dict[str, Any]:
-    """Return the event, which has one choice, with the texts of `said` in place of its own."""
+def _with_texts(piece: UpstreamChoice, wanted: dict[str, Any]) -> dict[str, Any]:
+    """Return the event, which has one choice, with the texts of `piece` in place of its own."""
     (choice,) = wanted["choices"]
     delta = choice.get("delta")
-    texts = {"delta": {**delta, **said.delta}} if isinstance(delta, dict) else said.delta
+    texts = {"delta": {**delta, **piece.delta}} if isinstance(delta, dict) else piece.delta
     return {**wanted, "choices": [{**choice, **texts}]}

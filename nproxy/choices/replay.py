@@ -14,7 +14,7 @@ from hashlib import blake2b
 from typing import Protocol
 
 from nproxy.choices.events import Failure, FailureKind
-from nproxy.choices.fold import SAID_ONCE
+from nproxy.choices.fold import SENT_ONCE
 from nproxy.choices.reading import LegFault
 from nproxy.choices.records import light
 from nproxy.openai.chunks import UpstreamChoice
@@ -100,7 +100,7 @@ def _through(value: JSON, path: Path, leaf: _Leaf) -> JSON:
         return value
     match value:
         case str():
-            return leaf.name(path, value) if path[-1] in SAID_ONCE else leaf.text(path, value)
+            return leaf.name(path, value) if path[-1] in SENT_ONCE else leaf.text(path, value)
         case list() if path == ("tool_calls",):
             calls = (_through(call, (*path, _index(call, place)), leaf) for place, call in enumerate(value))
             return [call for call in calls if not light(call)] or None
@@ -135,9 +135,9 @@ class Transcript:
     def hear(self, key: str) -> Callable[[bytes], None]:
         return self._tape((key,)).hear
 
-    def note(self, said: UpstreamChoice) -> None:
-        _through(dict(said.delta), (), self)
-        for where, beside in (("logprobs", said.logprobs), ("extra", said.extra)):
+    def note(self, piece: UpstreamChoice) -> None:
+        _through(dict(piece.delta), (), self)
+        for where, beside in (("logprobs", piece.logprobs), ("extra", piece.extra)):
             for key, value in beside.items() if isinstance(beside, Mapping) else ():
                 if isinstance(value, list) and value:
                     self._counts[where, key] = self._counts.get((where, key), 0) + len(value)
@@ -203,19 +203,19 @@ class Replay:
     def _caught_up(self) -> bool:
         return not any(channel.left for channel in self._channels.values())
 
-    def rest(self, said: UpstreamChoice) -> UpstreamChoice | None:
-        self._new = said.finish_reason is not None
-        delta = _through(dict(said.delta), (), self)
+    def rest(self, piece: UpstreamChoice) -> UpstreamChoice | None:
+        self._new = piece.finish_reason is not None
+        delta = _through(dict(piece.delta), (), self)
         if self._new and not self._caught_up:
             raise LegFault(_DIFFERS)  # it has become another answer, or is shorter
-        logprobs, extra = self._behind(said.logprobs, "logprobs"), self._behind(said.extra, "extra")
+        logprobs, extra = self._behind(piece.logprobs, "logprobs"), self._behind(piece.extra, "extra")
         if not self._new:
             return None
         kept = delta if isinstance(delta, dict) else {}
-        if "text" in said.delta:
+        if "text" in piece.delta:
             kept.setdefault("text", "")
         any_logprobs = any(isinstance(value, list) and value for value in logprobs.values())
-        return replace(said, delta=kept, logprobs=logprobs if any_logprobs else None, extra=extra)
+        return replace(piece, delta=kept, logprobs=logprobs if any_logprobs else None, extra=extra)
 
     def text(self, path: Path, text: str) -> JSON:
         channel, data = self._channels.get(path), _units(text)

@@ -22,10 +22,10 @@ def read_segment(leg: int, decoder: SSEDecoder, segment: bytes) -> Chunks:
         return (LegChunk(leg, data),)
     if DONE_DATA not in data:
         return (LegChunks(leg, data, count),)
-    said, _, last = data.rpartition(BETWEEN)
-    if last != DONE_DATA or count == 2 or DONE_DATA in said:
+    before, _, last = data.rpartition(BETWEEN)
+    if last != DONE_DATA or count == 2 or DONE_DATA in before:
         return split_chunks(leg, data)
-    return LegChunks(leg, said, count - 1), LegChunk(leg, DONE_DATA)
+    return LegChunks(leg, before, count - 1), LegChunk(leg, DONE_DATA)
 
 
 def split_chunks(leg: int, data: bytes) -> list[LegChunk]:

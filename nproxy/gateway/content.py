@@ -21,7 +21,7 @@ Message = dict[str, Any]
 
 
 class Content:
-    """The prompt and the answer of one request. `heard` takes the request, `said` the bytes of the answer."""
+    """The prompt and the answer of one request. `asked` takes the request, `add` bytes of the answer."""
 
     __slots__ = ("_answer", "_request")
 
@@ -29,10 +29,10 @@ class Content:
         self._request: Request | None = None
         self._answer = bytearray()
 
-    def heard(self, request: Request) -> None:
+    def asked(self, request: Request) -> None:
         self._request = request
 
-    def said(self, data: bytes) -> None:
+    def add(self, data: bytes) -> None:
         self._answer += data[: MOST_BYTES - len(self._answer)]
 
     def input(self) -> list[Message]:
@@ -80,8 +80,8 @@ def _choices(answer: bytes) -> list[dict[str, JSON]]:
 
 def _answer(pieces: Sequence[Mapping[str, JSON]]) -> Message:
     """Return one choice as a message. pieces: its chunks, or the whole choice as the only element."""
-    said = [piece.get("delta", piece.get("message")) for piece in pieces]
-    deltas = [delta for delta in said if isinstance(delta, dict)]
+    messages = [piece.get("delta", piece.get("message")) for piece in pieces]
+    deltas = [delta for delta in messages if isinstance(delta, dict)]
     whole: dict[str, JSON] = (
         fold(deltas) if deltas else {"content": "".join(str(piece.get("text") or "") for piece in pieces)}
     )
@@ -89,9 +89,9 @@ def _answer(pieces: Sequence[Mapping[str, JSON]]) -> Message:
     return {**_message("assistant", whole), "finish_reason": ends[-1] if ends else None}
 
 
-def _message(role: str, said: JSON) -> Message:
+def _message(role: str, content: JSON) -> Message:
     """Return a message as parts: text, reasoning, tool calls. For other kinds of content, only the kind is kept."""
-    message = said if isinstance(said, dict) else {"content": said}
+    message = content if isinstance(content, dict) else {"content": content}
     parts = [*_texts("reasoning", message.get("reasoning_content")), *_texts("text", message.get("content"))]
     calls = message.get("tool_calls")
     for call in calls if isinstance(calls, list) else []:

@@ -147,7 +147,7 @@ class Exchange:
         if self.tracing.spans is not None:
             self.tracing.spans.asked(request)
         if self.content is not None:
-            self.content.heard(request)
+            self.content.asked(request)
 
     async def admitted(self, permits: Awaitable[Permits]) -> Permits:
         """Wait for permits, and note how long the wait was, even if it failed."""

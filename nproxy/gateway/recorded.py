@@ -19,22 +19,22 @@ class RecordedExchange(Exchange):
         self, status: int, body: bytes, headers: Mapping[str, str] = NO_HEADERS, content_type: str = "application/json"
     ) -> None:
         """See Exchange."""
-        self.content.said(body)
+        self.content.add(body)
         await Exchange.respond(self, status, body, headers, content_type)
 
     async def write(self, data: bytes) -> None:
         """See Exchange."""
-        self.content.said(data)
+        self.content.add(data)
         await Exchange.write(self, data)
 
     def write_now(self, data: bytes) -> bool:
         """See Exchange."""
         written = Exchange.write_now(self, data)
         if written:
-            self.content.said(data)
+            self.content.add(data)
         return written
 
     async def finish(self, data: bytes = b"") -> None:
         """See Exchange."""
-        self.content.said(data)
+        self.content.add(data)
         await Exchange.finish(self, data)

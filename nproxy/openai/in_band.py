@@ -30,11 +30,11 @@ def status_in_band(body: bytes) -> int:
     except ValueError:
         return 500
     error = answer.get("error", answer) if isinstance(answer, dict) else answer
-    said = [error.get(key) for key in _WHERE] if isinstance(error, dict) else []
-    statuses = [status for status in map(_status, said) if status is not None]
+    values = [error.get(key) for key in _WHERE] if isinstance(error, dict) else []
+    statuses = [status for status in map(_status, values) if status is not None]
     if statuses:
         return statuses[0]
-    words = " ".join(value for value in said if isinstance(value, str))
+    words = " ".join(value for value in values if isinstance(value, str))
     if _COME_AGAIN.search(words):
         return 429
     return 400 if _REQUEST_AT_FAULT.search(words) else 500

@@ -27,7 +27,7 @@ from nproxy.upstreams.http.head import Fields
 from nproxy.upstreams.http.message import Head
 from nproxy.upstreams.http.sending import Upload
 from nproxy.upstreams.replicas import Replica
-from nproxy.upstreams.retry_after import retry_after, said_in
+from nproxy.upstreams.retry_after import retry_after, wait_in
 
 MAX_BODY = 128 << 20
 """Largest JSON answer for one choice, in bytes: 60,000 tokens, each with the log probabilities of 20 alternatives."""
@@ -146,14 +146,14 @@ class Client:
                     body += data
         except FOREIGN:
             body.clear()
-        said = bytes(body[:MAX_ERROR_BODY])
+        kept = bytes(body[:MAX_ERROR_BODY])
         return Failure(
             FailureKind.STATUS,
             f"The upstream answered with status {head.status}.",
             status=head.status,
             content_type=head.headers.get(hdrs.CONTENT_TYPE, ""),
-            body=said,
-            retry_after=_wait(head, said),
+            body=kept,
+            retry_after=_wait(head, kept),
             own_key=call.own_key,
         )
 
@@ -183,7 +183,7 @@ def _wait(head: Head, body: bytes) -> float | None:
     The text counts only if the status says that the server lacks capacity.
     """
     seconds = retry_after(head.headers)
-    return said_in(body) if seconds is None and head.status in NO_ROOM else seconds
+    return wait_in(body) if seconds is None and head.status in NO_ROOM else seconds
 
 
 def _refusal(head: Head) -> Failure | None:

@@ -51,12 +51,12 @@ async def resolve(name: str) -> list[str]:
 class Known:
     """What is known of one name.
 
-    addresses: sorted. said: the result of the last lookup; None before the first. none_since: since when the name has
+    addresses: sorted. result: that of the last lookup; None before the first. none_since: since when the name has
     had no address, in the clock's seconds; None if it has some.
     """
 
     addresses: tuple[str, ...] = ()
-    said: Literal["addresses", "none", "failure"] | None = None
+    result: Literal["addresses", "none", "failure"] | None = None
     none_since: float | None = None
 
     def after(self, found: Sequence[str] | None, now: float) -> Known:
@@ -64,7 +64,7 @@ class Known:
         if found:
             return Known(tuple(sorted(set(found))), "addresses")
         if found is None:
-            return replace(self, said="failure")
+            return replace(self, result="failure")
         since = now if self.none_since is None else self.none_since
         return Known(self.addresses if now - since < FORGET_SECONDS else (), "none", since)
 
@@ -131,7 +131,7 @@ class Names:
             self._looking.discard(name)
         before = self._known.get(name, Known())
         known = self._known[name] = before.after(found, self._clock())
-        if known.said != before.said or known.addresses != before.addresses:
+        if known.result != before.result or known.addresses != before.addresses:
             _tell(name, known, why)
         if known.addresses != before.addresses:
             self._changed({name: known.addresses for name, known in self._known.items()})
@@ -140,7 +140,7 @@ class Names:
 def _tell(name: str, known: Known, why: str) -> None:
     """Log a change in what is known of a name."""
     fields: dict[str, object] = {"name": name, "addresses": known.addresses}
-    match known.said:
+    match known.result:
         case "addresses":
             log.info("a host name was resolved", extra={"fields": fields})
         case "none":

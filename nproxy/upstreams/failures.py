@@ -54,7 +54,7 @@ def before_the_head(error: Exception, *, stale: bool, upstream: str) -> Failure:
         case TimeoutError():
             return timed_out("first_event")
         case ConnectError():
-            return replace(_connect(f"{who} {_UNREACHED[error.why]}."), cause=_said(error.cause))
+            return replace(_connect(f"{who} {_UNREACHED[error.why]}."), cause=_words(error.cause))
         case MalformedError() | ValueError():
             return malformed("The upstream's answer is not valid HTTP.")
         case _ if stale:
@@ -65,20 +65,20 @@ def before_the_head(error: Exception, *, stale: bool, upstream: str) -> Failure:
     return Failure(kind, f"The connection to the upstream '{upstream}' {ended} before an answer came.")
 
 
-def _said(cause: OSError | None) -> str:
+def _words(cause: OSError | None) -> str:
     """Return what the system says of an error, without the address that asyncio adds; "" if nothing."""
     match cause:
         case ssl.SSLCertVerificationError():
-            said = cause.verify_message
+            words = cause.verify_message
         case ssl.SSLError():
-            said = (cause.reason or "").replace("_", " ")
+            words = (cause.reason or "").replace("_", " ")
         case socket.gaierror():
-            said = cause.strerror or ""
+            words = cause.strerror or ""
         case OSError(errno=int(number)) if number in errno.errorcode:
-            said = os.strerror(number)
+            words = os.strerror(number)
         case _:
-            said = ""
-    return said.lower()
+            words = ""
+    return words.lower()
 
 
 def _ours(error: Exception) -> bool:

@@ -51,7 +51,7 @@ _UNIT_SECONDS = (("ms", 0.001), ("milli", 0.001), ("m", 60.0), ("s", 1.0), ("h",
 """Seconds by the beginning of a unit's name; the first that fits counts."""
 
 
-def said_in(body: bytes) -> float | None:
+def wait_in(body: bytes) -> float | None:
     """Seconds to wait by the text of an error, to be used if no header says it; None if the text does not either."""
     found = _SAID.search(body)
     if found is None:

@@ -79,8 +79,8 @@ _ANSWERS = [
     ("C2", CHOICES + "leg.py", "* n + self.offset + upstream_index", "* n + upstream_index"),
     ("C3", GATEWAY + "generate.py", "int(time.time()), request.model", 'int(time.time()), "another"'),
     ("C4", CHOICES + "merge.py", "if chunk.extra and not self._request.stream:", "if False:"),
-    ("C4", CHOICES + "fold.py", "else None, {**said.extra}", "else None, {}"),
-    ("C11", CHOICES + "fold.py", "latest([said.extra for said in spoken])", "{}"),
+    ("C4", CHOICES + "fold.py", "else None, {**piece.extra}", "else None, {}"),
+    ("C11", CHOICES + "fold.py", "latest([piece.extra for piece in spoken])", "{}"),
     ("C11", CHOICES + "fold.py", "itemgetter(-1)", '"".join'),
     ("C11", CHOICES + "merge.py", "if key != PADDING}", "if True}"),
     ("C12", CHOICES + "merge.py", "output.beside_usage = chunk.extra", "pass"),
@@ -91,7 +91,7 @@ _ANSWERS = [
     (
         "C5",
         CHOICES + "merge.py",
-        "if self._request.stream and said and self._wire.fingerprint is None:",
+        "if self._request.stream and with_choice and self._wire.fingerprint is None:",
         "if False:",
     ),
     ("C7", CHOICES + "conduct.py", "if missing and not self._doomed:", "if False:"),
@@ -111,7 +111,7 @@ _STREAMS = [
         'for key, value in delta.items() if key != "role"}',
         "for key, value in delta.items()}",
     ),
-    ("D2", CHOICES + "relay.py", 'if "role" in delta and (repeated or said.role is None):', "if False:"),
+    ("D2", CHOICES + "relay.py", 'if "role" in delta and (repeated or piece.role is None):', "if False:"),
     ("D3", CHOICES + "relay.py", "return self._wire.prelude([choice.index])", 'return b""'),
     ("D3", CHOICES + "merge.py", "return self._wire.prelude(range(self._request.choices))", 'return b""'),
     (
@@ -173,8 +173,8 @@ _USAGE = [
     (
         "E10",
         CHOICES + "tally.py",
-        "if told.usage is not None or not output.lost]",
-        "if told.usage is not None or not output.lost][:1]",
+        "if leg.usage is not None or not output.lost]",
+        "if leg.usage is not None or not output.lost][:1]",
     ),
     ("E11", CHOICES + "leg_output.py", "self._note_prompt()\n", "pass\n"),
     ("E14", OPENAI + "usage.py", "_OF_THE_PROMPT.search(key) is not None and", "False and"),
@@ -196,7 +196,7 @@ _USAGE = [
 ]
 
 _FIELDS = [
-    ("F1", CHOICES + "merge.py", "logprobs=said.logprobs,", "logprobs=None,"),
+    ("F1", CHOICES + "merge.py", "logprobs=piece.logprobs,", "logprobs=None,"),
     ("F1", CHOICES + "fold.py", "latest(logprobs) if logprobs else None", "None"),
     ("F2", CHOICES + "failure_table.py", "NO_ROOM | PROXYS", "NO_ROOM | PROXYS | {400}"),
     (
@@ -209,7 +209,7 @@ _FIELDS = [
     ("F8", OPENAI + "jsonvalue.py", '"-Infinity": -9999.0', '"-Infinity": None'),
     ("F8", CHOICES + "relay.py", "if not is_json(data):", "if False:"),
     ("F8", CHOICES + "relay.py", "body if is_json(body) else dumps(came)", "body"),
-    ("F4", CHOICES + "leg_output.py", 'self.offsets.mend(said.logprobs, said.delta.get("text"))', "said.logprobs"),
+    ("F4", CHOICES + "leg_output.py", 'self.offsets.mend(piece.logprobs, piece.delta.get("text"))', "piece.logprobs"),
     ("F6", OPENAI + "requests.py", 'if sent.get("top_logprobs") and not sent.get("logprobs"):', "if False:"),
     (
         "G1",
@@ -220,10 +220,10 @@ _FIELDS = [
     ("G3", OPENAI + "tools.py", "or not value or value == known:", "or not value:"),
     ("G5", OPENAI + "tools.py", "self._count += 1", "pass"),
     ("G9", OPENAI + "tools.py", "(key != index or _named(sent))", "True"),
-    ("G6", CHOICES + "merge.py", "self._finish(choice, said.finish_reason)", 'self._finish(choice, "stop")'),
+    ("G6", CHOICES + "merge.py", "self._finish(choice, piece.finish_reason)", 'self._finish(choice, "stop")'),
     ("H3", OPENAI + "wire.py", '"content": None, **message}', '**message, "content": message.get("content") or ""}'),
-    ("I2", CHOICES + "merge.py", "self._finish(choice, said.finish_reason)", 'self._finish(choice, "stop")'),
-    ("I4", CHOICES + "merge.py", "extra=said.extra,", "extra={},"),
+    ("I2", CHOICES + "merge.py", "self._finish(choice, piece.finish_reason)", 'self._finish(choice, "stop")'),
+    ("I4", CHOICES + "merge.py", "extra=piece.extra,", "extra={},"),
     ("J1", CHOICES + "leg.py", "* n + self.offset + upstream_index", "* n + upstream_index"),
     ("J2", CHOICES + "leg.py", "(upstream_index // self.width) * n", "(upstream_index // self.width)"),
     ("J3", OPENAI + "requests.py", "if set(map(type, tokens)) != {int}:", "if False:"),

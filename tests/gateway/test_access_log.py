@@ -245,7 +245,7 @@ def test_calls_and_thoughts_are_parts() -> None:
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     message = {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [call]}
     content = asked()
-    content.said(json.dumps({"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]}).encode())
+    content.add(json.dumps({"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]}).encode())
     assert content.output() == [
         {
             "role": "assistant",
@@ -262,10 +262,10 @@ def test_long_content_is_bounded() -> None:
     content = asked(content="x" * MOST_BYTES)
     assert content.input() == []
     for _ in range(3):
-        content.said(b'data: {"choices":[{"index":0,"delta":{"content":"%b"}}]}\n\n' % (b"y" * 150_000))
+        content.add(b'data: {"choices":[{"index":0,"delta":{"content":"%b"}}]}\n\n' % (b"y" * 150_000))
     assert [len(part["content"]) for part in content.output()[0]["parts"]] == [150_000]
     whole = asked()
-    whole.said(b'{"choices":[{"index":0,"message":{"content":"%b"}}]}' % (b"y" * MOST_BYTES))
+    whole.add(b'{"choices":[{"index":0,"message":{"content":"%b"}}]}' % (b"y" * MOST_BYTES))
     assert whole.output() == []
 
 
@@ -275,7 +275,7 @@ def asked(**message: Any) -> Content:
 
     content = Content()
     sent = body(CHAT, messages=[{"role": "user", "content": "hi", **message}])
-    content.heard(parse_chat(Body.parse(json.dumps(sent).encode()), Limits()))
+    content.asked(parse_chat(Body.parse(json.dumps(sent).encode()), Limits()))
     return content
 
 

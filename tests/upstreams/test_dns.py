@@ -24,7 +24,7 @@ def test_a_failing_resolver_changes_nothing_however_long_it_fails() -> None:
     known = Known().after(["10.0.0.1"], now=0)
     for minute in range(600):
         known = known.after(None, now=60.0 * minute)
-    assert (known.addresses, known.said) == (("10.0.0.1",), "failure")
+    assert (known.addresses, known.result) == (("10.0.0.1",), "failure")
 
 
 def test_a_name_that_has_no_address_any_more_keeps_what_it_had_for_a_while() -> None:

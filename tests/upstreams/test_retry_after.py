@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from nproxy.upstreams.retry_after import retry_after, said_in
+from nproxy.upstreams.retry_after import retry_after, wait_in
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
 
@@ -76,10 +76,10 @@ def test_seconds(headers: dict[str, str], seconds: float | None) -> None:
     ],
 )
 def test_seconds_that_an_error_tells_in_its_words(words: str, seconds: float | None) -> None:
-    found = said_in(words.encode())
+    found = wait_in(words.encode())
     assert found == (None if seconds is None else pytest.approx(seconds))
 
 
 def test_a_number_of_many_digits_is_no_endless_wait() -> None:
-    told = said_in(b"try again in " + b"1" * 65536 + b"!")
+    told = wait_in(b"try again in " + b"1" * 65536 + b"!")
     assert told is not None and told < 1e10

@@ -79,10 +79,10 @@ class Client:
         except _FOREIGN as error:
             raise BenchFailed(f"broke off: {_why(error)}") from error
         if status != 200:
-            said = printable(self.target.without_key(wrap_foreign(status, kind, body).message), 400)
+            message = printable(self.target.without_key(wrap_foreign(status, kind, body).message), 400)
             if status in (401, 403):
-                raise BenchFailed(f"it needs a key (--api-key): {status}: {said}")
-            raise BenchFailed(f"the list of models cannot be read, name one with --model: {status}: {said}")
+                raise BenchFailed(f"it needs a key (--api-key): {status}: {message}")
+            raise BenchFailed(f"the list of models cannot be read, name one with --model: {status}: {message}")
         listed = models_in(body)
         if listed is None:
             raise BenchFailed(f"it {no_list(kind)}")

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from nproxy.cli.bench.measures import MEASURES
 from nproxy.cli.bench.report import Report
-from nproxy.cli.bench.table import said
+from nproxy.cli.bench.table import condition_text
 from nproxy.cli.wrong_use import WrongUse
 
 
@@ -69,6 +69,6 @@ def differences(before: Report, now: Report) -> Iterator[str]:
     for name in dict.fromkeys((*before.conditions, *now.conditions)):
         was, is_ = before.conditions.get(name), now.conditions.get(name)
         if was != is_:
-            yield f"{name}: {said(was)} before, {said(is_)} now"
+            yield f"{name}: {condition_text(was)} before, {condition_text(is_)} now"
     if before.requests.failed or now.requests.failed:
         yield f"failed requests: {before.requests.failed} before, {now.requests.failed} now"

@@ -54,13 +54,13 @@ def latencies(report: Report) -> Iterator[str]:
 def described(conditions: Mapping[str, Condition]) -> str:
     """Return the conditions on one line."""
     return ", ".join(
-        name.replace("_", " ") + ("" if value is True else f" {said(value)}")
+        name.replace("_", " ") + ("" if value is True else f" {condition_text(value)}")
         for name, value in conditions.items()
         if value is not None and value is not False
     )
 
 
-def said(value: Condition) -> str:
+def condition_text(value: Condition) -> str:
     """Return a condition's value, numbers without trailing zeros."""
     return "not set" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 

@@ -40,18 +40,18 @@ class Choice:
     last: float | None = None
     """When the last chunk with text came."""
 
-    def take(self, said: UpstreamChoice, now: float) -> None:
+    def take(self, piece: UpstreamChoice, now: float) -> None:
         """Add what a chunk says of this choice."""
-        text = _text(said.delta, "content") + _text(said.delta, "refusal")
-        reasoning = next((found for name in _REASONING if (found := _text(said.delta, name))), "")
+        text = _text(piece.delta, "content") + _text(piece.delta, "refusal")
+        reasoning = next((found for name in _REASONING if (found := _text(piece.delta, name))), "")
         if text or reasoning:
             self.text += text
             self.reasoning += reasoning
             self.pieces += 1
             self.first, self.last = now if self.first is None else self.first, now
-        if said.finish_reason is not None:
-            self.finish = said.finish_reason
-        if isinstance(error := said.extra.get("error"), dict):
+        if piece.finish_reason is not None:
+            self.finish = piece.finish_reason
+        if isinstance(error := piece.extra.get("error"), dict):
             self.error = _text(error, "message") or "the choice failed"
 
     def speed(self, tokens: int) -> float | None:
@@ -93,10 +93,10 @@ class Answers:
 
     def take(self, chunk: UpstreamChunk, now: float) -> None:
         """Add a chunk of a stream. Raises ChatFailed for a choice that was not asked for."""
-        for said in chunk.choices:
-            if said.index >= len(self.choices):
-                raise ChatFailed(f"the server sent choice {said.index}, but {len(self.choices)} were requested")
-            self.choices[said.index].take(said, now)
+        for piece in chunk.choices:
+            if piece.index >= len(self.choices):
+                raise ChatFailed(f"the server sent choice {piece.index}, but {len(self.choices)} were requested")
+            self.choices[piece.index].take(piece, now)
         self._counts.take(chunk)
 
     def tokens(self) -> list[Tokens]:

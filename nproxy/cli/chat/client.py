@@ -94,10 +94,10 @@ class Client:
 
     def _refused(self, response: httpx.Response) -> _Refused:
         error = wrap_foreign(response.status_code, response.headers.get("content-type", ""), self._whole(response))
-        said = self._fit(error.message)
+        message = self._fit(error.message)
         if response.status_code == 401 and self.target.key is None:
-            said = f"{said.rstrip('.')}; give its key with --api-key"
-        return _Refused(f"{self.target} answered {response.status_code}: {said}")
+            message = f"{message.rstrip('.')}; give its key with --api-key"
+        return _Refused(f"{self.target} answered {response.status_code}: {message}")
 
     def _whole(self, response: httpx.Response) -> bytes:
         body = bytearray()

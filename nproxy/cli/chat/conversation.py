@@ -26,10 +26,10 @@ class Conversation:
 
     def messages(self, prompt: str) -> list[Message]:
         """Return the messages of the picked answers, and then the prompt."""
-        said: list[Message] = []
+        messages: list[Message] = []
         for turn in self.turns:
-            said += [_message("user", turn.prompt), _message("assistant", turn.answers[turn.picked])]
-        return [*said, _message("user", prompt)]
+            messages += [_message("user", turn.prompt), _message("assistant", turn.answers[turn.picked])]
+        return [*messages, _message("user", prompt)]
 
     def answered(self, prompt: str, answers: tuple[str, ...]) -> Self:
         """Return the conversation with one more turn; the first answer that is not empty is picked.

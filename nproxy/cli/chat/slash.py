@@ -23,10 +23,10 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of a command. said: text to show. ask: a prompt to ask now. over: the user wants to leave."""
+    """The result of a command. text: what to show. ask: a prompt to ask now. over: the user wants to leave."""
 
     state: State
-    said: str = ""
+    text: str = ""
     ask: str | None = None
     over: bool = False
 

@@ -85,8 +85,8 @@ class Talk:
             self._tell(str(error), "red")
             return False
         self.state = outcome.state
-        if outcome.said:
-            self._tell(outcome.said)
+        if outcome.text:
+            self._tell(outcome.text)
         if outcome.ask is not None:
             self._ask(outcome.ask)
         return outcome.over

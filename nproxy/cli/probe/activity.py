@@ -70,8 +70,8 @@ def beside(form: Form) -> Asking[Finding]:
     long = replace(form, prompt=LONG, tokens=BESIDE_TOKENS)
     reading = read(streamed := (yield Beside(long.ask(stream=True), form.short().ask())))
     if reading is None:
-        return unknown("the stream held no choice, or an error") if streamed.ok else unknown(streamed.said())
-    if all(said.finish is not None for said in reading.choices):
+        return unknown("the stream held no choice, or an error") if streamed.ok else unknown(streamed.reason())
+    if all(choice.finish is not None for choice in reading.choices):
         return yes("the stream was complete")
     return no("a second request cut the stream short")
 
@@ -100,10 +100,10 @@ def at_once(form: Form) -> Asking[Finding]:
         replies = (first, *first.others)
         full = [reply for reply in replies if reply.status in NO_ROOM]
         if failed := next((reply for reply in replies if not reply.ok and reply not in full), None):
-            return unknown(failed.said())
+            return unknown(failed.reason())
         if not full:
             return no(refused, asking) if refused else yes(f"{asking} concurrent calls were answered", asking)
-        refused = refused or f"{len(full)} of {asking} concurrent calls were refused: {full[0].said()}"
+        refused = refused or f"{len(full)} of {asking} concurrent calls were refused: {full[0].reason()}"
         asking, asked, after = asking - len(full), form, BACK_PAUSE
     return unknown(refused)
 

@@ -97,8 +97,8 @@ def _prompts(report: Report, n: Line) -> list[Line]:
     `auto` assumes this of every server without `n`, so a server without `n` that does accept lists gets `list`.
     """
     listed = report["completions", "prompt_lists"]
-    said = "one" if listed.verdict == "no" else "list" if listed.verdict == "yes" and n[1] == "fanout" else None
-    return [] if said is None else [("prompts", said, f"{TITLES['completions']}: {listed.how}")]
+    setting = "one" if listed.verdict == "no" else "list" if listed.verdict == "yes" and n[1] == "fanout" else None
+    return [] if setting is None else [("prompts", setting, f"{TITLES['completions']}: {listed.how}")]
 
 
 def _streams_count_less(report: Report) -> bool:

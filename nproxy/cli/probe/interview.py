@@ -115,9 +115,9 @@ def _read_list(reply: Reply) -> _Listed:
     if reply.failure:
         raise ProbeFailed(reply.failure)
     if reply.status in (401, 403):
-        raise ProbeFailed(f"it needs a key (--api-key): {reply.said()}")
+        raise ProbeFailed(f"it needs a key (--api-key): {reply.reason()}")
     if reply.status != 200:
-        return _Listed(no(f"/models: {reply.said()}"))
+        return _Listed(no(f"/models: {reply.reason()}"))
     listed = models_in(reply.body)
     if listed is None:
         return _Listed(no(f"it {no_list(reply.content_type)}"))
@@ -133,12 +133,12 @@ def _open(form: Form) -> Asking[_Opened]:
         form = replace(form, length_field="max_completion_tokens")
         reply = yield form.ask()
     if reply.status in (401, 403):
-        raise ProbeFailed(f"it needs a key (--api-key): {reply.said()}")
+        raise ProbeFailed(f"it needs a key (--api-key): {reply.reason()}")
     if read(reply) is not None:
         return _Opened(yes("a question was answered"), form, reply)
     if reply.ok:
         return _Opened(no("the answer contains no choices"), None, reply)
-    return _Opened(no(reply.said()) if reply.refused else unknown(reply.said()), None, reply)
+    return _Opened(no(reply.reason()) if reply.refused else unknown(reply.reason()), None, reply)
 
 
 def _thoroughly(form: Form, first: Reply, plan: Plan) -> Asking[tuple[Form, dict[str, Finding]]]:

@@ -22,7 +22,9 @@ def logprobs(form: Form) -> Asking[Finding]:
     reading = read(asked)
     if reading is None:
         return unanswered(asked)
-    return yes("every choice has them") if all(said.logprobs for said in reading.choices) else no("ignored: none came")
+    if all(choice.logprobs for choice in reading.choices):
+        return yes("every choice has them")
+    return no("ignored: none came")
 
 
 def prompts(form: Form) -> Asking[dict[str, Finding]]:
@@ -42,7 +44,7 @@ def _lists(form: Form) -> Asking[Finding]:
     """Ask for a list of prompts, non-streamed and, if that works, as a stream: Modular's MAX then answers 500."""
     whole = yield form.ask(prompt=PROMPTS)
     if not whole.ok and not (yield form.ask()).ok:
-        return no(f"it stopped answering after that: {whole.said()}")
+        return no(f"it stopped answering after that: {whole.reason()}")
     found = _choices(whole, len(PROMPTS))
     if found.verdict != "yes":
         return found
@@ -55,8 +57,8 @@ def _choices(asked: Reply, due: int) -> Finding:
     if reading is None:
         return unanswered(asked)
     came = len(reading.choices)
-    said = f"{came} choice{'s' if came > 1 else ''} came"
-    return yes(said) if came == due else no(said)
+    count = f"{came} choice{'s' if came > 1 else ''} came"
+    return yes(count) if came == due else no(count)
 
 
 def _echo(asked: Reply, reading: ParsedReply | None, prompt: str) -> Finding:
@@ -71,4 +73,4 @@ def unanswered(asked: Reply) -> Finding:
     """Return the finding for an answer without choices: a refusal is a no."""
     if asked.ok:
         return unknown("the answer contains no choices")
-    return no(asked.said()) if asked.refused else unknown(asked.said())
+    return no(asked.reason()) if asked.refused else unknown(asked.reason())

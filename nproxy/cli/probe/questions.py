@@ -110,7 +110,7 @@ class Reply:
             return None
         return value
 
-    def said(self) -> str:
+    def reason(self) -> str:
         """Return why the reply is not ok, in a few words that are safe for a terminal."""
         if self.failure:
             return self.failure
@@ -138,10 +138,12 @@ class Form:
 
     def ask(self, **fields: JSON) -> Post:
         """Return the call with these fields; a field that is None is left out."""
-        said: dict[str, JSON] = {"prompt": self.prompt}
+        body: dict[str, JSON] = {"model": self.model}
         if self.dialect is Dialect.CHAT:
-            said = {"messages": [{"role": "user", "content": self.prompt}]}
-        body = {"model": self.model, **said, self.length_field: self.tokens, "temperature": 1.0, **self.extra, **fields}
+            body["messages"] = [{"role": "user", "content": self.prompt}]
+        else:
+            body["prompt"] = self.prompt
+        body |= {self.length_field: self.tokens, "temperature": 1.0, **self.extra, **fields}
         return Post(PATHS[self.dialect], {name: value for name, value in body.items() if value is not None})
 
     def short(self) -> Self:

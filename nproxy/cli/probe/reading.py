@@ -59,7 +59,7 @@ class ParsedReply:
     @property
     def texts(self) -> tuple[str, ...]:
         """The text of each choice."""
-        return tuple(said.text for said in self.choices)
+        return tuple(choice.text for choice in self.choices)
 
 
 def read(reply: Reply) -> ParsedReply | None:

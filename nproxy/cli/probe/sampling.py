@@ -76,7 +76,7 @@ def _draws(form: Form, replies: Sequence[Reply]) -> Asking[Finding]:
 def _accepted(seeded: Sequence[Reply]) -> Finding:
     if seeded[0].ok:
         return yes("a request with seed was answered")
-    return no(seeded[0].said()) if seeded[0].refused else unknown(seeded[0].said())
+    return no(seeded[0].reason()) if seeded[0].refused else unknown(seeded[0].reason())
 
 
 def _honoured(seeded: Sequence[Reply], accepted: Finding, *, drawn: bool) -> Finding:
@@ -117,7 +117,7 @@ def per_choice(drawn: Drawn, width: int, seed: int) -> Asking[Finding]:
     asked = yield drawn.form.ask(n=width, seed=seed)
     reading = read(asked)
     if reading is None or len(reading.choices) < 2 or not any(reading.texts):
-        return unknown(asked.said() if not asked.ok else "there were no two choices with text")
+        return unknown(asked.reason() if not asked.ok else "there were no two choices with text")
     texts = reading.texts
     if not _differ(texts):
         return no(f"{len(texts)} choices of one call with a seed are equal; n: fanout gives each its own")

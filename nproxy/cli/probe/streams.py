@@ -21,7 +21,7 @@ def stream(form: Form, width: int) -> Asking[dict[str, Finding]]:
     else:
         plain = yield form.ask(stream=True, **many)
         refused = asked.refused and plain.ok
-        found["stream_options"] = no(asked.said()) if refused else unknown(asked.said())
+        found["stream_options"] = no(asked.reason()) if refused else unknown(asked.reason())
         asked = plain
     reading = read(asked)
     if width > 1:
@@ -37,8 +37,8 @@ def stream(form: Form, width: int) -> Asking[dict[str, Finding]]:
 
 def _of_several(asked: Reply, reading: ParsedReply | None, width: int) -> Finding:
     if reading is None:
-        return no(f"n={width}: the stream held no choice" if asked.ok else f"n={width}: {asked.said()}")
-    count, unfinished = len(reading.choices), [said for said in reading.choices if said.finish is None]
+        return no(f"n={width}: the stream held no choice" if asked.ok else f"n={width}: {asked.reason()}")
+    count, unfinished = len(reading.choices), [choice for choice in reading.choices if choice.finish is None]
     if count < width:
         return no(f"n={width} gave {count} choice{'s' if count > 1 else ''}")
     if unfinished and len(unfinished) < count:
@@ -51,12 +51,12 @@ def _no_stream(asked: Reply, reading: ParsedReply | None) -> Finding:
         return no("answered in JSON form")
     if asked.ok:
         return unknown("the stream held no choice, or an error")
-    return no(asked.said()) if asked.refused else unknown(asked.said())
+    return no(asked.reason()) if asked.refused else unknown(asked.reason())
 
 
 def _seen(form: Form, reading: ParsedReply, look: Look) -> dict[str, Finding]:
     count = len(reading.choices)
-    unfinished = [index for index, said in enumerate(reading.choices) if said.finish is None]
+    unfinished = [index for index, choice in enumerate(reading.choices) if choice.finish is None]
     found = {
         **_usage(form, reading, look),
         "one_id": _one_id(look, count),
@@ -130,8 +130,8 @@ def counts_all(answers: Sequence[tuple[int, ParsedReply]]) -> Finding:
         several = len(reading.choices)
         if several < 2 or reading.usage is None:
             continue
-        full = sum(tokens for said in reading.choices if said.finish == "length")
-        started = sum(1 for said in reading.choices if said.finish != "length" and said.text)
+        full = sum(tokens for choice in reading.choices if choice.finish == "length")
+        started = sum(1 for choice in reading.choices if choice.finish != "length" and choice.text)
         counted = reading.usage.completion
         if counted < full + started:
             return no(f"{counted} tokens counted for {several} choices that had at least {full + started}")

@@ -31,8 +31,8 @@ def pair(form: Form) -> Asking[Width]:
     reading = read(asked)
     if reading is None:
         if asked.refused:
-            return Width(no(f"n=2 is refused: {asked.said()}", "refused"), limited=True)
-        return Width(unknown(asked.said() if not asked.ok else "the answer contains no choices"))
+            return Width(no(f"n=2 is refused: {asked.reason()}", "refused"), limited=True)
+        return Width(unknown(asked.reason() if not asked.ok else "the answer contains no choices"))
     if len(reading.choices) == 1:
         return Width(no("n=2 is ignored: one choice came", "ignored"), limited=True)
     return Width(yes("n=2 gave 2 choices", 2), 2, readings=[(form.tokens, reading)])
@@ -56,7 +56,7 @@ def search(form: Form, most: int) -> Asking[Width]:
             yield from _limit(short, asked, asking, width)
         else:
             width.finding = yes(
-                f"n={width.widest} gave {width.widest} choices; n={asking}: {asked.said()}", width.widest
+                f"n={width.widest} gave {width.widest} choices; n={asking}: {asked.reason()}", width.widest
             )
         break
     return width
@@ -76,7 +76,7 @@ def _taken(asked: Reply, asking: int, width: Width) -> int:
 def _limit(short: Form, refused: Reply, asking: int, width: Width) -> Asking[None]:
     """Find the limit between what was given and what was refused: from the refusal's text, else by bisection."""
     width.limited = True
-    said = f"n={asking} is refused: {refused.said()}"
+    refusal = f"n={asking} is refused: {refused.reason()}"
     message = wrap_foreign(refused.status, refused.content_type, refused.body).message
     named = named_width(message, asking)
     low = width.widest
@@ -88,7 +88,7 @@ def _limit(short: Form, refused: Reply, asking: int, width: Width) -> Asking[Non
         else:
             high = trying
     width.widest = low
-    width.finding = yes(f"n={low} gave {low} choices; {said}", low)
+    width.finding = yes(f"n={low} gave {low} choices; {refusal}", low)
 
 
 def greedy(form: Form) -> Asking[Finding]:
@@ -97,4 +97,4 @@ def greedy(form: Form) -> Asking[Finding]:
     reading = read(asked)
     if reading is not None:
         return yes("n=2 gave 2 choices") if len(reading.choices) > 1 else no("n=2 gave 1 choice")
-    return no(f"n=2 is refused: {asked.said()}") if asked.refused else unknown(asked.said())
+    return no(f"n=2 is refused: {asked.reason()}") if asked.refused else unknown(asked.reason())

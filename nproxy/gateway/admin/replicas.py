@@ -57,9 +57,9 @@ async def announce(behind: Behind, exchange: Exchange, upstream: str) -> None:
 
 async def leave(behind: Behind, exchange: Exchange, upstream: str) -> None:
     """DELETE with `?url=`: remove a server before its lease ends; its calls in flight go on."""
-    said = read(Drained, dumps({"url": exchange.request.query.get("url")}))
-    if not behind.registrar.leave(upstream, str(said.url)):
-        raise _not_there(upstream, str(said.url))
+    left = read(Drained, dumps({"url": exchange.request.query.get("url")}))
+    if not behind.registrar.leave(upstream, str(left.url)):
+        raise _not_there(upstream, str(left.url))
     await exchange.respond(204, b"")
 
 

@@ -100,14 +100,14 @@ class Ledger:
                 self._serve(now)
             case _:
                 assert_never(message)
-        return self._said()
+        return self._take_answers()
 
     def lost(self, prefix: str, now: float) -> list[Answer]:
         """Drop all requests whose tickets begin with this prefix, because their worker is gone."""
         for ticket in [ticket for ticket in self._claims if ticket.startswith(prefix)]:
             self._drop(ticket, None, now)
         self._serve(now)
-        return self._said()
+        return self._take_answers()
 
     def tick(self, now: float) -> list[Answer]:
         """Refuse the requests that have waited too long."""
@@ -115,7 +115,7 @@ class Ledger:
             while waiting and (claim := next(iter(waiting.values()))).since + self.bounds.seconds <= now:
                 self._refuse(claim, "timeout", now)
         self._serve(now)
-        return self._said()
+        return self._take_answers()
 
     def deadline(self) -> float | None:
         """When to call `tick`; None if no request waits."""
@@ -132,7 +132,7 @@ class Ledger:
                 self._refuse(claim, "too_wide", now, limit=limit)
         self._freed = True
         self._serve(now)
-        return self._said()
+        return self._take_answers()
 
     # ---- requests
 
@@ -351,10 +351,10 @@ class Ledger:
         seconds = (self.waiting + choices) / pace if pace else self.bounds.seconds
         return min(max(seconds, LEAST_RETRY), MOST_RETRY)
 
-    def _said(self) -> list[Answer]:
+    def _take_answers(self) -> list[Answer]:
         if self._told_full and self._freed:
             self._told_full = False
             self._answers.append(Room())
         self._freed = False
-        said, self._answers = self._answers, []
-        return said
+        answers, self._answers = self._answers, []
+        return answers

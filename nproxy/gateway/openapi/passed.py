@@ -18,7 +18,7 @@ def passed(settings: Passthrough) -> Fragment:
     opened = DEFAULT_PASSTHROUGH if isinstance(settings.paths, str) else settings.paths
     unknown = [root.rstrip("/") for root in opened if not any(_below(path, root) for path in known)]
     return {
-        path: {method: _operation(path, method, said) for method, said in methods.items()}
+        path: {method: _operation(path, method, documented) for method, documented in methods.items()}
         for path, methods in {**known, **{path: _any(path) for path in unknown if path}}.items()
     }
 
@@ -35,15 +35,15 @@ def _any(path: str) -> Fragment:
     }
 
 
-def _operation(path: str, method: str, said: Fragment) -> Fragment:
-    operation = {key: part for key, part in said.items() if key != "x-body"} | {"tags": ["Passed through"]}
+def _operation(path: str, method: str, documented: Fragment) -> Fragment:
+    operation = {key: part for key, part in documented.items() if key != "x-body"} | {"tags": ["Passed through"]}
     names = _PARAMETER.findall(path)
     if names:
         operation["parameters"] = [
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
         ]
     if method not in _WITHOUT_BODY:
-        kind = said.get("x-body", "application/json")
+        kind = documented.get("x-body", "application/json")
         operation["requestBody"] = {"content": {kind: {"schema": {"type": "object"}}}}
     errors: Fragment = fragment("paths")["x-errors"]
     forbidden = {"x-when": "auth", "$ref": "#/components/responses/Forbidden"}

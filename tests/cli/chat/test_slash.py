@@ -36,7 +36,7 @@ def answered(*answers: str) -> State:
 def test_settings_change(line: str, name: str, value: object) -> None:
     assert getattr(after(line).settings, name) == value
     word = line.split()[0]
-    assert obey(word, after(line)).said == f"{name.replace('_', ' ')}: {value}"  # it says what it is
+    assert obey(word, after(line)).text == f"{name.replace('_', ' ')}: {value}"  # it says what it is
     if word not in ("/n", "/model"):
         assert getattr(after(line, f"{word} off").settings, name) is None
 

@@ -134,14 +134,23 @@ async def test_a_429_is_waited_for() -> None:
 
 async def test_room_for_six_calls_is_found() -> None:
     taken: list[Seen] = []
+    refused: list[Seen] = []
     async with FakeUpstream() as upstream:
+
+        def release(hold: asyncio.Event, came: int) -> None:
+            """Answer once nothing more has come for a while: all that is asked for at once is there then."""
+            if (now := len(taken) + len(refused)) == came:
+                hold.set()
+            else:
+                asyncio.get_running_loop().call_later(0.2, release, hold, now)
 
         def choose(seen: Seen) -> Behaviour:
             if sum(call.closed is None for call in taken) >= 6:
+                refused.append(seen)
                 return Behaviour(status=429)
             taken.append(seen)
             hold = asyncio.Event()
-            asyncio.get_running_loop().call_later(0.2, hold.set)  # what is asked for at once has come by then
+            asyncio.get_running_loop().call_later(0.2, release, hold, len(taken) + len(refused))
             return Behaviour(hold=hold)
 
         upstream.choose = choose

@@ -139,7 +139,7 @@ def test_per_choice_seeds(server: str) -> None:
 )
 def test_what_refusals_say(server: str, name: str, how: str) -> None:
     refused = as_reply(server, name)
-    assert (refused.ok, refused.refused, refused.said()) == (False, True, how)
+    assert (refused.ok, refused.refused, refused.reason()) == (False, True, how)
 
 
 def test_llama_cpp_names_its_limit() -> None:
