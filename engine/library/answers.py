@@ -67,10 +67,10 @@ class Delta:
     logprobs: tuple[Logprobs, ...] | None
 
 
-def choice_of(index: int, said: ChoiceText, order: Order) -> Choice:
+def choice_of(index: int, choice: ChoiceText, order: Order) -> Choice:
     """Return a choice that is complete."""
-    tokens, logprobs = _own_tokens(said.reported, order)
-    return Choice(index, text_of(said.parts), tokens, said.finish or "", logprobs, message(said.parts))
+    tokens, logprobs = _own_tokens(choice.reported, order)
+    return Choice(index, text_of(choice.parts), tokens, choice.finish or "", logprobs, message(choice.parts))
 
 
 def delta_of(piece: Piece, order: Order) -> Delta:

@@ -174,20 +174,20 @@ class _Run:
         self.order = order
         self.add = add
         self.output = output
-        self._said = [ChoiceText() for _ in add.choices]
+        self._choices = [ChoiceText() for _ in add.choices]
 
     def take(self, news: Sequence[News]) -> tuple[Sequence[Piece], tuple[int, ...]]:
         """Return news as pieces, and the choices that a stop string ended."""
         taken = self.output.take([one for one in news if not isinstance(one, Embedded)])
         for piece in taken.pieces:
-            self._said[piece.index].add(piece)
+            self._choices[piece.index].add(piece)
         return taken.pieces, tuple([choice for _, choice in taken.cut])
 
     def answer(self) -> Answer:
         """Return the n best choices, or all that were drawn."""
-        n, drawn = self.order.request.n, len(self._said)
-        said = self._said if n == drawn else the_best(self._said, drawn, n)
-        choices = tuple([choice_of(index, one, self.order) for index, one in enumerate(said)])
+        n, drawn = self.order.request.n, len(self._choices)
+        best = self._choices if n == drawn else the_best(self._choices, drawn, n)
+        choices = tuple([choice_of(index, one, self.order) for index, one in enumerate(best)])
         usage = Usage(len(self.add.prompt), self.output.cached_tokens, self.output.completion_tokens)
         (scored,) = self.output.prompt_logprobs
         return Answer(choices, usage, self.add.prompt, None if scored is None else tuple(scored))

@@ -217,10 +217,10 @@ def _made(dtype: torch.dtype) -> Kernels:
     # For this process alone: a loaded library's file may be removed. The next process tries again.
     with tempfile.TemporaryDirectory(prefix="nproxy-kernels-") as alone:
         path = Path(alone) / name
-        if said := _refused([*command, _THREADS], path):
+        if refusal := _refused([*command, _THREADS], path):
             if other := _refused(command, path):
                 raise ConfigError(f"kernels is native, and {cc[0]} cannot compile them: {other}")
-            _log.warning("kernels run on one thread each, because %s does not support %s: %s", cc[0], _THREADS, said)
+            _log.warning("kernels run on one thread each, because %s does not support %s: %s", cc[0], _THREADS, refusal)
         return Kernels(path, dtype)
 
 
@@ -241,9 +241,9 @@ def _cache() -> Path | None:
 
 def _key(cc: list[str], command: list[str]) -> str:
     """Return a name for what a command makes of the source: -march=native means something else on another processor."""
-    said = subprocess.run([*cc, "--version"], capture_output=True, timeout=_SECONDS, check=False)
+    printed = subprocess.run([*cc, "--version"], capture_output=True, timeout=_SECONDS, check=False)
     sources = [path.read_bytes() for path in sorted(_SOURCE.parent.glob("*.[ch]"))]
-    parts = [*sources, repr(command).encode(), said.stdout, _processor().encode()]
+    parts = [*sources, repr(command).encode(), printed.stdout, _processor().encode()]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:24]
 
 

@@ -46,7 +46,7 @@ class Announcer:
         self._registration = registration
         self._models = list(models)
         self._works = works
-        self._said: str | None = None  # the message that was logged last
+        self._logged: str | None = None  # the message that was logged last
 
     @asynccontextmanager
     async def announced(self) -> AsyncIterator[None]:
@@ -95,8 +95,8 @@ class Announcer:
 
     def _say(self, level: int, what: str) -> None:
         """Log a message unless it was the last one logged."""
-        if what != self._said:
-            self._said = what
+        if what != self._logged:
+            self._logged = what
             log.log(level, "%s", what)
 
 

@@ -18,9 +18,9 @@ def the_best(choices: Sequence[ChoiceText], drawn: int, n: int) -> list[ChoiceTe
     return best
 
 
-def mean_logprob(said: ChoiceText) -> float:
+def mean_logprob(choice: ChoiceText) -> float:
     """Return the mean log probability of a choice's own tokens, including its stop token; minus infinity
     without a token.
     """
-    scores = [one.logprobs.own for one in said.reported if one.logprobs is not None and not one.echoed]
+    scores = [one.logprobs.own for one in choice.reported if one.logprobs is not None and not one.echoed]
     return sum(scores) / len(scores) if scores else -inf

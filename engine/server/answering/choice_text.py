@@ -35,25 +35,25 @@ def text_of(parts: Iterable[Part]) -> str:
 def delta(parts: Iterable[Part]) -> dict[str, JSON]:
     """Return the parts of one chunk as one delta of a chat; what does not occur has no key."""
     content, reasoning, calls = _apart(parts)
-    said: dict[str, JSON] = {}
+    fields: dict[str, JSON] = {}
     if reasoning:
-        said["reasoning_content"] = reasoning
+        fields["reasoning_content"] = reasoning
     if content:
-        said["content"] = content
+        fields["content"] = content
     if calls:
-        said["tool_calls"] = [{"index": index, **call.json()} for index, call in calls.items()]
-    return said
+        fields["tool_calls"] = [{"index": index, **call.json()} for index, call in calls.items()]
+    return fields
 
 
 def message(parts: Iterable[Part]) -> dict[str, JSON]:
     """Return all of a choice as a message; its content is null if there are calls and no text."""
     content, reasoning, calls = _apart(parts)
-    said: dict[str, JSON] = {"content": content or (None if calls else "")}
+    fields: dict[str, JSON] = {"content": content or (None if calls else "")}
     if reasoning:
-        said["reasoning_content"] = reasoning
+        fields["reasoning_content"] = reasoning
     if calls:
-        said["tool_calls"] = [call.json() for call in calls.values()]
-    return said
+        fields["tool_calls"] = [call.json() for call in calls.values()]
+    return fields
 
 
 @dataclass(slots=True)

@@ -134,10 +134,10 @@ class Output:
                 self._running.discard(index)
                 if event.finish is None:
                     cut.append((event.group, event.choice))
-        said = [(index, parts, self._choices[index]) for index, parts in sorted(touched.items())]
+        parts_of = [(index, parts, self._choices[index]) for index, parts in sorted(touched.items())]
         pieces = [
             Piece(index, tuple(parts), choice.finish, choice.report())
-            for index, parts, choice in said
+            for index, parts, choice in parts_of
             if parts or choice.finish is not None
         ]
         return Taken(tuple(pieces), tuple(cut))

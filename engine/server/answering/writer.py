@@ -74,12 +74,12 @@ class Writer:
         written = [
             self._wire.choice(
                 index,
-                message(said.parts) if self._chat else {"text": text_of(said.parts)},
-                finish_reason=said.finish,
-                logprobs=self._logprobs(index, said.reported),
-                extra={**({} if self._chat else about[index // self._n]), **self._ids(said.reported)},
+                message(choice.parts) if self._chat else {"text": text_of(choice.parts)},
+                finish_reason=choice.finish,
+                logprobs=self._logprobs(index, choice.reported),
+                extra={**({} if self._chat else about[index // self._n]), **self._ids(choice.reported)},
             )
-            for index, said in enumerate(choices)
+            for index, choice in enumerate(choices)
         ]
         return self._wire.answer(written, usage, about[0] if self._chat else {})
 

@@ -56,17 +56,17 @@ def _answer(writing: Writing, tools: Tools | None, structure: Structure | None) 
             return calls_rule(tools, family, writing.token)
         if structure is not None:
             form = _BESIDE_STRUCTURE.get(family, family)
-            calls, said = calls_rule(tools, form, writing.token), _said(writing, _STRUCTURED)
-            return Rule(f"{calls.start} | {said.start}")
+            calls, words = calls_rule(tools, form, writing.token), _words_rule(writing, _STRUCTURED)
+            return Rule(f"{calls.start} | {words.start}")
         if tools.bound and family == HARMONY:
-            calls, said = calls_rule(tools, family, writing.token), _said(writing, _WORDS)
-            return Rule(f"{calls.start} | {said.start}")
+            calls, words = calls_rule(tools, family, writing.token), _words_rule(writing, _WORDS)
+            return Rule(f"{calls.start} | {words.start}")
         if tools.bound:
             return calls_or_words_rule(tools, family, writing.token)
-    return None if structure is None else _said(writing, _STRUCTURED)
+    return None if structure is None else _words_rule(writing, _STRUCTURED)
 
 
-def _said(writing: Writing, rule: Rule) -> Rule:
+def _words_rule(writing: Writing, rule: Rule) -> Rule:
     """Return the rule of what is said to the user: gpt-oss says it on a channel of its own."""
     if HARMONY not in (writing.families.tools, writing.families.reasoning):
         return rule

@@ -55,9 +55,9 @@ def _with_calls(message: Message, called: dict[str, JSON]) -> Message:
         if isinstance(call, dict) and isinstance(function, dict):
             called[str(call.get("id"))] = function["name"]
             texts.append(f'{{"name": {_dumps(function["name"])}, "arguments": {function["arguments"] or "{}"}}}')
-    said = f"{message['content']}\n" if message["content"] else ""
+    before = f"{message['content']}\n" if message["content"] else ""
     others = {key: value for key, value in message.items() if key != "tool_calls"}
-    return {**others, "content": f"{said}[{', '.join(texts)}]"}
+    return {**others, "content": f"{before}[{', '.join(texts)}]"}
 
 
 def _result(message: Message, called: Mapping[str, JSON]) -> str:

@@ -75,16 +75,16 @@ class CallParser(Machine):
         ended = final and found is None
         before = self._text[: len(self._text) if found is None else found.start()]
         if self._behind and not before.strip(self._syntax.separators):
-            said = ""
+            text = ""
         else:
-            said = before if ended else before.rstrip(_SPACE)
-        if said:
-            parts.append(Content(said))
+            text = before if ended else before.rstrip(_SPACE)
+        if text:
+            parts.append(Content(text))
             self._behind = False
         if found is None or found.partial:
-            self._text = "" if ended else self._text[len(said) :]
+            self._text = "" if ended else self._text[len(text) :]
             return False
-        self._lead, self._text = self._text[len(said) : found.end()], self._text[found.end() :]
+        self._lead, self._text = self._text[len(text) : found.end()], self._text[found.end() :]
         self._listed = found.groupdict().get("list") is not None
         self._begin_call()
         return True
@@ -134,8 +134,8 @@ class CallParser(Machine):
 
     def _no_call(self, parts: list[Part], length: int) -> None:
         """Treat `length` characters, and what led to them, as content."""
-        if said := self._lead + self._text[:length]:
-            parts.append(Content(said))
+        if text := self._lead + self._text[:length]:
+            parts.append(Content(text))
         self._text = self._text[length:]
         self._behind = self._listed = False
         self._state = self._in_content

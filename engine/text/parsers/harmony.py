@@ -48,10 +48,10 @@ class HarmonyParser(Machine):
         """Wait for a message to begin; anything else here is content."""
         found = _HEADER.search(self._text, partial=not final)
         before = self._text if found is None else self._text[: found.start()]
-        if said := before if final and found is None else before.rstrip():
-            parts.append(Content(said))
+        if text := before if final and found is None else before.rstrip():
+            parts.append(Content(text))
         if found is None or found.partial:
-            self._text = self._text[len(said) :]
+            self._text = self._text[len(text) :]
             return False
         self._text = self._text[found.start() :]
         self._state = self._in_header
@@ -87,10 +87,10 @@ class HarmonyParser(Machine):
 
     def _in_body(self, parts: list[Part], final: bool) -> bool:
         found = _BODY_END.search(self._text, partial=not final)
-        if said := self._text if found is None else self._text[: found.start()]:
-            parts.append(self._part(self._apart + said))
+        if text := self._text if found is None else self._text[: found.start()]:
+            parts.append(self._part(self._apart + text))
             self._apart, self._needs_arguments = "", False
-        self._text = self._text[len(said) :]
+        self._text = self._text[len(text) :]
         ended = found is not None and not found.partial
         if self._needs_arguments and (ended or final):
             self._needs_arguments = False

@@ -57,8 +57,8 @@ class ThinkingParser(Machine):
         found = self._end.search(self._text, partial=not final)
         before = self._text if found is None else self._text[: found.start()]
         kept = before if final and found is None else before.rstrip()
-        if said := kept.lstrip() if self._bare else kept:
-            parts.append(Reasoning(said))
+        if text := kept.lstrip() if self._bare else kept:
+            parts.append(Reasoning(text))
             self._bare = False
         if found is None or found.partial:
             self._text = self._text[len(kept) :]
@@ -69,9 +69,9 @@ class ThinkingParser(Machine):
         return True
 
     def _in_content(self, parts: list[Part], final: bool) -> bool:
-        said = self._text.lstrip() if self._bare else self._text
-        if said:
-            parts.append(Content(said))
+        text = self._text.lstrip() if self._bare else self._text
+        if text:
+            parts.append(Content(text))
             self._bare = False
         self._text = ""
         return False

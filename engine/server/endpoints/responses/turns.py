@@ -18,9 +18,9 @@ class Turn:
     owner: str
     """The salt of its API key; only requests with this key may see it."""
     response: Mapping[str, JSON]
-    asked: tuple[Item, ...]
+    input: tuple[Item, ...]
     """Its own input items."""
-    said: tuple[Item, ...]
+    output: tuple[Item, ...]
     """Its output items."""
     previous: Turn | None
     """The turn that it continues from. That one is kept as long as this one, listed or not."""
@@ -30,7 +30,7 @@ class Turn:
     """How many hold it: the list, and held turns that continue from it."""
 
     def __post_init__(self) -> None:
-        self.size = len(dumps(self.response)) + len(dumps(self.asked))
+        self.size = len(dumps(self.response)) + len(dumps(self.input))
 
     @property
     def id(self) -> str:
@@ -45,12 +45,12 @@ class Turn:
         while turn is not None:
             turns.append(turn)
             turn = turn.previous
-        return [item for turn in reversed(turns) for item in (*turn.asked, *turn.said)] + list(self.asked)
+        return [item for turn in reversed(turns) for item in (*turn.input, *turn.output)] + list(self.input)
 
     @property
     def conversation(self) -> list[Item]:
         """All items that a turn after this one continues from."""
-        return [*self.context, *self.said]
+        return [*self.context, *self.output]
 
 
 class Turns:

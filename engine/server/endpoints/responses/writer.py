@@ -59,7 +59,7 @@ class ResponseWriter:
         self, choices: Sequence[ChoiceText], usage: Usage, prompt_logprobs: Sequence[Sequence[Logprobs | None] | None]
     ) -> bytes:
         """Return the whole response, made of the same pieces."""
-        for piece in [piece for said in choices for piece in said.pieces]:
+        for piece in [piece for choice in choices for piece in choice.pieces]:
             deque(self._add(piece), maxlen=0)
         deque(self._items.end(complete=self._complete), maxlen=0)
         return dumps(self._whole(usage))
