@@ -59,7 +59,7 @@ class Health(Settings):
     down_after: Count = 3
     """Number of failed checks in a row after which a replica gets no calls."""
     up_after: Count = 2
-    """Number of answered checks in a row after which it gets calls again."""
+    """Number of good checks in a row after which it gets calls again."""
     path: Annotated[str, Field(pattern=PATH)] = "/v1/models"
     """The path to request; every answer except a 5xx counts as healthy."""
 
@@ -109,7 +109,7 @@ class Upstream(Settings):
     breaker: Breaker | None = Breaker()
     """When a replica that fails gets no calls for a while; null: never."""
     health: Health = Health()
-    """Health checks of each replica, if there is another replica, or another upstream, to use instead."""
+    """Health checks of each replica, if there is another replica or a fallback to use instead."""
     resume: Resume = "off"
     """What happens to a leg that is cut in mid-stream: off fails it; replay asks another replica with the same seed and
     continues where the text was cut; continue sends the text produced so far as a prefix."""

@@ -296,7 +296,7 @@ class Upstream:
 
     @property
     def watched(self) -> bool:
-        """Whether its replicas get health checks: if another replica or another upstream could be used instead.
+        """Whether its replicas get health checks: if another replica or a fallback could be used instead.
 
         The built-in engine gets none, because the process that started it supervises it.
         """
