@@ -92,6 +92,11 @@ for _command in (bench, chat, completion, dashboards, keys, models):
     help="Data type in which the engine computes.",
 )
 @click.option(
+    "--quantization",
+    type=click.Choice(["int8"]),
+    help="Store the engine's weights as int8 and multiply in int8, on a CPU.",
+)
+@click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",

@@ -25,6 +25,7 @@ class ServeOptions:
         places = {
             "model": ("--model", ("engine", "model")),
             "dtype": ("--dtype", ("engine", "dtype")),
+            "quantization": ("--quantization", ("engine", "quantization")),
             "host": ("--host", ("listen", "host")),
             "port": ("--port", ("listen", "port")),
             "workers": ("--workers", ("listen", "workers")),

@@ -13,7 +13,7 @@ FILE = "upstreams: [{name: upstream, replicas: ['http://a'], n: {native_up_to: 4
 
 
 def loaded(file: Path | None, environ: dict[str, str], **given: str | tuple[str, ...]) -> Config:
-    nothing = dict.fromkeys(("model", "dtype", "host", "port", "workers", "max_n", "n_mode", "api_key"))
+    nothing = dict.fromkeys(("model", "dtype", "quantization", "host", "port", "workers", "max_n", "n_mode", "api_key"))
     return load(file, environ, ServeOptions.of({**nothing, "upstreams": (), **given}).lay_over)
 
 
@@ -43,9 +43,10 @@ def test_upstreams_alone_run_no_engine() -> None:
 
 
 def test_a_model_beside_upstreams_runs_the_engine_too(file: Path) -> None:
-    config = loaded(file, {}, model="org/name", dtype="float32")
+    config = loaded(file, {}, model="org/name", dtype="float32", quantization="int8")
     assert config.engine is not None
-    assert (config.engine.model, config.engine.dtype) == ("org/name", "float32")
+    engine = config.engine
+    assert (engine.model, engine.dtype, engine.quantization) == ("org/name", "float32", "int8")
     assert len(config.upstreams) == 1
 
 
