@@ -68,6 +68,11 @@ def test_K9_the_field_and_the_words_inside_a_message(message: Any, param: dict[s
     assert error.message == "seed: Extra inputs are not permitted"
 
 
+def test_K9_the_field_beside_a_message_stays_if_the_message_names_none() -> None:
+    error = wrapped({"message": [{"msg": "too big"}], "param": "n"}, 422)
+    assert (error.message, error.param) == ("too big", "n")
+
+
 @pytest.mark.parametrize("message", ["[1] is no text", "{", '{"a": 1}', "[]", '["x"]', "[" * 5000])
 def test_K9_a_message_that_only_begins_like_json_is_itself(message: str) -> None:
     assert wrapped({"message": message}).message == message
@@ -137,7 +142,20 @@ def test_K9_other_shapes(body: Any, message: str, param: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"  ", {}, [], {"error": None}, {"error": {}}, {"detail": []}, {"message": 5}, b"null", b"7"]
+    "body",
+    [
+        b"",
+        b"  ",
+        {},
+        [],
+        {"error": None},
+        {"error": {}},
+        {"detail": []},
+        {"message": 5},
+        {"message": " "},
+        b"null",
+        b"7",
+    ],
 )
 def test_K9_nothing_said(body: Any) -> None:
     assert wrapped(body, 503).message == "The upstream answered 503 Service Unavailable."
@@ -151,6 +169,7 @@ def test_K9_nothing_said(body: Any) -> None:
         (b"<!DOCTYPE html><p>secret", "text/plain"),
         (b"  \n<h1>secret</h1>", ""),
         (b"Sorry, secret", "text/html; charset=utf-8"),
+        (b"Sorry, secret", "Text/HTML"),
         ({"error": "<html>secret</html>"}, "application/json"),
         ({"detail": "<h1>secret"}, "application/json"),
         ({"error": {"message": "<html>secret</html>", "type": "t"}}, "application/json"),
@@ -176,12 +195,14 @@ def test_K9_no_html_is_passed_on(body: Any, kind: str) -> None:
 )
 def test_K9_the_type_follows_the_status_where_none_was_sent(status: int, kind: str) -> None:
     assert wrapped({"error": "x"}, status).type == kind
+    assert wrapped({"error": {"message": "x", "type": ""}}, status).type == kind
 
 
 def test_K9_other_integer_codes_become_strings() -> None:
     assert wrapped({"error": {"message": "m", "code": 1234}}, 400).code == "1234"
     assert wrapped({"error": {"message": "m", "code": "c"}}, 400).code == "c"
     assert wrapped({"error": {"message": "m", "code": 400}}, 400).code is None
+    assert wrapped({"error": {"message": "m", "code": 302}}, 302).code is None, "it repeats the status that was sent"
 
 
 @pytest.mark.parametrize("status", [200, 204, 302, 307, 600, 0])

@@ -145,6 +145,8 @@ def test_A17_n_cmpl_is_n(parse: Any) -> None:
     refused(parse, "n_cmpl", "integer_below_min_value", n_cmpl=0)
     refused(parse, "n", "integer_below_min_value", n=0, n_cmpl=0)
     refused(parse, "n_cmpl", "invalid_type", n_cmpl="3")
+    refused(parse, "n_cmpl", "unsupported_value", n_cmpl=2, audio={"voice": "a"})
+    refused(parse, "n_cmpl", "unsupported_value", n_cmpl=2, prediction={})
 
 
 @both
@@ -193,7 +195,10 @@ def test_E7_stream_options(parse: Any) -> None:
     assert (request.stream, request.include_usage, request.continuous_usage) == (True, True, True)
     request = parse(stream=True, stream_options={"include_usage": None})
     assert (request.stream, request.include_usage, request.continuous_usage) == (True, False, False)
-    assert not parse(stream=True, stream_options=None).include_usage
+    for stream in (True, False, None):
+        assert not parse(stream=stream, stream_options=None).include_usage
+    request = parse(stream=True, stream_options={"include_usage": True})
+    assert (request.include_usage, request.continuous_usage) == (True, False)
     refused(parse, "stream_options", "invalid_type", "an object", stream=True, stream_options=[])
     refused(parse, "stream_options.include_usage", "invalid_type", stream=True, stream_options={"include_usage": 1})
     refused(parse, "stream_options", None, stream_options={"include_usage": True})

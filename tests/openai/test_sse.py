@@ -248,6 +248,13 @@ def begun(*segments: bytes, max_event: int = 1 << 24) -> SSEDecoder:
     return decoder
 
 
+def starting(first: bytes) -> SSEDecoder:
+    """A decoder that has seen the first bytes of a stream."""
+    decoder = SSEDecoder()
+    assert decoder.feed(first) == []
+    return decoder
+
+
 def test_usual_events_stay_together() -> None:
     assert begun().usual(b"data: one\n\n") == (b"one", 1)
     assert begun().usual(USUAL) == (b"x\n\ndata: y", 2)
@@ -288,10 +295,19 @@ def test_what_is_not_usual_is_left_to_feed(segment: bytes) -> None:
         pytest.param(begun(b"data: x"), id="in_mid_event"),
         pytest.param(begun(b"data: x\r\r"), id="behind_a_cr"),
         pytest.param(begun(max_event=17), id="over_the_limit"),
+        pytest.param(begun(b"data: x\n\ndata: " + b"y" * 20 + b"\n\n", max_event=20), id="behind_a_long_one"),
+        pytest.param(starting(b"\xef"), id="in_mid_bom"),
+        pytest.param(starting(b"\xef\xbb"), id="before_the_end_of_a_bom"),
     ],
 )
 def test_nothing_is_usual_where_what_came_before_matters(decoder: SSEDecoder) -> None:
     assert decoder.usual(USUAL) is None
+
+
+def test_P4_no_bom_is_dropped_behind_usual_events() -> None:
+    decoder = SSEDecoder()
+    assert decoder.usual(USUAL) is not None
+    assert decoder.feed(b"\xef\xbb\xbfdata: no field\n\ndata: z\n\n") == [SSEEvent(b"z")]
 
 
 lines = st.sampled_from([b"data: x", b"data: y", b"data: ", b"data:z", b": c", b"event: e", b"", b"\r", b"data"])

@@ -114,5 +114,15 @@ def test_G1_entries_without_an_index() -> None:
     ]
 
 
+def test_G1_entries_without_an_index_go_on_with_the_highest() -> None:
+    calls = [part(place, id=id, function={"name": "f", "arguments": ""}) for place, id in enumerate("ab")]
+    assert mend(calls, [part(None, function={"arguments": "1"})]) == [calls, [part(1, function={"arguments": "1"})]]
+
+
+def test_G5_another_id_with_the_name_of_a_custom_tool_is_another_call() -> None:
+    first, second = (part(0, id=id, type="custom", custom={"name": "f", "input": id}) for id in "ab")
+    assert mend([first], [second]) == [[first], [second | {"index": 1}]]
+
+
 def test_what_is_no_call_passes() -> None:
     assert mend([None, "x", part(0, id="a", function="odd")]) == [[None, "x", part(0, id="a", function="odd")]]

@@ -84,13 +84,20 @@ def test_E14_unknown_keys_are_the_prompts_or_summed() -> None:
             "prompt_cache_hit_tokens": 8 * at,
             "cost": 0.5,
             "cost_details": {"prompt_cost": 0.25, "from": "x"},
+            "input_cost": 0.125,
             "tier": str(at),
         }
         for at in range(2)
     ]
     whole = merge(legs(*(Usage(9, 1, extra=extra) for extra in told))).usage
     assert whole is not None
-    summed = {"prompt_cache_hit_tokens": 0, "cost": 1.0, "cost_details": {"prompt_cost": 0.5, "from": "x"}, "tier": "0"}
+    summed = {
+        "prompt_cache_hit_tokens": 0,
+        "cost": 1.0,
+        "cost_details": {"prompt_cost": 0.5, "from": "x"},
+        "input_cost": 0.25,
+        "tier": "0",
+    }
     assert whole.extra == summed
     assert whole.to_json() == Usage(9, 2).to_json() | summed
     # A leg for each prompt and choice: every prompt once.

@@ -123,6 +123,7 @@ def test_text_of_the_engine() -> None:
     assert CHAT.text(1, "x", finish_reason="stop", logprobs=1) == CHAT.chunk(
         1, {"content": "x"}, finish_reason="stop", logprobs=1
     )
+    assert CHAT.text(1, "", logprobs=1) == CHAT.chunk(1, {"content": ""}, logprobs=1)
     assert CHAT.text(1, "", finish_reason="stop") == CHAT.chunk(1, {}, finish_reason="stop")
     assert TEXT.text(1, "", finish_reason="stop") == TEXT.chunk(1, {"text": ""}, finish_reason="stop")
 
