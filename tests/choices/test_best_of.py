@@ -239,6 +239,7 @@ def test_A14_the_best_of_equals_is_computed_once_and_counted_as_asked() -> None:
     play.answers(0, body(Dialect.CHAT, "same", tokens=3))
     assert shown(play) == ["same", "same"]
     assert play.reply["usage"] == usage(10, 15)
+    assert play.of(Spent) == [Spent(10, 15, 10, 3, prompt_saved=40)]
 
 
 def test_B6_seeds_of_our_own_may_be_left_out_at_one_choice_too() -> None:
@@ -259,6 +260,7 @@ def test_B6_seeds_of_our_own_may_be_left_out_at_one_choice_too() -> None:
         ({"token_logprobs": [None, -1.0, -3.0]}, "hello", -2.0),  # unknown where the prompt ends
         ({"token_logprobs": [None, -1.0, -3.0], "text_offset": None}, "hello", -2.0),
         ({"token_logprobs": [None, -1.0, -3.0], "text_offset": [0, 5]}, "hello", -2.0),
+        ({"token_logprobs": [None, -1.0, -3.0], "text_offset": [0, 2]}, "hello", -2.0),  # of two tokens only
         ({"token_logprobs": [-1.0, -3.0]}, None, -2.0),
         ({"content": []}, None, None),
         ({"token_logprobs": []}, None, None),

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from nproxy.choices.commands import Begin, CancelLeg, Emit, Respond
+from nproxy.choices.commands import Begin, CancelLeg, Emit, Finish, Respond
 from nproxy.choices.events import Failure, FailureKind, LegFailed, Stopped
 from nproxy.openai.errors import not_ready
 from tests.choices.conduct_player import NATIVE, Play, chat, contents
@@ -41,6 +41,29 @@ def test_K2_429_with_the_longest_wait_known(stream: bool) -> None:
     assert play.respond.status == 429
     assert play.headers["retry-after"] == "7"
     assert sorted(command.leg for command in play.of(CancelLeg)) == [1, 3]
+
+
+@pytest.mark.parametrize(("code", "wait"), [(503, "7"), (500, "7"), (400, None), (404, None)])
+def test_K2_when_to_come_back_is_told_where_that_may_help(code: int, wait: str | None) -> None:
+    play = Play(chat())
+    play.fails(0, status(code, retry_after=6.5))
+    assert play.respond.status == code and play.headers.get("retry-after") == wait
+
+
+@pytest.mark.parametrize(("code", "told"), [(503, "false"), (429, None)])
+def test_K13_after_attempts_of_our_own_only_a_limit_is_for_the_client_to_try_again(code: int, told: str | None) -> None:
+    play = Play(chat(), retries=1, budget=lambda: False)
+    play.fails(0, status(code))
+    assert play.respond.status == code and play.headers.get("x-should-retry") == told
+
+
+@pytest.mark.parametrize("other", [status(408), status(504), status(401, own_key=True), status(403, own_key=True)])
+def test_K4_neither_lateness_nor_a_key_of_our_own_is_the_clients_to_mend(other: Failure) -> None:
+    play = Play(chat(n=2))
+    play.fails(0, other)
+    assert not play.over, "the other failure may be more telling"
+    play.fails(1, status(429))
+    assert play.respond.status == 429
 
 
 def test_what_a_sibling_says_while_failures_are_gathered_begins_no_stream() -> None:
@@ -108,6 +131,7 @@ def test_K6_a_stream_is_cut_after_it_began() -> None:
     assert contents(play.frames) == {0: "x", 1: "yab", 2: "ab"}
     assert play.frames[-1]["error"]["code"] == "upstream_error"
     assert "[DONE]" not in play.frames
+    assert play.of(Finish) == [Finish(FailureKind.CUT, 502)], "the log is told what the 200 became"
 
 
 def test_K6_not_streaming_siblings_are_cancelled() -> None:

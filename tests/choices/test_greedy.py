@@ -118,3 +118,6 @@ def test_A14_reject(capability: Any) -> None:
         make_plan(chat(n=3, temperature=0.0), capability, drawing(), "reject")
     assert (refused.value.status, refused.value.param) == (400, "n")
     assert refused.value.type == "invalid_request_error"
+    with pytest.raises(ApiError) as refused:
+        make_plan(chat(best_of=3, temperature=0), capability, drawing(), "reject")
+    assert (refused.value.status, refused.value.param) == (400, "best_of")

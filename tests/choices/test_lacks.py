@@ -39,6 +39,12 @@ def test_usage_that_rides_with_the_choices_is_usage() -> None:
     assert lessons(play) == []
 
 
+def test_one_usage_chunk_for_one_choice_says_nothing_of_whole_answers() -> None:
+    play = Play(chat(stream=True), NATIVE)
+    play.streams(0, delta("x"), delta(finish="stop"), usage_chunk(3, 1), DONE)
+    assert lessons(play) == []
+
+
 def test_usage_that_was_not_asked_for_is_not_missed() -> None:
     assert lessons(two(stream=True, capability=Capability(None, stream_options=False))) == []
     play = Play(chat(), NATIVE)

@@ -180,6 +180,7 @@ def test_narrower_legs_cover_the_refused_one() -> None:
         ([1, 2, 3], 1, [(1, 1, None), (2, 1, None), (3, 1, None)]),
         ([2, 3, 6, 7], 2, [(2, 1, None), (3, 1, None)]),  # both prompts lack the same offsets
         ([4, 5, 6, 7], 2, [(0, 1, 1), (1, 1, 1), (2, 1, 1), (3, 1, 1)]),  # the second prompt was ignored
+        ([2, 4, 5, 6], 2, [(2, 1, 0), (0, 1, 1), (1, 1, 1), (2, 1, 1)]),  # each lacks others
     ],
 )
 def test_C7_top_up_brings_exactly_what_is_missing(

@@ -293,8 +293,9 @@ def test_Q6_a_stream_that_finishes_some_of_its_choices_only_teaches_that_streams
         (chat(n=3, stream=True), UNTESTED, [NativeWidth(3, 1)]),
         (chat(n=3, stream=True, temperature=0), STREAMS_OF_N, []),
         (chat(n=3), STREAMS_OF_N, [NativeWidth(3, 1)]),
+        (chat(n=3, stream=True), replace(STREAMS_OF_N, width_seen=2), [NativeWidth(3, 1)]),
     ],
-    ids=["stream", "untested", "greedy", "whole"],
+    ids=["stream", "untested", "greedy", "whole", "wider than seen"],
 )
 def test_Q6_one_choice_in_a_stream_where_several_came_whole(
     request_: Request, capability: Capability, lessons: list[Lesson]
@@ -376,6 +377,12 @@ def test_J4_a_prompt_that_is_refused_by_itself_too_is_the_clients() -> None:
     assert play.respond.status == 400 and play.of(Learn) == []
 
 
+def test_J4_a_refusal_of_one_prompt_that_was_sent_as_a_text_is_the_clients() -> None:
+    play = Play(completion(prompt=["a"]), Capability(prompt_lists=False))
+    play.fails(0, status(400, REFUSED_LISTS[0]))
+    assert play.respond.status == 400 and len(play.opened) == 1
+
+
 def test_B6_a_refused_seed_is_left_out() -> None:
     refused = status(400, b'{"error":{"message":"Unrecognized request argument supplied: seed"}}')
     play = Play(chat(n=2), retries=0)
@@ -386,6 +393,15 @@ def test_B6_a_refused_seed_is_left_out() -> None:
         play.answers(leg, answer("x"))
     assert play.finish == "ok"
     assert [a.kind for a in play.anomalies] == ["seed_refused"]
+    assert play.of(Learn) == [Learn(FieldRefused("seed"))]
+
+
+def test_B6_a_call_that_still_has_the_seed_confirms_no_refusal_of_it() -> None:
+    play = Play(chat(n=2))
+    play.fails(0, status(400, b'{"error":{"message":"bad","param":"seed"}}'))
+    play.answers(1, answer("x"))
+    assert play.of(Learn) == []
+    play.answers(0, answer("x"))
     assert play.of(Learn) == [Learn(FieldRefused("seed"))]
 
 

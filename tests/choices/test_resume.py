@@ -10,7 +10,7 @@ from nproxy.choices.replay import Transcript
 from nproxy.choices.resume import recorder
 from nproxy.choices.retry import resumable, retryable
 from tests.choices.conduct_player import chat, contents, finishes, replayed
-from tests.choices.upstream_says import DONE, ROLE, STOP, delta, failure, in_band, status
+from tests.choices.upstream_says import DONE, ROLE, STOP, chunk, delta, failure, in_band, status
 
 # ---- which failures
 
@@ -147,6 +147,17 @@ def test_a_second_call_that_does_not_come_about_is_tried_again() -> None:
     play.streams(0, delta("xy"), STOP)
     assert contents(play.frames) == {0: "xy"}
     assert play.resumed == ["replay failed"] * 2 + ["replay ok"]
+
+
+def test_unknown_keys_that_stand_alone_come_once_however_many_calls_it_takes() -> None:
+    alone = chunk([], tier="x")
+    play = replayed(retries=2)
+    play.breaks_off(0, alone, ROLE, delta("x"))
+    play.fires("retry:0")
+    play.fails(0, FailureKind.RESET)
+    play.fires("retry:0")
+    play.streams(0, alone, ROLE, delta("xy"), STOP, DONE)
+    assert [frame["tier"] for frame in play.frames[:-1] if "tier" in frame] == ["x"]
 
 
 def test_what_is_refused_is_not() -> None:

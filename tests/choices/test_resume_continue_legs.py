@@ -96,6 +96,17 @@ def test_each_choice_of_a_leg_goes_on_by_itself(capability: Capability) -> None:
     assert sorted(roles) == [0, 1, 2, 3] and play.resumed == ["continue ok"] * 3
 
 
+def test_those_that_go_on_by_themselves_have_the_attempts_that_were_left() -> None:
+    play = continued(chat(n=2, stream=True), NATIVE)
+    play.breaks_off(0, delta("a", index=0), delta("b", index=1))
+    for number in (1, 2):
+        play.fires(f"retry:{number}")
+    play.breaks_off(1, delta("a2"))
+    play.streams(2, delta("b2"), STOP)
+    assert play.finish == FailureKind.CUT and contents(play.frames) == {0: "aa2", 1: "bb2"}
+    assert "continue spent" in play.resumed and len(play.opened) == 3
+
+
 def test_a_leg_of_which_one_choice_cannot_fails_as_a_whole() -> None:
     play = continued(chat(n=2, stream=True), NATIVE)
     play.breaks_off(0, delta("a", index=0), delta(reasoning="b", index=1))

@@ -280,6 +280,14 @@ def test_a_surplus_choice_is_dropped_and_counted() -> None:
     assert [a.kind for a in play.anomalies] == ["surplus_choice"]
 
 
+def test_surplus_choices_of_one_call_are_counted_once() -> None:
+    play = Play(chat(n=2, stream=True))
+    play.streams(0, delta("x"), delta("y", index=1), delta("y", index=1), delta("z", index=2), delta(finish="stop"))
+    play.streams(1)
+    assert contents(play.frames) == {0: "x", 1: "ab"} and play.finish == "ok"
+    assert [a.kind for a in play.anomalies] == ["surplus_choice"]
+
+
 def test_K14_a_body_in_answer_to_a_stream() -> None:
     play = Play(chat(n=2, stream=True))
     body = (

@@ -10,7 +10,7 @@ import pytest
 from nproxy.choices.capability import Capability
 from nproxy.choices.commands import CancelLeg, Finish, Spent
 from nproxy.choices.events import LegChunk, Stopped
-from tests.choices.conduct_player import FANOUT, NATIVE, Play, chat, completion
+from tests.choices.conduct_player import FANOUT, NATIVE, Play, chat, completion, replayed
 from tests.choices.upstream_says import DONE, answer, chunk, delta, text, usage, usage_chunk
 
 ASKED = {"include_usage": True}
@@ -187,6 +187,15 @@ def test_what_was_spent_is_told_in_failure_too(capability: Capability) -> None:
         play.streams(1, delta("x"), delta(finish="stop"), usage_chunk(3, 2))
     (spent,) = play.of(Spent)
     assert spent.upstream_completion == (1 if capability is NATIVE else 3)
+
+
+def test_what_a_call_had_spent_that_another_one_replaced_is_counted_beside_it() -> None:
+    play = replayed(chat(stream=True, stream_options=ASKED))
+    play.breaks_off(0, delta("a", top={"usage": usage(10, 1)}))
+    play.fires("retry:0")
+    play.streams(0, delta("ab"), delta(finish="stop"), usage_chunk(10, 2), DONE)
+    assert play.frames[-2]["usage"] == usage(10, 2)
+    assert play.of(Spent) == [Spent(10, 2, 20, 3, prompt_saved=0)]
 
 
 def test_what_was_spent_is_told_when_the_client_has_left() -> None:
