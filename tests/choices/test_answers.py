@@ -69,6 +69,18 @@ def test_C7_a_short_answer_is_topped_up_and_remembered(capability: Any) -> None:
     assert (play.headers["x-nproxy-mode"], play.headers["x-nproxy-legs"]) == ("fanout", "3")
 
 
+def test_C7_the_indices_of_a_short_answer_tell_which_are_missing() -> None:
+    play = Play(chat(n=3), NATIVE)
+    said = [
+        {"index": at, "message": {"role": "assistant", "content": word}, "finish_reason": "stop"}
+        for at, word in ((0, "first"), (2, "third"))
+    ]
+    play.answers(0, answer(choices=said))
+    assert [(opened.leg.offset, opened.leg.width) for opened in play.opened[1:]] == [(1, 1)]
+    play.answers(1, answer("second"))
+    assert contents_of(play.reply) == ["first", "second", "third"]
+
+
 def test_C7_a_top_up_that_fails_fails_the_request() -> None:
     play = Play(chat(n=2), NATIVE)
     play.answers(0, answer("first"))

@@ -62,6 +62,9 @@ def test_B6_a_seed_that_is_not_taken_is_left_out() -> None:
         assert "seed" not in body
     body = bytes(compose(chat(n=2, seed=3), FANOUT, Leg(0, 0, 1, seed=3, omit=frozenset({"seed"}))))
     assert "seed" not in json.loads(body)
+    for own in ({}, {"seed": 3}, {"choice_params": [{"seed": 3}, {"seed": 4}]}):
+        body = bytes(compose(chat(n=2, **own), FANOUT, Leg(0, 1, 1, seed=4, omit=frozenset({"seed"}))))
+        assert "seed" not in json.loads(body)
 
 
 def test_B6_learned_of_a_server_without_seeds_the_clients_own_is_still_sent_for_one_choice() -> None:
@@ -99,6 +102,18 @@ def test_include_usage_goes_through_as_sent() -> None:
 def test_Q2_the_upstreams_own_name_of_the_model() -> None:
     (body,) = bodies(chat(), Capability(native_width=None, model="org/m-7b"))
     assert body["model"] == "org/m-7b"
+
+
+def test_A1_a_name_that_is_the_clients_own_goes_through_as_sent() -> None:
+    request = parse_chat(Body.parse(b'{"model":"m", "messages" :[{}]}'), Limits())
+    same = Capability(native_width=None, model="m")
+    (leg,) = make_plan(request, same, drawing()).legs
+    assert bytes(compose(request, same, leg)) == request.body.raw
+
+
+def test_J9_choices_to_choose_from_are_asked_for_as_n() -> None:
+    (body,) = bodies(completion(best_of=3), NATIVE)
+    assert body["n"] == 3 and "best_of" not in body
 
 
 def test_R4_a_leg_whose_json_usage_is_wrong_is_asked_for_as_a_stream() -> None:

@@ -180,6 +180,15 @@ def test_K8_every_choice_of_a_200_is_an_error() -> None:
     assert play.reply["error"] == {"type": "invalid_request_error", "param": None, **why, "code": None}
 
 
+def test_K3_if_only_the_first_of_a_200_is_lost_the_others_are_the_answer() -> None:
+    lost = {"index": 0, "message": {"content": None}, "finish_reason": "error", "error": {"message": "boom"}}
+    said = {"index": 1, "message": {"role": "assistant", "content": "x"}, "finish_reason": "stop"}
+    play = Play(chat(n=2), NATIVE)
+    play.answers(0, json.dumps({"id": "x", "choices": [lost, said]}).encode())
+    assert play.finish == "ok"
+    assert [choice.get("error") for choice in play.reply["choices"]] == [{"message": "boom"}, None]
+
+
 def test_choices_that_are_lost_beside_others_are_part_of_the_answer() -> None:
     """As nproxy itself tells them, where a part will do."""
     said = {"message": {"role": "assistant", "content": "x"}, "finish_reason": "stop"}
@@ -270,6 +279,16 @@ def test_error_answers_say_how_they_came_about(stream: bool) -> None:
     play = Play(chat(n=2, stream=stream))
     play.fails(0, status(400))
     assert play.headers["x-nproxy-mode"] == "fanout" and play.headers["x-nproxy-legs"] == "2"
+
+
+def test_a_pause_that_is_over_calls_no_leg_that_nobody_waits_for_any_more() -> None:
+    play = Play(chat(n=3, stream=True), retries=1)
+    play.says(1, delta("x"))
+    play.fails(0, status(503))
+    play.fails(1, FailureKind.CUT)
+    assert not play.over and play.fires("retry:0") == []
+    play.streams(2)
+    assert play.finish == FailureKind.CUT and len(play.opened) == 3
 
 
 def test_nothing_is_heard_after_the_end() -> None:

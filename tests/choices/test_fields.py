@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from nproxy.choices.offsets import TextOffsets
 from tests.choices.conduct_player import NATIVE, Play, chat, choices_in, completion, contents
 from tests.choices.upstream_says import DONE, delta, text
 
@@ -71,6 +72,12 @@ def test_F4_text_offsets_run_on(sent: list[list[int]], stream: bool) -> None:
     else:
         assert play.reply["choices"][1]["logprobs"]["text_offset"] == wanted
         assert play.reply["choices"][1]["logprobs"]["tokens"] == ["é ", "a", "bc", "d"]
+
+
+def test_F4_text_before_the_first_offsets_counts() -> None:
+    offsets = TextOffsets()
+    assert offsets.mend(None, "hello") is None
+    assert offsets.mend({"text_offset": [0]}, "x") == {"text_offset": [5]}
 
 
 def test_F5_F7_bytes_and_nulls_pass() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from nproxy.choices.fold import fold, latest
+from nproxy.choices.fold import fold, folded, latest
+from nproxy.openai.chunks import UpstreamChoice
 
 
 def test_texts_are_joined_and_names_said_once() -> None:
@@ -35,6 +36,17 @@ def test_tool_calls_by_their_index() -> None:
         {"id": "a", "function": {"name": "f", "arguments": "{}"}},
         {"id": "b", "function": {"name": "g", "arguments": "1"}},
     ]
+
+
+def test_H3_a_role_beside_an_empty_text_says_no_text() -> None:
+    call: Any = {"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f", "arguments": "{}"}}]}
+    pieces = [
+        UpstreamChoice(0, {"content": ""}, "assistant", None, None, {}),
+        UpstreamChoice(0, call, None, None, None, {}),
+    ]
+    delta, _, _ = folded(pieces)
+    assert "content" not in delta and "tool_calls" in delta
+    assert folded(pieces[:1])[0] == {"content": ""}, "unless nothing else came"
 
 
 def test_beside_deltas_strings_are_names_and_the_last_counts() -> None:

@@ -11,7 +11,9 @@ from nproxy.choices.commands import Spent
 from nproxy.openai.sse import SSEDecoder
 from tests.choices.conduct_player import (
     ALIASED,
+    CREATED,
     EXACT,
+    ID,
     MODEL,
     NATIVE,
     Play,
@@ -178,6 +180,14 @@ def test_E12_running_usage_passes_where_asked_for() -> None:
     assert play.emitted == framed(*events, usage_chunk(3, 1), DONE)
 
 
+def test_E12_running_usage_of_one_choice_passes_with_its_details() -> None:
+    options = {**ASKED, "continuous_usage_stats": True}
+    play = Play(chat(stream=True, stream_options=options), NATIVE)
+    told = usage(3, 1, prompt_tokens_details={"cached_tokens": 2})
+    play.says(0, delta("x", role="assistant", top={"usage": told}))
+    assert play.frames[-1]["usage"] == told
+
+
 def test_E12_an_exact_wire_has_counted_all_its_choices() -> None:
     options = {**ASKED, "continuous_usage_stats": True}
     play = Play(chat(n=2, stream=True, stream_options=options), EXACT)
@@ -241,6 +251,14 @@ def test_D5_one_id_though_the_upstream_changes_it() -> None:
     for i in range(4):
         play.says(0, delta("x", role="assistant" if i == 0 else None).replace(b"up-1", b"up-%d" % i))
     assert {frame["id"] for frame in play.frames} == {"up-0"}
+
+
+@pytest.mark.parametrize("odd", [{"id": ""}, {"id": 7}, {"created": "5"}, {"created": None}, {"model": 3}], ids=str)
+def test_D5_a_name_of_no_use_is_replaced_by_our_own(odd: dict[str, Any]) -> None:
+    play = Play(chat(stream=True), NATIVE)
+    play.streams(0, delta("x", role="assistant", top=odd), delta(finish="stop", top=odd), DONE)
+    (key,) = odd
+    assert {frame[key] for frame in play.frames[:-1]} == {{"id": ID, "created": CREATED, "model": MODEL}[key]}
 
 
 def test_D7_D9_one_finish_one_done() -> None:

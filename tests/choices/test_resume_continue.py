@@ -8,8 +8,11 @@ import pytest
 
 from nproxy.choices.capability import Capability
 from nproxy.choices.commands import Retried, Spent
+from nproxy.choices.continuation import whole
 from nproxy.choices.events import FailureKind
+from nproxy.choices.leg import Prefix
 from nproxy.openai.requests import Request
+from nproxy.openai.usage import Usage
 from tests.choices.conduct_player import (
     Play,
     body_of,
@@ -28,6 +31,12 @@ USER = {"role": "user", "content": "hi"}
 def sent(play: Play, leg: int = 0) -> Any:
     """The body of the call that is open."""
     return body_of(play, play.open[leg])
+
+
+def test_a_prompt_is_never_longer_than_that_of_the_call_that_continued_it() -> None:
+    """Servers may count the same prompt differently."""
+    assert whole(Usage(5, 2), Prefix("x", 1), 8) == Usage(5, 2)
+    assert whole(Usage(9, 2), Prefix("x", 1), 8) == Usage(8, 3)
 
 
 def test_chat_by_a_flag() -> None:

@@ -146,6 +146,13 @@ def test_E12_a_running_total_that_never_falls() -> None:
     assert {u["prompt_tokens"] for u in told} == {10}
 
 
+def test_E12_a_chunk_without_a_count_of_its_own_has_none() -> None:
+    play = Play(chat(n=2, stream=True, stream_options={**ASKED, "continuous_usage_stats": True}))
+    play.says(0, delta("x", top={"usage": usage(10, 1)}))
+    play.says(1, delta("y"))
+    assert [frame["usage"] for frame in play.frames[2:]] == [usage(10, 1), None]
+
+
 def test_R3_a_usage_chunk_per_choice() -> None:
     play = Play(chat(n=2, stream=True, stream_options=ASKED), NATIVE)
     play.says(0, delta("x", finish="stop", index=1), usage_chunk(10, 4))
