@@ -5,13 +5,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from math import inf
-from types import SimpleNamespace
 from typing import Any, cast, get_args
 
 import pytest
 
-from nproxy.choices.commands import Begin, CancelLeg, Command, Emit, FallBack, Finish, OpenLeg, Respond
-from nproxy.choices.events import Event, FailureKind, LegChunk, LegEnded, Stopped
+from nproxy.choices.commands import (
+    Begin,
+    CallEnded,
+    CancelLeg,
+    Command,
+    Emit,
+    FallBack,
+    Finish,
+    OpenLeg,
+    Respond,
+    SetTimer,
+)
+from nproxy.choices.events import Event, Failure, FailureKind, LegChunk, LegEnded, Stopped, Timer, TimerKind
 from nproxy.choices.leg import Leg
 from nproxy.gateway import driver
 from nproxy.gateway.driver import HANDLERS, Drive, OpenCall
@@ -139,11 +149,50 @@ class Fan:
         return commands
 
 
-def driven(client: Client, conduct: object, open_call: OpenCall) -> Drive:
-    nothing = SimpleNamespace(leg_opened=_ignore, leg_closed=_ignore, batch=_ignore)
+class Streamed(Client):
+    """A client whose stream may begin. head: what was done with its head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head: list[str] = []
+        self.end_status = 200
+
+    def begin(self, status: int, headers: object) -> None:
+        self.head.append("begun")
+
+    def flush_head(self) -> None:
+        self.head.append("flushed")
+
+
+class Watch:
+    """In the place of the observer, and of the judge of calls: how many are open, and how each ended."""
+
+    def __init__(self) -> None:
+        self.open = 0
+        self.ended: list[tuple[int, Failure | None]] = []
+        self.judged: list[tuple[int, Failure | None]] = []
+
+    def leg_opened(self, leg: Leg, attempt: int) -> None:
+        self.open += 1
+
+    def leg_closed(self) -> None:
+        self.open -= 1
+
+    def batch(self, leg: int, events: list[Event]) -> None:
+        pass
+
+    def call_ended(self, leg: int, failure: Failure | None) -> None:
+        self.ended.append((leg, failure))
+
+    def judge(self, leg: int, failure: Failure | None) -> None:
+        self.judged.append((leg, failure))
+
+
+def driven(client: Client, conduct: object, open_call: OpenCall, watch: Watch | None = None) -> Drive:
+    watch = watch or Watch()
     whatever = cast(Any, _ignore)
     return Drive(
-        cast(Any, client), cast(Any, conduct), cast(Any, nothing), open_call=open_call, learn=whatever, judge=whatever
+        cast(Any, client), cast(Any, conduct), cast(Any, watch), open_call=open_call, learn=whatever, judge=watch.judge
     )
 
 
@@ -340,6 +389,95 @@ async def test_a_call_that_is_cancelled_before_its_turn_is_never_made(monkeypatc
     async with asyncio.timeout(5):
         await driven(client, Fan(9, cancel=7), open_call).run()
     assert made == [0, 1, 2, 3, 4, 5, 6, 8] and client.attempts == 8
+
+
+async def test_a_head_without_output_behind_it_is_sent_and_the_log_is_told_how_the_stream_ended() -> None:
+    class Opening(Script):
+        def receive(self, events: Sequence[Event]) -> list[Command]:
+            ended = any(isinstance(event, LegEnded) for event in events)
+            return [Finish(FailureKind.CUT, 502)] if ended else [Begin(())]
+
+    async def open_call(command: OpenLeg, take: Take) -> None:
+        await turns()
+        take(chunks(b"only a role"))
+        await turns()
+        assert client.head == ["begun", "flushed"]
+        take([LegEnded(0)])
+
+    client = Streamed()
+    async with asyncio.timeout(5):
+        await driven(client, Opening(), open_call).run()
+    assert (client.outcome, client.end_status) == (FailureKind.CUT, 502)
+
+
+async def test_every_call_that_was_opened_is_closed_and_those_that_ended_are_judged() -> None:
+    async def open_call(command: OpenLeg, take: Take) -> None:
+        await turns()
+        if command.leg.number == 2:
+            take([LegEnded(2)])
+        await asyncio.sleep(3600)
+
+    failure = Failure(FailureKind.RESET, "It broke.")
+    ended = [CallEnded(2), CallEnded(1, failure)]
+
+    class Ending(Fan):
+        def receive(self, events: Sequence[Event]) -> list[Command]:
+            return [CancelLeg(0), *ended, Finish("ok")]
+
+    watch = Watch()
+    async with asyncio.timeout(5):
+        await driven(Client(), Ending(3), open_call, watch).run()
+    assert watch.open == 0, "those that were cancelled too"
+    assert watch.judged == watch.ended == [(2, None), (1, failure)]
+
+
+class Timed(Script):
+    """In the place of the conduct: a timer, and the answer."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+
+    def start(self) -> list[Command]:
+        return [SetTimer(Timer(TimerKind.HEADERS), self.seconds), Respond(200, b"{}"), Finish("ok")]
+
+
+@pytest.mark.parametrize(("seconds", "cancelled"), [(30.0, [True]), (inf, [])])
+async def test_no_timer_is_left_behind_and_one_that_never_fires_is_not_set(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, cancelled: list[bool]
+) -> None:
+    loop = asyncio.get_running_loop()
+    call_later, timers = loop.call_later, list[asyncio.TimerHandle]()
+
+    def noted(*args: Any) -> asyncio.TimerHandle:
+        timers.append(call_later(*args))
+        return timers[-1]
+
+    monkeypatch.setattr(loop, "call_later", noted)
+    await driven(Client(), Timed(seconds), cast(Any, _ignore)).run()
+    assert [timer.cancelled() for timer in timers] == cancelled
+
+
+async def test_a_fault_in_the_conduct_leaves_no_call_to_be_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "BUSY_TURN", inf)
+    made: list[int] = []
+    faults: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
+
+    async def open_call(command: OpenLeg, take: Take) -> None:
+        made.append(command.leg.number)
+        take(chunks(b"a"))
+        await asyncio.sleep(3600)
+
+    class Faulty(Fan):
+        def receive(self, events: Sequence[Event]) -> list[Command]:
+            raise ValueError("the conduct is wrong")
+
+    with pytest.raises(ExceptionGroup):
+        async with asyncio.timeout(5):
+            await driven(Client(), Faulty(30), open_call).run()
+    await turns()
+    assert len(made) < 30 and faults == []
 
 
 def _ignore(*_: object) -> None:
