@@ -173,7 +173,7 @@ def top_up(leg: Leg, missing: Sequence[int], n: int, prompts: int, width: int) -
     if leg.prompt is None and len(rows) == prompts and all(row == rows[0] for row in rows):
         return [leg._replace(offset=run.start, width=len(run)) for run in runs(rows[0], width)]
     return [
-        leg._replace(offset=run.start, width=len(run), prompt=prompt if prompts > 1 else None)
+        leg._replace(offset=run.start, width=len(run), prompt=prompt)
         for prompt, row in by_prompt.items()
         for run in runs(row, width)
     ]

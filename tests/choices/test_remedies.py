@@ -342,6 +342,16 @@ def test_J4_a_refused_list_of_prompts_is_split_and_learned(refusal: bytes, code:
     assert play.of(Learn) == [Learn(FieldRefused("prompt_lists"))]
 
 
+def test_J4_choices_that_are_missing_of_a_prompt_that_was_a_list_are_not_asked_for_as_a_list_again() -> None:
+    play = Play(completion(prompt=["a"], n=3), NATIVE)
+    play.fails(0, status(400, REFUSED_LISTS[0]))
+    play.answers(1, text("x", finish="stop"))
+    assert [body_of(play, opened)["prompt"] for opened in play.opened] == [["a"], "a", "a", "a"]
+    for leg in (2, 3):
+        play.answers(leg, text("y", finish="stop"))
+    assert [choice["text"] for choice in play.reply["choices"]] == ["x", "y", "y"]
+
+
 def test_J4_a_stream_of_prompts_that_are_split_has_one_id_and_usage_once() -> None:
     asked = completion(prompt=["a", "b"], stream=True, stream_options={"include_usage": True})
     play = Play(asked, UNTESTED)

@@ -39,6 +39,13 @@ def test_a_prompt_is_never_longer_than_that_of_the_call_that_continued_it() -> N
     assert whole(Usage(9, 2), Prefix("x", 1), 8) == Usage(8, 3)
 
 
+@pytest.mark.parametrize("limit", ["max_tokens", "max_completion_tokens", "n_predict"])
+def test_a_limit_of_nothing_leaves_nothing_to_continue_with(limit: str) -> None:
+    play = continued(chat(stream=True, **{limit: 0}))
+    play.breaks_off(0, ROLE, delta("x"))
+    assert play.finish == FailureKind.CUT and play.resumed == ["continue impossible"]
+
+
 def test_chat_by_a_flag() -> None:
     play = continued(chat(stream=True, seed=5, max_tokens=9, max_completion_tokens=8, min_tokens=4))
     before = sent(play)
