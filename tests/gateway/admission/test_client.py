@@ -183,6 +183,32 @@ async def test_who_waits_when_the_wait_is_made_longer_waits_on(begin: Begin, mon
     await second.left()
 
 
+class Unhurried(Wire):
+    """The ledger's process has not heard yet of other limits."""
+
+    def reconfigure(self, bounds: Bounds) -> None:
+        pass
+
+
+async def test_who_waits_when_the_wait_is_made_shorter_waits_as_long_as_the_ledger_may(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(client, "ANSWER_SECONDS", 0.05)
+    scene = Scene(False, {"inflight_choices": 2, "queue_seconds": 60}, 1024)
+    scene.client.connect(lambda deliver: Unhurried(deliver, Bounds.of(scene.config)))
+    first = Visitor(scene.client, ANN, 2)
+    await first.inside.wait()
+    second = Visitor(scene.client, BOB, 2)
+    await scene.settled()
+    scene.client.reconfigure(scene.configured({"inflight_choices": 2, "queue_seconds": 0}))
+    await asyncio.sleep(0.2)
+    assert not second.task.done()
+    await first.left()
+    await second.inside.wait()
+    await second.left()
+    scene.client.close()
+
+
 async def test_a_lost_desk_has_left_with_all_it_had(begin: Begin) -> None:
     scene = begin(inflight_choices=2)
     visitors = deque(Visitor(scene.client, ANN, 1) for _ in range(4))

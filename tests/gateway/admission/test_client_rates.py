@@ -104,6 +104,7 @@ async def test_a_guess_stands_unless_somebody_told(begin: Begin, tokens: int | N
     await scene.settled()
     if tokens == 7000:
         assert (await refusal(scene)).code == "rate_limit_exceeded"
+        assert scene.metric("nproxy_key_limited_total", key="ann", what="tokens") == 1
     else:
         async with held(scene, 1):
             pass

@@ -8,7 +8,7 @@ import pytest
 
 from nproxy.gateway.admission import accounts
 from nproxy.gateway.admission.bounds import Bounds
-from nproxy.gateway.admission.messages import Move
+from nproxy.gateway.admission.messages import Admitted, Move
 from nproxy.gateway.callers import Rates
 from tests.gateway.admission.door import BOUNDS, Door
 
@@ -70,6 +70,14 @@ def test_a_request_that_moves_takes_its_permits_along() -> None:
     assert door.ledger.taken == 5
     assert len(door.said) == before + 1
     assert door.refusal(door.ask("d", 4, "v", waits=False)).reason == "draining", "it has them there"
+
+
+def test_an_upstream_without_a_limit_of_its_own_has_room_for_all_that_move() -> None:
+    door = Door(replace(BOUNDS, upstreams={"u": 4}))
+    mover = door.ask("a", 3, "u")
+    door.take(door.ledger.receive(Move(mover, "v"), 0.0))
+    assert [type(answer) for answer in door.said] == [Admitted, Admitted]
+    assert door.is_in(door.ask("b", 4, "u"))
 
 
 def test_who_leaves_while_he_moves_is_nowhere() -> None:

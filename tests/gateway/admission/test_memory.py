@@ -22,6 +22,10 @@ def test_what_is_held_is_looked_up_now_and_then() -> None:
     assert [memory.over(now) for now in (LOOK_SECONDS, LOOK_SECONDS * 1.5)] == [True, True]
     assert not memory.over(LOOK_SECONDS * 2)
     assert not Memory(None, lambda: 1 << 60).over(0.0)
+    unlimited = Memory(100, lambda: 110)
+    assert unlimited.over(0.0)
+    unlimited.limit = None
+    assert not unlimited.over(0.0), "other limits hold at once"
 
 
 def test_without_files_to_open_what_was_found_last_holds() -> None:

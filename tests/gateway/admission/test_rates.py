@@ -6,11 +6,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from nproxy.gateway.admission import known_rates
 from nproxy.gateway.admission.known_rates import KnownRates
 from nproxy.gateway.admission.messages import Ask, Level
 from nproxy.gateway.admission.rates import MINUTE, Charge, Meters, limits_of
 from nproxy.gateway.admission.refusals import duration, limited, rate_headers
 from nproxy.gateway.callers import Caller, Rates
+from tests.gateway.admission.scene import ANN, BOB
 
 steps = st.lists(
     st.tuples(st.integers(0, 40).map(lambda half: half / 2), st.integers(1, 30), st.integers(0, 30)), max_size=60
@@ -100,6 +102,19 @@ def test_what_time_has_worked_off_does_not_come_back() -> None:
     assert meters.behind("tokens", 60.0) == pytest.approx(36)
 
 
+def test_what_comes_back_late_or_beside_others_takes_nothing_from_later_charges() -> None:
+    meters = Meters()
+    early = meters.charge("tokens", 60, 60, 0.0)
+    meters.charge("tokens", 60, 60, 90.0)
+    meters.settle(early, 0, 100.0)
+    assert meters.behind("tokens", 100.0) == 50.0, "the early one had been worked off"
+    meters = Meters()
+    first, second, _ = (meters.charge("tokens", 30, 60, 0.0) for _ in range(3))
+    meters.settle(first, 0, 0.0)
+    meters.settle(second, 0, 20.0)
+    assert meters.behind("tokens", 20.0) == 30.0, "only ten seconds of the second were left"
+
+
 def test_a_guess_beyond_the_limit_takes_all_of_it() -> None:
     ask = Ask("a-1", "k", "u", 3, tokens=5000, rates=Rates(requests=None, choices=10, tokens=100))
     assert limits_of(ask) == (("choices", 3, 10), ("tokens", 100, 100))
@@ -147,3 +162,37 @@ def test_floats_keep_nobody_out_at_the_door(limit: int, now: float) -> None:
     meters.settle(charges[0], 0, now)
     known.hear(caller, (Level("choices", limit, meters.behind("choices", now)),), now)
     assert known.refusal(caller, now) is None
+
+
+def test_what_was_heard_of_a_key_is_worked_off_and_no_tokens_keep_it_from_asking() -> None:
+    known = KnownRates()
+    known.for_all = Rates(requests=60, tokens=60)
+    known.hear(ANN, (Level("requests", 60, 30.0), Level("tokens", 60, 100.0)), 0.0)
+    assert [level.behind for level in known.levels(ANN, 10.0)] == [20.0, 90.0]
+    assert [level.behind for level in known.levels(ANN, 40.0)] == [0.0, 60.0]
+    assert known.refusal(ANN, 0.0) is None
+    known.hear(ANN, (Level("requests", 60, 60.0),), 0.0)
+    refused = known.refusal(ANN, 0.0)
+    assert refused is not None and refused.reason == "requests"
+
+
+def test_each_rate_that_a_key_has_none_of_its_own_of_is_the_one_for_all() -> None:
+    known = KnownRates()
+    known.for_all = Rates(1, 2, 3)
+    for own, limits in (
+        (Rates(requests=9), Rates(9, 2, 3)),
+        (Rates(choices=9), Rates(1, 9, 3)),
+        (Rates(), known.for_all),
+    ):
+        assert known.limits(Caller("a", "a", rates=own)) == limits
+
+
+def test_the_keys_heard_of_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_rates, "MOST_LEVELS", 2)
+    known, spent = KnownRates(), (Level("requests", 60, 30.0),)
+    known.for_all = Rates(requests=60)
+    known.correct("bob", spent, 0.0)
+    assert known.levels(BOB, 0.0)[0].behind == 0.0, "nobody has asked for it here"
+    for caller in (ANN, BOB, ANN, Caller("c", "c")):
+        known.hear(caller, spent, 0.0)
+    assert [known.levels(caller, 0.0)[0].behind for caller in (ANN, BOB)] == [30.0, 0.0]
