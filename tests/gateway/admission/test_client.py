@@ -10,8 +10,8 @@ import pytest
 
 from nproxy.gateway.admission import client
 from nproxy.gateway.admission.bounds import Bounds
-from nproxy.gateway.admission.messages import Message
-from nproxy.gateway.admission.server import Deliver, owner
+from nproxy.gateway.admission.messages import Ask, Message
+from nproxy.gateway.admission.server import AdmissionServer, Deliver, owner
 from nproxy.openai.errors import ApiError
 from tests.gateway.admission.scene import ANN, BOB, Begin, Scene, Visitor, Wire, held, refusal
 
@@ -181,6 +181,29 @@ async def test_who_waits_when_the_wait_is_made_longer_waits_on(begin: Begin, mon
     await first.left()
     await second.inside.wait()
     await second.left()
+
+
+async def test_each_of_those_who_wait_is_refused_in_his_time_which_may_be_made_shorter(begin: Begin) -> None:
+    scene = begin(inflight_choices=2, queue_seconds=60)
+    async with held(scene, 2):
+        early = Visitor(scene.client, BOB, 2)
+        await scene.settled()
+        scene.client.reconfigure(scene.configured({"inflight_choices": 2, "queue_seconds": 0.2}))
+        await asyncio.sleep(0.1)
+        late = Visitor(scene.client, BOB, 2)
+        async with asyncio.timeout(3):
+            refused = await asyncio.gather(early.task, late.task, return_exceptions=True)
+    assert [error.code for error in refused if isinstance(error, ApiError)] == ["overloaded"] * 2
+
+
+async def test_a_lost_desk_takes_nothing_of_one_whose_name_begins_alike() -> None:
+    server = AdmissionServer(Bounds(8, 8, 1.0), lambda _: None)
+    for ticket in ("1-1", "10-1"):
+        server.send(Ask(ticket, "ann", "u", 2))
+    server.lost("1")
+    assert server.ledger.taken == 2
+    server.lost("10")
+    assert server.ledger.taken == 0
 
 
 class Unhurried(Wire):

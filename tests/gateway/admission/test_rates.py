@@ -164,6 +164,11 @@ def test_floats_keep_nobody_out_at_the_door(limit: int, now: float) -> None:
     assert known.refusal(caller, now) is None
 
 
+def test_nobody_is_told_to_come_back_in_no_time_and_rounding_costs_no_unit() -> None:
+    assert limited("m", "c", 0.0).headers == {"retry-after": "1", "retry-after-ms": "0"}
+    assert rate_headers([Level("requests", 7, MINUTE * 6 / 7)])["x-ratelimit-remaining-requests"] == "1"
+
+
 def test_what_was_heard_of_a_key_is_worked_off_and_no_tokens_keep_it_from_asking() -> None:
     known = KnownRates()
     known.for_all = Rates(requests=60, tokens=60)
