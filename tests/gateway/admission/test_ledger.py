@@ -138,6 +138,15 @@ def test_a_lost_workers_requests_have_all_left() -> None:
     assert (door.ledger.taken, door.ledger.waiting) == (8, 0)
 
 
+def test_what_a_lost_workers_requests_have_spent_is_not_known_so_the_guess_stands() -> None:
+    rates = Rates(tokens=1000)
+    door = Door()
+    door.ask("a", rates=rates, tokens=500)
+    door.ledger.lost("a-", 0.0)
+    assert door.refusal(door.ask("a", rates=rates, tokens=600)).reason == "tokens"
+    assert door.is_in(door.ask("a", rates=rates, tokens=500))
+
+
 def test_keys_are_forgotten_when_nothing_is_known_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accounts, "LEAST_SWEEP", 20)
     monkeypatch.setattr(accounts, "MOST_KEYS", 80)
