@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from tests.ports import free_port
 from tests.real.processes import Server
 from tests.system.browser import picture
 from tests.system.playground.servers import gateway, scripted
-from tests.system.playground.window import Pages, begun, ended, finishes, send
+from tests.system.playground.window import Pages, begun, ended, finishes, send, view
 
 
 @pytest.mark.model
@@ -58,3 +59,65 @@ def test_a_model_that_is_typed_has_a_field_with_a_name(pages: Pages, logs: Path)
         assert page.locator("[name=typed-model]:focus:invalid").is_visible(), "the browser asks for a model"
         page.get_by_role("textbox", name="Model", exact=True).fill("typed")
         assert page.input_value("[name=typed-model]") == "typed"
+
+
+@pytest.mark.parametrize("place", [".choice .token", "[name=system]"])
+def test_the_focus_goes_to_stop_when_its_element_goes_away(pages: Pages, logs: Path, place: str) -> None:
+    """A new request removes the tokens of the last one, and folds the settings at 400 %."""
+    with scripted(Behaviour()) as upstream, gateway(upstream.url, log=logs / "gone.log") as server:
+        page = pages.open(server, viewport={"width": 320, "height": 256})
+        page.click("#controls > summary")
+        send(page, n="2")
+        ended(page)
+        view(page, "Probabilities")
+        page.locator("#controls").evaluate("(details) => { details.open = true }")
+        upstream.behaviour = Behaviour(hold_after=2)
+        page.focus(place)
+        page.keyboard.press("Control+Enter")
+        page.wait_for_selector("#stop:focus")
+        upstream.go_on()
+        page.wait_for_selector("#send:focus")
+
+
+def test_the_end_of_an_answer_does_not_scroll_away_from_it(pages: Pages, logs: Path) -> None:
+    with scripted(Behaviour(hold_after=2)) as upstream, gateway(upstream.url, log=logs / "stays.log") as server:
+        page = pages.open(server, viewport={"width": 320, "height": 256})
+        page.focus("#send")
+        page.keyboard.press("Enter")
+        begun(page, 4)
+        page.wait_for_timeout(300)  # let a scroll finish
+        before = page.evaluate("scrollY")
+        assert before > 0
+        upstream.go_on()
+        page.wait_for_selector("#send:focus", state="attached")
+        page.wait_for_timeout(300)
+        assert page.evaluate("scrollY") >= before
+
+
+def test_clearing_the_history_keeps_the_focus_in_it(pages: Pages, logs: Path) -> None:
+    with scripted(Behaviour()) as upstream, gateway(upstream.url, log=logs / "cleared.log") as server:
+        page = pages.open(server)
+        send(page, n="1")
+        ended(page)
+        page.focus("#open-history")
+        page.keyboard.press("Enter")
+        page.focus("#history-clear")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#history-clear:disabled")
+        page.wait_for_timeout(300)  # a disabled button loses the focus with the next frame
+        assert page.evaluate("document.activeElement.textContent") == "Close"
+        page.keyboard.press("Enter")
+        assert page.locator("#open-history:focus").is_visible()
+
+
+def test_models_that_come_while_one_is_typed_take_the_focus_along(pages: Pages, logs: Path) -> None:
+    with scripted(Behaviour()) as upstream, gateway(upstream.url, log=logs / "typing.log") as server:
+        page = pages.open(server)
+        late: list[Any] = []
+        page.route("**/v1/models", lambda route: late.append(route), times=1)
+        page.reload()
+        while not late:
+            page.wait_for_timeout(50)
+        late[0].fulfill(json={"object": "list", "data": []})
+        page.focus("[name=typed-model]")
+        page.wait_for_selector("select[name=model]:focus")

@@ -55,10 +55,12 @@ export class Form {
     const { model } = this.#form.elements;
     const typed = this.#form.elements["typed-model"];
     const before = this.values.model;
+    const focused = [model, typed].includes(document.activeElement);
     model.replaceChildren(...models.map((id) => new Option(id, id)));
     model.hidden = models.length === 0;
     typed.hidden = models.length > 0;
     typed.required = !typed.hidden;
+    if (focused) (typed.hidden ? model : typed).focus();
     this.#choose(before);
   }
 

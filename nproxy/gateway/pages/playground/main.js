@@ -38,8 +38,9 @@ async function exchange() {
   const values = form.values;
   forget();
   request = new AbortController();
+  const focused = document.activeElement;
   show(begin(Number(values.n), performance.now()), values);
-  busy(true);
+  busy(true, focused);
   try {
     for await (const said of ask(streaming(bodyOf(values)), form.key, request.signal)) {
       if (said.headers) run.answered = headersOf(said.headers);
@@ -84,12 +85,11 @@ function clear() {
   $("status").replaceChildren();
 }
 
-function busy(now) {
-  const [gone, come] = now ? [$("send"), $("stop")] : [$("stop"), $("send")];
-  const focused = document.activeElement === gone;
-  gone.hidden = true;
-  come.hidden = false;
-  if (focused) come.focus();
+/** Show Stop or Send. It gets the focus if `focused`, which had it, is gone; the page stays where it is being read. */
+function busy(now, focused = document.activeElement) {
+  $("send").hidden = now;
+  $("stop").hidden = !now;
+  if (focused?.checkVisibility() === false) $(now ? "stop" : "send").focus({ preventScroll: true });
   $("shortcut").textContent = now ? "Esc" : "Ctrl+Enter";
   $("columns").setAttribute("aria-busy", String(now));
   if (now) tell("Sent.");

@@ -20,6 +20,7 @@ export class Past {
     $("history-clear").addEventListener("click", () => {
       history.clear();
       this.#list();
+      $("history").querySelector(".primary").focus(); // Clear is disabled now
     });
   }
 
