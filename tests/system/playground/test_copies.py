@@ -64,6 +64,21 @@ def test_a_request_that_is_too_long_for_an_argument_is_copied_all_the_same(pages
             page.wait_for_selector("#copy-curl:has-text('Copy as curl')")
 
 
+def test_each_copy_is_told_to_a_screen_reader(pages: Pages, logs: Path) -> None:
+    with scripted(Behaviour()) as upstream, gateway(upstream.url, log=logs / "told.log") as server:
+        page = pages.open(server, permissions=["clipboard-read", "clipboard-write"])
+        page.locator("#told").evaluate(
+            """(told) => {
+              globalThis.heard = [];
+              new MutationObserver(() => heard.push(told.textContent)).observe(told, { childList: true });
+            }"""
+        )
+        for name in ("curl", "python"):
+            page.click(f"#copy-{name}")
+            page.wait_for_selector(f"#copy-{name}:has-text('Copied')")
+        assert page.evaluate("heard") == ["Copied", "Copied"]
+
+
 BODIES: list[dict[str, Any]] = [
     {"model": "m", "messages": [{"role": "user", "content": "p"}], "n": 2},
     {

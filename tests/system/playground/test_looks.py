@@ -149,6 +149,34 @@ def test_forced_colors_show_what_is_chosen_and_how_likely(pages: Pages, logs: Pa
         picture(page, "forced-colors")
 
 
+def test_an_entry_of_the_history_shows_that_it_has_the_focus(pages: Pages, logs: Path) -> None:
+    with scripted(Behaviour()) as upstream, gateway(upstream.url, log=logs / "ring.log") as server:
+        page = pages.open(server)
+        send(page, n="1")
+        ended(page)
+        page.click("#open-history")
+        page.keyboard.press("Tab")
+        entry = page.locator("#history-list button:focus-visible")
+        ring = (
+            "(one) => parseFloat(getComputedStyle(one).outlineWidth) + parseFloat(getComputedStyle(one).outlineOffset)"
+        )
+        assert entry.evaluate(ring) <= 0, "the list cuts off what is outside"
+        picture(page, "history-focus")
+
+
+def test_a_long_token_leaves_room_for_its_probability(pages: Pages, logs: Path) -> None:
+    says = Behaviour(pieces=lambda seed: ["-" * 80, " b"])
+    with scripted(says) as upstream, gateway(upstream.url, log=logs / "long-token.log") as server:
+        page = pages.open(server, viewport={"width": 320, "height": 400})
+        page.locator("#send").click()
+        ended(page)
+        view(page, "Probabilities")
+        page.locator(".choice .token").first.focus()
+        tip, share = (page.locator(at).first.bounding_box() for at in ("#tip", "#tip td:last-child"))
+        assert share["x"] + share["width"] <= tip["x"] + tip["width"]
+        picture(page, "long-token")
+
+
 @pytest.mark.model
 def test_the_scene_of_the_readme(pages: Pages, engine_road: Server) -> None:
     """This test makes docs/images/playground.png."""

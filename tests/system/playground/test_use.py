@@ -74,6 +74,60 @@ def test_the_table_of_alternatives_goes_with_its_token(pages: Pages, logs: Path)
         ended(page)
 
 
+def test_a_double_click_and_a_held_key_send_once(pages: Pages, logs: Path) -> None:
+    """Stop takes the place of Send, and the other way round."""
+    with scripted(Behaviour(hold_after=2)) as upstream, gateway(upstream.url, log=logs / "double.log") as server:
+        page = pages.open(server)
+        page.fill("[name=n]", "1")
+        page.dblclick("#send")
+        begun(page, 1)
+        assert page.is_visible("#stop")
+        page.wait_for_timeout(600)  # longer than a double click
+        page.dblclick("#stop")
+        ended(page)
+        page.wait_for_timeout(300)
+        assert (finishes(page), len(upstream.calls)) == (["stopped"], 1)
+        for key, focus in (("Enter", "#send"), ("Control+Enter", "[name=prompt]")):
+            page.focus(focus)
+            for _ in range(4):
+                page.keyboard.down(key.split("+")[0])
+                page.keyboard.down("Enter")
+                page.wait_for_timeout(50)
+            assert page.is_visible("#stop"), key
+            page.keyboard.up("Enter")
+            page.keyboard.up("Control")
+            page.keyboard.press("Escape")
+            ended(page)
+        assert len(upstream.calls) == 3
+
+
+def test_what_is_set_for_a_choice_outlives_the_typing_of_another_n(pages: Pages, logs: Path) -> None:
+    with scripted(Behaviour()) as upstream, gateway(upstream.url, log=logs / "retyped.log") as server:
+        page = pages.open(server)
+        page.click("#each > summary")
+        page.fill("[name='each.3.seed']", "8")
+        page.focus("[name=n]")
+        for key in ("Backspace", "Tab", "Shift+Tab", "1", "2"):
+            page.keyboard.press(key)
+        assert page.input_value("[name='each.3.seed']") == "8"
+        assert page.locator("#each-rows .row").count() == 12
+        page.fill("[name=n]", "3")
+        page.keyboard.press("Tab")
+        assert page.locator("#each-rows .row").count() == 3
+
+
+def test_a_very_long_prompt_is_a_short_name_in_the_history(pages: Pages, logs: Path) -> None:
+    with scripted(Behaviour()) as upstream, gateway(upstream.url, log=logs / "very-long.log") as server:
+        page = pages.open(server)
+        page.locator("[name=prompt]").evaluate("(field) => { field.value = 'word '.repeat(100_000) }")
+        page.click("#send")
+        ended(page)
+        page.click("#open-history")
+        assert len(page.text_content("#history-list .prompt")) <= 200
+        page.click("#history-list button")
+        assert len(page.input_value("[name=prompt]")) == 500_000, "whole"
+
+
 EDGES = """(element) => {
   const node = document.createTreeWalker(element, NodeFilter.SHOW_TEXT).nextNode();
   const box = element.getBoundingClientRect();
