@@ -16,7 +16,9 @@ export class Form {
   constructor(form) {
     this.#form = form;
     this.#rows = form.querySelector("#each-rows");
-    form.elements.n.addEventListener("input", () => this.#fitRows());
+    const { n } = form.elements;
+    n.addEventListener("input", () => this.#fitRows(false)); // a number that is being typed passes through others
+    n.addEventListener("change", () => this.#fitRows(n.validity.valid));
     form.addEventListener("input", (event) => this.#clear(event.target));
   }
 
@@ -128,11 +130,11 @@ export class Form {
     return this.#rows.querySelector(`[name="each.${index}.${CSS.escape(name)}"]`);
   }
 
-  /** Make as many rows as choices; rows that stay keep their values. */
-  #fitRows() {
+  /** Make as many rows as choices, or at least as many; rows that stay keep their values. */
+  #fitRows(exactly = true) {
     const wanted = Math.min(Math.max(Number(this.#form.elements.n.value) || 0, 0), MOST_CHOICES);
     const rows = this.#rows.querySelectorAll(".row");
-    rows.forEach((row, index) => index >= wanted && row.remove());
+    rows.forEach((row, index) => exactly && index >= wanted && row.remove());
     for (let index = rows.length; index < wanted; index += 1) this.#rows.append(this.#row(index));
   }
 

@@ -143,7 +143,7 @@ function statusOf(run) {
   return parts.filter(Boolean).join(" · ");
 }
 
-const tell = (text) => set($("told"), text);
+const tell = (text) => $("told").replaceChildren(text); // even the same text again is news
 
 // ---- copying
 
@@ -191,7 +191,10 @@ async function loadModels(again = FIRST_WAIT) {
 
 function onKey(event) {
   if (event.isComposing || document.querySelector("dialog[open]") !== null) return; // Esc ends an IME composition first
-  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) send();
+  const enter = event.key === "Enter";
+  const sends = enter && (event.ctrlKey || event.metaKey);
+  if (enter && event.repeat && (sends || event.target.matches("#send, #stop"))); // held, it is pressed once
+  else if (sends) send();
   else if (event.key === "Escape" && tip.shown) tip.hide();
   else if (event.key === "Escape") stop();
   else return;
@@ -209,7 +212,8 @@ function start() {
     event.preventDefault();
     send();
   });
-  $("stop").addEventListener("click", stop);
+  $("send").addEventListener("click", (event) => event.detail > 1 && event.preventDefault()); // it was clicked as Stop
+  $("stop").addEventListener("click", (event) => event.detail > 1 || stop()); // it was clicked as Send
   $("views").addEventListener("change", paint);
   $("copy-curl").addEventListener("click", ({ currentTarget }) => copy(currentTarget, curl));
   $("copy-python").addEventListener("click", ({ currentTarget }) => copy(currentTarget, python));

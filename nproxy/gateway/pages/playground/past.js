@@ -2,6 +2,8 @@
 
 import { made } from "./columns.js";
 
+const MOST_SHOWN = 200; // characters of a prompt; a line has fewer
+
 const $ = (id) => document.getElementById(id);
 
 /** The history dialog. reopen: called with the entry that the user chooses. */
@@ -42,7 +44,7 @@ export class Past {
     const button = made("button");
     button.type = "button";
     const facts = [new Date(at).toLocaleString(), `n ${values.n}`, values.model].join(" · ");
-    button.append(made("span", "prompt", values.prompt), made("span", "facts", facts));
+    button.append(made("span", "prompt", values.prompt.slice(0, MOST_SHOWN)), made("span", "facts", facts));
     button.addEventListener("click", () => {
       $("history").close();
       this.#reopen(entry);
