@@ -203,24 +203,25 @@ test("tokens are exact with log probabilities, and where there is one choice", (
 // ---- history
 
 function fake(room = Infinity) {
-  const kept = new Map();
-  return storage(() => ({
-    getItem: (name) => kept.get(name) ?? null,
-    removeItem: (name) => kept.delete(name),
+  const kept = {}; // its keys are the names, as those of a Storage
+  const access = {
+    getItem: (name) => kept[name] ?? null,
+    removeItem: (name) => delete kept[name],
     setItem: (name, text) => {
-      if (text.length > room) throw new Error("QuotaExceededError");
-      kept.set(name, text);
+      if (Object.values({ ...kept, [name]: text }).join("").length > room) throw new Error("QuotaExceededError");
+      kept[name] = text;
     },
-  }));
+  };
+  return storage(() => Object.setPrototypeOf(kept, access));
 }
 
 test("history is bounded in number, in size, and by the room there is", () => {
   const history = new History(fake(), () => true);
   for (let at = 0; at < MOST_KEPT + 3; at += 1) history.add({ at });
   assert.deepEqual(history.entries.map((one) => one.at), Array.from({ length: MOST_KEPT }, (_, at) => MOST_KEPT + 2 - at));
-  for (let at = 0; at < 5; at += 1) history.add({ at, text: "x".repeat(MOST_CHARACTERS / 3) });
-  assert.deepEqual(history.entries.map((one) => one.at), [4, 3]);
-  const narrow = new History(fake(40), () => true);
+  for (let at = 90; at < 95; at += 1) history.add({ at, text: "x".repeat(MOST_CHARACTERS / 3) });
+  assert.deepEqual(history.entries.map((one) => one.at), [94, 93]);
+  const narrow = new History(fake(32), () => true); // of entries of 8 characters
   for (let at = 0; at < 9; at += 1) narrow.add({ at });
   assert.deepEqual(narrow.entries.map((one) => one.at), [8, 7, 6, 5]);
 });
@@ -247,6 +248,17 @@ test("without a storage, or with one that holds something else, there is no hist
   for (const text of ["{", "7", '"x"']) {
     const store = fake();
     store.write("nproxy.history.1", text);
-    assert.deepEqual(new History(store, () => true).entries, []);
+    const history = new History(store, (one) => Number.isFinite(one?.at));
+    assert.deepEqual(history.entries, []);
+    history.add({ at: 1 });
+    assert.equal(store.read("nproxy.history.1"), null, "it takes no room");
   }
+});
+
+test("what two tabs add at the same time is kept, though neither sees the other's yet", () => {
+  const [store, stale] = [fake(), fake()];
+  const late = { ...store, read: stale.read, names: stale.names };
+  new History(store, () => true).add({ at: 1 });
+  new History(late, () => true).add({ at: 2 });
+  assert.deepEqual(new History(store, () => true).entries, [{ at: 2 }, { at: 1 }]);
 });

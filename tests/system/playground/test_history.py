@@ -39,7 +39,8 @@ def test_history_is_there_after_a_reload(pages: Pages, engine_road: Server) -> N
     assert page.evaluate("Object.keys(localStorage).filter((name) => localStorage[name].includes('color'))") == []
 
 
-ENTRIES = "nproxy.history.1"
+ENTRY = "nproxy.history.1"
+NAMED = f"(name) => name.startsWith('{ENTRY}.')"
 
 
 def corrupt(entries: Any) -> list[Any]:
@@ -68,10 +69,15 @@ def test_entries_that_are_none_are_left_out(pages: Pages, logs: Path) -> None:
         send(page, prompt="good", n="1")
         ended(page)
         said = texts(page)
-        good = json.loads(page.evaluate(f"localStorage['{ENTRIES}']"))
+        [text] = page.evaluate(f"Object.keys(localStorage).filter({NAMED}).map((name) => localStorage[name])")
+        good = [json.loads(text)]
         broken = corrupt(good)
         for entries in (*([one, *good] for one in broken), [*broken, *good]):
-            page.evaluate(f"(entries) => {{ localStorage['{ENTRIES}'] = JSON.stringify(entries) }}", entries)
+            page.evaluate("localStorage.clear()")
+            for at, entry in enumerate(entries):
+                page.evaluate(
+                    f"([at, entry]) => {{ localStorage['{ENTRY}.' + at] = JSON.stringify(entry) }}", [at, entry]
+                )
             page.evaluate("sessionStorage.clear()")
             page.reload()
             page.click("#open-history")

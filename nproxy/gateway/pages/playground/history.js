@@ -4,7 +4,7 @@
 export const MOST_KEPT = 50;
 export const MOST_CHARACTERS = 1_000_000;
 
-const ENTRIES = "nproxy.history.1";
+const ENTRY = "nproxy.history.1"; // each entry is an item of its own: tabs do not overwrite what others add
 const WANTED = "nproxy.history.wanted";
 
 /** The earlier requests, newest first. storage: from storage.js; sound: returns whether a value is a valid entry. */
@@ -30,27 +30,49 @@ export class History {
 
   /** All kept entries that are valid: `[{at, values, run}, ...]`. */
   get entries() {
-    try {
-      const kept = JSON.parse(this.#storage.read(ENTRIES) ?? "[]");
-      return Array.isArray(kept) ? kept.filter(this.#sound) : [];
-    } catch {
-      return [];
-    }
+    return this.#kept().map(({ entry }) => entry);
   }
 
   /** Add an entry; the oldest ones are dropped if there is no room. */
   add(entry) {
-    if (!this.wanted) return;
-    const entries = [entry, ...this.entries].slice(0, MOST_KEPT);
-    while (entries.length > 0) {
-      const text = JSON.stringify(entries);
-      if (text.length <= MOST_CHARACTERS && this.#storage.write(ENTRIES, text)) return;
-      entries.pop();
-    }
+    const text = JSON.stringify(entry);
+    if (!this.wanted || text.length > MOST_CHARACTERS) return;
+    const name = `${ENTRY}.${entry.at}.${Math.random()}`;
+    const kept = this.#kept();
+    for (const other of this.#names()) if (!kept.some((one) => one.name === other)) this.#storage.forget(other);
+    let size = kept.reduce((sum, one) => sum + one.size, text.length);
+    const drop = () => {
+      const { name, size: freed } = kept.pop();
+      this.#storage.forget(name);
+      size -= freed;
+    };
+    while (kept.length >= MOST_KEPT || size > MOST_CHARACTERS) drop();
+    while (!this.#storage.write(name, text) && kept.length > 0) drop();
   }
 
   /** Delete all entries. */
   clear() {
-    this.#storage.forget(ENTRIES);
+    for (const name of this.#names()) this.#storage.forget(name);
+  }
+
+  #names() {
+    return this.#storage.names().filter((name) => name.startsWith(ENTRY));
+  }
+
+  /** The valid entries with their names and sizes, newest first. */
+  #kept() {
+    const found = this.#names().map((name) => {
+      const text = this.#storage.read(name) ?? "";
+      return { name, size: text.length, entry: parsed(text) };
+    });
+    return found.filter(({ entry }) => this.#sound(entry)).sort((a, b) => b.entry.at - a.entry.at);
+  }
+}
+
+function parsed(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return null;
   }
 }

@@ -10,6 +10,7 @@ export function storage(open) {
     }
   };
   return {
+    names: () => tried((kept) => Object.keys(kept)) ?? [],
     read: (name) => tried((kept) => kept.getItem(name)),
     write: (name, text) => tried((kept) => kept.setItem(name, text) ?? true) === true,
     forget: (name) => tried((kept) => kept.removeItem(name)),
