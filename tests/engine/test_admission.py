@@ -166,6 +166,11 @@ def test_a_prompt_to_embed_may_be_as_long_as_the_model_takes(prompt: int, messag
     assert list(answers.embedded) == [2]
 
 
+def test_tokens_beyond_the_models_length_need_no_blocks() -> None:
+    one = add(1, 190, 1, 500)
+    assert_right(run(engine_of(MAX_MODEL_LEN // 4), one), one, new=10)
+
+
 def test_a_full_queue_turns_away_for_now() -> None:
     engine = engine_of(sequences=8, queue=4)
     for group in range(3):

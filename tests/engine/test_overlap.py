@@ -403,6 +403,18 @@ def test_a_step_that_is_refused_ends_its_groups_and_the_one_under_way_goes_on() 
     assert_right(answers, ending)
 
 
+def test_a_failed_step_reports_no_group_that_was_aborted_meanwhile() -> None:
+    engine = engine_of(early=LATE)
+    engine.add(add(1, 9, 2, 5))
+    engine.add(Embed(2, PROMPT, "last"))
+    answers = Answers(engine)
+    answers.step()
+    engine.abort(Abort(1))
+    engine.abort(Abort(2))
+    fail(engine, answers, late=[0])
+    assert (answers.failed, answers.tokens, answers.embedded) == ({}, {}, {})
+
+
 def test_the_engine_gives_up_when_results_fail_in_a_row() -> None:
     engine = engine_of(early=LATE)
     runner_of(engine).failing_late = {0, 1, 2}

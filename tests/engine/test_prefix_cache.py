@@ -212,6 +212,13 @@ def test_a_preempted_sequence_finds_what_is_left_of_it(cache: bool, tokens: int)
     assert sum(len(chunk.tokens) for batch in batches for chunk in batch.chunks) == tokens
 
 
+def test_a_prompt_that_is_computed_again_is_counted_once() -> None:
+    engine = engine_of(17, sequences=4, cache=True)
+    run(engine, follow(1, PROMPT[:8], new=40), follow(2, PROMPT[8:24], new=24))
+    stats = engine.stats()
+    assert (stats.preemptions, stats.prefix_cache_hits, stats.prefix_cache_misses) == (1, 0, 24)
+
+
 def test_siblings_that_draw_the_same_hold_it_once() -> None:
     engine = engine_of(cache=True)
     choice = follow(1, PROMPT[:8], new=30).choices[0]

@@ -109,6 +109,15 @@ def test_a_choice_that_is_preempted_later_tells_nothing_again() -> None:
     assert_right(answers, young)
 
 
+def test_nor_is_anything_about_its_prompt_computed_again() -> None:
+    engine = engine_of(21, tokens=12, sequences=4)
+    answers = run(engine, add(1, 8, 2, 24), replace(add(2, 40, 2, 30), prompt_logprobs=1))
+    assert answers.steps[-1].stats.preemptions >= 2
+    chunks = [chunk for batch in engine._runner.batches for chunk in batch.chunks]  # type: ignore[attr-defined]
+    assert sum(len(chunk.tokens) for chunk in chunks) > 8 + 40
+    assert sum(len(chunk.next_tokens) for chunk in chunks) == 39
+
+
 def test_adapters_reach_prompt_and_answer() -> None:
     engine = engine_of()
     adds = [replace(add(1, 9, 2, 8), adapter=adapter, group=group) for group, adapter in enumerate([None, "a", "b"])]
