@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from dataclasses import replace
 
 import pytest
 
+from engine.batch import Batch, StepOutput
 from engine.config import EngineConfig, cpu_pool
 from engine.core import Core
 from engine.errors import ConfigError, CoreFailed
-from engine.messages import Abort, Add, Choice, Sampling
+from engine.messages import Abort, Add, Choice, Embed, Logprobs, Sampling
 from engine.scheduler import Scheduler
 from tests.fakes.runner import HashRunner, expected, ready
 
@@ -113,6 +115,56 @@ def test_the_engine_gives_up_when_step_after_step_fails() -> None:
     engine.add(add(3))
     with pytest.raises(CoreFailed, match="3 steps in a row failed, the last with MemoryError"):
         engine.step()
+
+
+class Overflowing(HashRunner):
+    """A runner whose sums of hidden states begin with this number."""
+
+    def __init__(self, number: float) -> None:
+        super().__init__(ready())
+        self.number = number
+
+    def submit(self, batch: Batch) -> StepOutput:
+        output = super().submit(batch)
+        return replace(output, pooled=dict.fromkeys(output.pooled, (self.number, 1.0)))
+
+
+@pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan])
+def test_a_vector_that_is_not_finite_fails_its_prompt(number: float) -> None:
+    engine = Core(EngineConfig("none", max_batch_tokens=64, max_sequences=16, block_size=4), Overflowing(number))
+    engine.add(Embed(1, PROMPT, "mean"))
+    done = engine.step()
+    assert done.embedded == ()
+    assert [(one.group, one.message, one.kind) for one in done.failed] == [
+        (1, "the model's hidden states are not finite numbers", "failed")
+    ]
+
+
+class Scoring(HashRunner):
+    """A runner whose log probabilities are all this number."""
+
+    def __init__(self, number: float) -> None:
+        super().__init__(ready())
+        self.score = Logprobs(number, 1)
+
+    def submit(self, batch: Batch) -> StepOutput:
+        output = super().submit(batch)
+        prompts = {sequence: (self.score,) * len(scores) for sequence, scores in output.prompt_logprobs.items()}
+        return replace(output, logprobs=dict.fromkeys(output.logprobs, self.score), prompt_logprobs=prompts)
+
+
+@pytest.mark.parametrize("asked", ["logprobs", "prompt_logprobs"])
+@pytest.mark.parametrize(("number", "failures"), [(-math.inf, []), (math.nan, [(1, "failed")])])
+def test_only_a_log_probability_that_is_no_number_fails_its_group(
+    asked: str, number: float, failures: list[tuple[int, str]]
+) -> None:
+    config = EngineConfig("none", max_batch_tokens=64, max_sequences=16, block_size=4, prefix_cache=False)
+    engine = Core(config, Scoring(number))
+    engine.add(replace(add(1), **{asked: 0}))  # type: ignore[arg-type]
+    engine.add(add(2))
+    done = engine.step()
+    assert [(one.group, one.kind) for one in done.failed] == failures
+    assert [drawn.group for drawn in done.tokens] == ([2, 2] if failures else [1, 1, 2, 2])
 
 
 def test_the_counts_are_reported_after_an_abort_that_leaves_nothing_to_do() -> None:
