@@ -114,12 +114,19 @@ def test_numbers_beyond_the_tokenizer_are_never_let_through(compiler: Compiler) 
         (grammar_of(regex_rule("x")), "it accepts no text at all"),  # no token is an x
         ("{", "EOF while parsing"),
         (" " * MOST_BYTES + "x", f"it is longer than {MOST_BYTES} bytes"),
+        ("é" * (MOST_BYTES // 2 + 1), f"it is longer than {MOST_BYTES} bytes"),
     ],
 )
 def test_what_cannot_be_compiled_has_a_reason(compiler: Compiler, grammar: str, reason: str) -> None:
     with pytest.raises(GrammarError, match=f"^.*{re.escape(reason)}") as error:
         compiler.compile(grammar)
     assert "\n" not in str(error.value)
+
+
+def test_a_reason_is_no_longer_than_a_line(compiler: Compiler) -> None:
+    with pytest.raises(GrammarError) as error:
+        compiler.compile(grammar_of("x" * 1000))
+    assert len(str(error.value)) == 300
 
 
 @pytest.mark.parametrize(
@@ -160,17 +167,20 @@ SPACED = {
         None,
         pre_tokenizers.Sequence([pre_tokenizers.Punctuation(), pre_tokenizers.Metaspace(prepend_scheme="first")]),
     ),
+    "byte letters": (None, pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=False)),
 }
 
 
 @pytest.mark.parametrize("grammar", [texts(["yes", "no"]), '{"grammars": [{"json_schema": {"enum": ["yes", "no"]}}]}'])
 @pytest.mark.parametrize("how", SPACED)
 def test_a_tokenizer_that_puts_a_space_before_a_text_puts_none_into_a_grammar(how: str, grammar: str) -> None:
-    """As those of Llama 2, Mistral and Phi-3 do."""
-    letters = sorted({*"▁yesno", '"'})
+    """As those of Llama 2, Mistral and Phi-3 do; one of bytes may be told to."""
+    spaced = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    space, decoder = ("Ġ", decoders.ByteLevel()) if how == "byte letters" else ("▁", spaced)
+    letters = sorted({space, *"yesno", '"'})
     made = tokenizers.Tokenizer(models.BPE({letter: number for number, letter in enumerate(letters)}, []))
     made.normalizer, made.pre_tokenizer = SPACED[how]
-    made.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    made.decoder = decoder
     made.add_special_tokens([AddedToken("<end>", special=True)])
     end = made.token_to_id("<end>")
     compiled = Compiler(made.to_str(), VOCABULARY, {end}).compile(grammar)
@@ -265,6 +275,17 @@ def test_a_group_waits_for_its_grammar_and_equal_texts_are_compiled_once() -> No
     by_group = {group: found for group, found, _ in released}
     assert by_group[1] is by_group[3] is not by_group[2]
     assert (kept.grammars.held, kept.grammars.due) == (0, False)
+
+
+def test_the_grammar_that_was_not_used_for_longest_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.grammar._KEPT", 2)
+    kept = Kept(tokenizer())
+    found = []
+    for group, letter in enumerate("abacab"):
+        kept.hold(group, texts([letter]))
+        found += [compiled for _, compiled, _ in kept.release()]
+    assert found[0] is found[2] is found[4]
+    assert found[1] is not found[5]
 
 
 def test_a_grammar_that_cannot_be_compiled_and_a_core_without_tokens_say_so() -> None:

@@ -120,6 +120,13 @@ def test_calls_that_have_to_be_made(family: str, plain: bool) -> None:
         assert read(parser, [both]).calls == [F, G]
 
 
+def test_calls_that_have_to_be_made_come_to_an_end() -> None:
+    tokenizer = with_marks(Families("hermes"), False)
+    held = hold(Writing(Families("hermes"), tokenizer.special, thinking=False), REQUIRED, None)
+    assert takes(tokenizer, held, written("hermes", *[F] * 32))
+    assert not takes(tokenizer, held, written("hermes", *[F] * 33))
+
+
 @pytest.mark.parametrize(("family", "plain"), FORMS)
 def test_calls_that_may_be_made_match_strict_functions(family: str, plain: bool) -> None:
     families = Families(family)
