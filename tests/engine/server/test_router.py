@@ -104,6 +104,18 @@ async def test_embeddings_end_with_the_router() -> None:
         await router.embed([Embed(0, (1,), "last")])
 
 
+async def test_only_the_first_end_counts() -> None:
+    core = Recorder()
+    router = Router(cast(CoreClient, core), Metrics(core.ready))
+    for why in ("first", "second"):
+        router.end(invalid_request(why))
+    with pytest.raises(ApiError, match="first"):
+        router.submit(several(1, 1)).__enter__()
+    with pytest.raises(ApiError, match="first"):
+        await router.embed([Embed(0, (1,), "last")])
+    assert (core.added, router.idle) == ([], True)
+
+
 class Answering(Recorder):
     """A core that answers each Embed in a step of its own: with its prompt as the vector, or that it is busy."""
 
@@ -224,6 +236,15 @@ async def test_a_prompt_that_fails_in_the_first_step_is_all_that_a_request_hears
         with pytest.raises(ApiError, match=r"It failed\."):
             await ticket.inbox.take()
     assert core.aborted == [0, 1]
+
+
+@pytest.mark.parametrize(("over", "aborted"), [(False, [0, 1]), (True, [])])
+async def test_only_a_request_that_is_not_over_is_aborted(over: bool, aborted: list[int]) -> None:
+    core = Recorder()
+    router = Router(cast(CoreClient, core), Metrics(core.ready))
+    with router.submit(several(2, 1)) as ticket:
+        ticket.over = over
+    assert (core.aborted, router.idle) == (aborted, True)
 
 
 async def test_N3_each_group_tells_what_comes_behind_it() -> None:

@@ -259,6 +259,8 @@ async def test_P14_no_ping_before_the_headers_are_decided(path: Path, monkeypatc
         rest = await first_bytes(reader, b"0\r\n\r\n")
         assert b"It is over." in rest
         assert b"[DONE]" not in rest
+        async with asyncio.timeout(10):
+            assert not await reader.read(), "the connection ends with the stream"
 
 
 async def test_a_failure_before_the_headers_has_its_status(path: Path) -> None:
