@@ -28,6 +28,7 @@ def called(**function: Any) -> list[dict[str, Any]]:
         ({"role": "assistant", "tool_calls": [CALL]}, None),  # some templates ask whether there is any
         ({"role": "assistant", "content": "", "tool_calls": [CALL]}, ""),
         ({"role": "assistant", "content": "x", "tool_calls": []}, "x"),
+        ({"role": "assistant", "tool_calls": []}, ""),
         ({"role": "tool", "content": "x", "tool_call_id": "1"}, "x"),
         ({"role": "critic"}, ""),  # the template's business
     ],
@@ -98,6 +99,10 @@ def test_where_the_prompt_ends(fields: dict[str, Any], generation: bool, continu
     [
         ({"continue_final_message": True}, "continue_final_message"),
         ({"messages": called(), "continue_final_message": True}, "continue_final_message"),
+        (
+            {"messages": [USER, {**called()[1], "content": "y"}], "continue_final_message": True},
+            "continue_final_message",
+        ),
         (
             {
                 "messages": [USER, {"role": "assistant", "content": "y"}],

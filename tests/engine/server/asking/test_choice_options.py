@@ -56,6 +56,19 @@ def test_every_way_of_drawing_may_differ() -> None:
     assert [options.bad_words for options in order.choice_options] == [("y",), ("x",), ("y",)]
 
 
+def test_each_long_option_is_inherited_by_itself() -> None:
+    own = [{"logit_bias": {"6": 2}}, {"allowed_token_ids": [7]}, {"bad_words": ["x"]}, {"stop": "y"}]
+    order = chat(n=4, logit_bias={"5": 1}, allowed_token_ids=[5, 6], bad_words=["z"], stop="s", choice_params=own)
+    assert [
+        (one.sampling.logit_bias, one.sampling.allowed_tokens, one.bad_words, one.stops) for one in order.choice_options
+    ] == [
+        (((6, 2.0),), (5, 6), ("z",), ("s",)),
+        (((5, 1.0),), (7,), ("z",), ("s",)),
+        (((5, 1.0),), (5, 6), ("x",), ("s",)),
+        (((5, 1.0),), (5, 6), ("z",), ("y",)),
+    ]
+
+
 def test_what_asks_for_nothing_passes() -> None:
     nothing = {
         "min_p": 0,

@@ -12,6 +12,7 @@ WHO = [
     ({"authorization": "Bearer a"}, {}),
     ({"authorization": "Bearer b"}, {}),
     ({"api-key": "Bearer a"}, {}),
+    ({"x-api-key": "Bearer a"}, {}),
     ({"authorization": "Bearer a"}, {"cache_salt": "x"}),
     ({}, {"cache_salt": "x"}),
     ({}, {"cache_salt": "Bearer a"}),

@@ -81,6 +81,7 @@ def test_arguments_go_to_the_template_as_it_takes_them() -> None:
     assert refused(QWEN, [ASKED, wild])[0] == "messages.1.tool_calls.0.function.arguments"
     empty = {**CALLED, "tool_calls": [{**CALL, "function": {"name": "now", "arguments": ""}}]}
     assert '"arguments": {}}' in rendered(QWEN, [ASKED, empty])
+    assert '"arguments": {}}' in rendered(CHATML, [ASKED, empty])
 
 
 def test_no_content_is_null_or_empty_as_the_template_takes_it() -> None:
