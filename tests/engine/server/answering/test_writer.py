@@ -129,6 +129,14 @@ def test_token_ids_in_a_chats_stream_and_in_its_answer() -> None:
     assert (whole["prompt_token_ids"], whole["choices"][0]["token_ids"]) == ([5, 6], [0, 1])
 
 
+def test_a_prompts_ids_come_once_in_a_chats_stream_and_once_with_each_choice_of_a_completion() -> None:
+    for dialect, expected in ((Dialect.CHAT, [True, False, False]), (Dialect.COMPLETIONS, [True, True, False])):
+        asked = Writer(Wire(dialect, "id", 1, "m"), Spelling(TABLE, OutputOptions(ids=True)), [(5, 6)], 2)
+        chunks = [chunk(asked.chunk(Piece(index, (Content("x"),), None, (scored(0),)))) for index in (1, 0, 1)]
+        places = chunks if dialect is Dialect.CHAT else [one["choices"][0] for one in chunks]
+        assert ["prompt_token_ids" in place for place in places] == expected
+
+
 def test_token_ids_of_completions_stand_in_each_choice_without_the_echoed() -> None:
     asked = writer(Dialect.COMPLETIONS, prompts=((5,), (6,)), ids=True)
     reported = (ReportedToken(5, None, 0, echoed=True), scored(0))
