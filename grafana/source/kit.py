@@ -102,7 +102,7 @@ def lines(
         panel.thresholds_style(common.GraphThresholdsStyleConfig().mode(words.GraphTresholdsStyleMode.DASHED))
     if top is not None:
         panel.max(top)
-    return _said(panel, title, unit, description, queries, width, 8, thresholds)
+    return _completed(panel, title, unit, description, queries, width, 8, thresholds)
 
 
 def number(
@@ -126,7 +126,7 @@ def number(
     panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).fields("").values(False))
     if none:
         panel.no_value(none)
-    return _said(panel, title, unit, description, [Query(expression, legend)], width, 4, thresholds, instant=whole)
+    return _completed(panel, title, unit, description, [Query(expression, legend)], width, 4, thresholds, instant=whole)
 
 
 def states(title: str, description: str, query: Query, *, zero: tuple[str, str], one: tuple[str, str]) -> Panel:
@@ -137,7 +137,7 @@ def states(title: str, description: str, query: Query, *, zero: tuple[str, str],
         for index, (value, (text, colour)) in enumerate({"0": zero, "1": one}.items())
     }
     panel.mappings([model.ValueMap(options=options)])
-    return _said(panel, title, "none", description, [query], 12, 8, PLAIN)
+    return _completed(panel, title, "none", description, [query], 12, 8, PLAIN)
 
 
 def buckets(title: str, unit: str, description: str, expression: str, *, width: int = 8) -> Panel:
@@ -154,7 +154,7 @@ def buckets(title: str, unit: str, description: str, expression: str, *, width: 
         .reverse(False)
     )
     panel.y_axis(heatmap.YAxisConfig().unit(unit))
-    return _said(panel, title, unit, description, [Query(expression, "{{le}}")], width, 8, PLAIN, buckets=True)
+    return _completed(panel, title, unit, description, [Query(expression, "{{le}}")], width, 8, PLAIN, buckets=True)
 
 
 def bars(title: str, unit: str, description: str, *queries: Query, width: int = 8) -> Panel:
@@ -162,7 +162,7 @@ def bars(title: str, unit: str, description: str, *queries: Query, width: int = 
     panel = bargauge.Panel().orientation(words.VizOrientation.HORIZONTAL).display_mode(words.BarGaugeDisplayMode.BASIC)
     panel.min(0)
     panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).fields("").values(False))
-    return _said(panel, title, unit, description, queries, width, 8, PLAIN, instant=True)
+    return _completed(panel, title, unit, description, queries, width, 8, PLAIN, instant=True)
 
 
 def listing(
@@ -177,7 +177,7 @@ def listing(
         "renameByName": {"Value": value or "Value"},
     }
     panel.with_transformation(model.DataTransformerConfig(id_val="organize", options=options))
-    return _said(panel, title, unit, description, [Query(expression)], width, 8, PLAIN, instant=True)
+    return _completed(panel, title, unit, description, [Query(expression)], width, 8, PLAIN, instant=True)
 
 
 def built(
@@ -228,7 +228,7 @@ def _values(name: str, selector: str) -> Builder[model.VariableModel]:
     return variable.refresh(model.VariableRefresh.ON_TIME_RANGE_CHANGED).sort(model.VariableSort.ALPHABETICAL_ASC)
 
 
-def _said(
+def _completed(
     panel: _Any,
     title: str,
     unit: str,

@@ -15,7 +15,7 @@ from nproxy.openai.chunks import UpstreamChoice, UpstreamChunk
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.errors import ApiError
 from nproxy.openai.jsonvalue import JSON
-from nproxy.openai.rewriter import Overheard, Rewriter
+from nproxy.openai.rewriter import ListeningRewriter, Rewriter
 from nproxy.openai.tools import ToolCalls
 from nproxy.openai.usage import LegUsage, Usage, merge, within_leg
 
@@ -275,4 +275,4 @@ def _rewriter(dialect: Dialect, choices: Sequence[Choice]) -> Rewriter:
     records = [choice.sent for choice in choices if choice.sent is not None]
     if not records:
         return Rewriter(dialect)
-    return Overheard(dialect, lambda index, key: records[index].hear(key))
+    return ListeningRewriter(dialect, lambda index, key: records[index].hear(key))

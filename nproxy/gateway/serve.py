@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from nproxy.config import Config, Key, Reading
-from nproxy.gateway.admin.gateway import Alone
+from nproxy.gateway.admin.gateway import SingleProcess
 from nproxy.gateway.admin.port import admin_port
 from nproxy.gateway.app import App
 from nproxy.gateway.listening import base_url, served
@@ -82,7 +82,7 @@ async def administered(app: App, sock: socket.socket | None = None) -> AsyncIter
     if app.config.admin is None:
         yield
         return
-    async with admin_port(Alone(app), Registrar(app.upstreams.take_members), sock) as url:
+    async with admin_port(SingleProcess(app), Registrar(app.upstreams.take_members), sock) as url:
         log.info("the admin port is listening", extra={"fields": {"url": url}})
         yield
 

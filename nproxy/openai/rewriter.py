@@ -205,7 +205,7 @@ class Rewriter:
         return True
 
 
-class Overheard(Rewriter):
+class ListeningRewriter(Rewriter):
     """A rewriter that reports each string that it passes on: as it was in the upstream's JSON, without its quotes.
 
     listen: returns the callback that takes the strings of an upstream index and a key; always the same one. Strings of

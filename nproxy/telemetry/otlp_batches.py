@@ -59,7 +59,7 @@ class _Exporter(SpanExporter):
 
     def __init__(self, url: str, headers: Mapping[str, str] | None, count: Count) -> None:
         self.taken = self.taken_bytes = 0
-        self._heard = _Heard()
+        self._heard = _Session()
         self._exporter = OTLPSpanExporter(url, headers=headers, session=self._heard)
         self._count = count
         self._well = True
@@ -97,7 +97,7 @@ class _Exporter(SpanExporter):
             log.warning("the collector does not accept spans", extra={"fields": {"why": self._heard.why}})
 
 
-class _Heard(requests.Session):
+class _Session(requests.Session):
     """The exporter's HTTP session, which remembers the collector's last answer.
 
     The exporter itself tells it only to the SDK's log.

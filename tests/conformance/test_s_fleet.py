@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nproxy.gateway.admin.gateway import Alone
+from nproxy.gateway.admin.gateway import SingleProcess
 from nproxy.gateway.admin.port import admin_port
 from nproxy.upstreams import breaker
 from nproxy.upstreams.registrar import Registrar
@@ -169,7 +169,7 @@ async def test_S8_a_server_that_is_drained_ends_what_it_has(scene: Scene, other:
     held = scene.does(hold_after=2)
     other.behaviour = held
     async with (
-        admin_port(Alone(gateway.app), Registrar(gateway.app.upstreams.take_members)) as url,
+        admin_port(SingleProcess(gateway.app), Registrar(gateway.app.upstreams.take_members)) as url,
         plain_client(url) as admin,
         asyncio.TaskGroup() as group,
     ):

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from nproxy.gateway.admin.gateway import Alone
+from nproxy.gateway.admin.gateway import SingleProcess
 from nproxy.gateway.admin.port import admin_port
 from nproxy.upstreams import registry
 from nproxy.upstreams.registrar import Registrar
@@ -57,7 +57,7 @@ async def fleet_for(*replicas: object, token: str | None = TOKEN, **settings: An
         registrar = Registrar(gateway.app.upstreams.take_members)
         headers = {} if token is None else {"authorization": f"Bearer {token}"}
         async with (
-            admin_port(Alone(gateway.app), registrar) as url,
+            admin_port(SingleProcess(gateway.app), registrar) as url,
             plain_client(url, headers=headers) as client,
         ):
             yield Fleet(gateway, client, registrar)

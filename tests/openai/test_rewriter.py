@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from nproxy.openai.chunks import MalformedChunk, UpstreamChoice, UpstreamChunk, is_done, parse_chunk
 from nproxy.openai.dialect import Dialect
-from nproxy.openai.rewriter import Overheard, Rewriter
+from nproxy.openai.rewriter import ListeningRewriter, Rewriter
 from nproxy.openai.sse import BETWEEN, SSEDecoder
 from nproxy.openai.wire import Wire
 from tests.transcripts.recorded import load
@@ -321,7 +321,7 @@ def test_nothing_at_once_that_is_not_known() -> None:
 def test_each_text_is_overheard() -> None:
     heard: list[bytes] = []
     paths = Paths()
-    paths.rewriter = Overheard(CHAT, lambda index, key: heard.append)
+    paths.rewriter = ListeningRewriter(CHAT, lambda index, key: heard.append)
     for letter in "abc":
         paths.send(vllm(letter))
     assert paths.send_all(vllm("d"), vllm("e"), vllm("f", 1)) == 2

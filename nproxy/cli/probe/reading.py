@@ -17,7 +17,7 @@ _SPOKEN = ("content", "reasoning_content", "reasoning", "thinking", "refusal")
 
 
 @dataclass(slots=True)
-class Said:
+class ParsedChoice:
     """One choice. text: everything it said, reasoning included. logprobs: whether it carried any."""
 
     text: str = ""
@@ -26,7 +26,7 @@ class Said:
 
 
 @dataclass(slots=True)
-class Look:
+class StreamLook:
     """What a stream looked like."""
 
     events: int = 0
@@ -52,9 +52,9 @@ class ParsedReply:
     choices: in order of index. usage: of the whole answer. look: None for a JSON answer.
     """
 
-    choices: tuple[Said, ...]
+    choices: tuple[ParsedChoice, ...]
     usage: Usage | None
-    look: Look | None = None
+    look: StreamLook | None = None
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -71,12 +71,12 @@ def read(reply: Reply) -> ParsedReply | None:
     value = reply.json()
     if not isinstance(value, dict):
         return None
-    choices = tuple(_said(choice, Said()) for choice in choices_of(value))
+    choices = tuple(_add(choice, ParsedChoice()) for choice in choices_of(value))
     return ParsedReply(choices, parse_usage(value.get("usage"))) if choices else None
 
 
 def _stream(body: bytes) -> ParsedReply | None:
-    look, choices = Look(), dict[int, Said]()
+    look, choices = StreamLook(), dict[int, ParsedChoice]()
     for chunk in _chunks(body, look):
         look.events += 1
         if isinstance(identity := chunk.get("id"), str):
@@ -89,7 +89,7 @@ def _stream(body: bytes) -> ParsedReply | None:
             index = choice.get("index")
             index = index if isinstance(index, int) else 0
             look.opened += [(index, what) for what in _carries(choice)]
-            _said(choice, choices.setdefault(index, Said()))
+            _add(choice, choices.setdefault(index, ParsedChoice()))
             if usage is not None:
                 look.riders[index] = usage
     if not choices or look.error:
@@ -98,7 +98,7 @@ def _stream(body: bytes) -> ParsedReply | None:
     return ParsedReply(tuple(choices[index] for index in sorted(choices)), whole, look)
 
 
-def _chunks(body: bytes, look: Look) -> Iterator[Mapping[str, JSON]]:
+def _chunks(body: bytes, look: StreamLook) -> Iterator[Mapping[str, JSON]]:
     decoder = SSEDecoder()
     try:
         for event in (*decoder.feed(body), *decoder.close()):
@@ -145,7 +145,7 @@ def _carries(choice: Mapping[str, JSON]) -> Iterator[str]:
         yield "text"
 
 
-def _said(choice: Mapping[str, JSON], so_far: Said) -> Said:
+def _add(choice: Mapping[str, JSON], so_far: ParsedChoice) -> ParsedChoice:
     """Add what a choice, or a chunk's part of one, says."""
     so_far.text += _text(choice)
     finish = choice.get("finish_reason")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from nproxy.cli.probe.findings import Finding, no, unknown, yes
 from nproxy.cli.probe.questions import Asking, Form, Reply
-from nproxy.cli.probe.reading import Look, ParsedReply, read
+from nproxy.cli.probe.reading import ParsedReply, StreamLook, read
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.usage import Usage
 
@@ -54,7 +54,7 @@ def _no_stream(asked: Reply, reading: ParsedReply | None) -> Finding:
     return no(asked.reason()) if asked.refused else unknown(asked.reason())
 
 
-def _seen(form: Form, reading: ParsedReply, look: Look) -> dict[str, Finding]:
+def _seen(form: Form, reading: ParsedReply, look: StreamLook) -> dict[str, Finding]:
     count = len(reading.choices)
     unfinished = [index for index, choice in enumerate(reading.choices) if choice.finish is None]
     found = {
@@ -68,13 +68,13 @@ def _seen(form: Form, reading: ParsedReply, look: Look) -> dict[str, Finding]:
     return found
 
 
-def _one_id(look: Look, count: int) -> Finding:
+def _one_id(look: StreamLook, count: int) -> Finding:
     if count < 2:
         return unknown("one choice only")
     return yes(f"{count} choices, one id") if len(look.ids) == 1 else no(f"{len(look.ids)} ids")
 
 
-def role_chunks(look: Look, count: int) -> Finding:
+def role_chunks(look: StreamLook, count: int) -> Finding:
     """Whether every choice's role comes once, before all text, in order of index."""
     roles = [index for index, what in look.opened if what == "role"]
     silent = sorted(set(range(count)) - set(roles))
@@ -89,7 +89,7 @@ def role_chunks(look: Look, count: int) -> Finding:
     return yes(f"{count} of {count}") if roles == sorted(roles) else no(f"in the order {roles}")
 
 
-def _usage(form: Form, reading: ParsedReply, look: Look) -> dict[str, Finding]:
+def _usage(form: Form, reading: ParsedReply, look: StreamLook) -> dict[str, Finding]:
     if reading.usage is None:
         return {"stream_usage": no("no chunk carried it")}
     if look.tails and look.riders:

@@ -30,7 +30,7 @@ class Gateway(Whole, Protocol):
         ...
 
 
-class Alone:
+class SingleProcess:
     """A gateway of one process."""
 
     def __init__(self, app: App) -> None:

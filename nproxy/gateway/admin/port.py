@@ -18,7 +18,7 @@ from nproxy.gateway.admin import replicas
 from nproxy.gateway.admin.document import admin_document
 from nproxy.gateway.admin.door import demand_token, refuse_pages
 from nproxy.gateway.admin.gateway import Gateway
-from nproxy.gateway.admin.replicas import Behind, Serve
+from nproxy.gateway.admin.replicas import AdminContext, Serve
 from nproxy.gateway.answering import WriteGuard, answer
 from nproxy.gateway.exchange import Exchange
 from nproxy.gateway.heads import origin_form, refusal
@@ -37,28 +37,28 @@ WRITE_SECONDS = 60.0
 CLOSE_SECONDS = 1.0
 
 
-async def _health(behind: Behind, exchange: Exchange, _: str) -> None:
+async def _health(context: AdminContext, exchange: Exchange, _: str) -> None:
     await tell_health(exchange)
 
 
-async def _ready(behind: Behind, exchange: Exchange, _: str) -> None:
-    await tell_ready(exchange, await behind.gateway.why_unready())
+async def _ready(context: AdminContext, exchange: Exchange, _: str) -> None:
+    await tell_ready(exchange, await context.gateway.why_unready())
 
 
-async def _metrics(behind: Behind, exchange: Exchange, _: str) -> None:
-    await tell_metrics(exchange, behind.gateway.config, behind.gateway.report)
+async def _metrics(context: AdminContext, exchange: Exchange, _: str) -> None:
+    await tell_metrics(exchange, context.gateway.config, context.gateway.report)
 
 
-async def _status(behind: Behind, exchange: Exchange, _: str) -> None:
-    await exchange.respond(200, dumps(await replicas.status(behind)))
+async def _status(context: AdminContext, exchange: Exchange, _: str) -> None:
+    await exchange.respond(200, dumps(await replicas.status(context)))
 
 
-async def _openapi(behind: Behind, exchange: Exchange, _: str) -> None:
-    await behind.openapi.serve(exchange, behind.gateway.config)
+async def _openapi(context: AdminContext, exchange: Exchange, _: str) -> None:
+    await context.openapi.serve(exchange, context.gateway.config)
 
 
-async def _restart(behind: Behind, exchange: Exchange, _: str) -> None:
-    behind.gateway.restart()
+async def _restart(context: AdminContext, exchange: Exchange, _: str) -> None:
+    context.gateway.restart()
     await exchange.respond(202, b'{"status":"restarting"}')
 
 
@@ -91,7 +91,9 @@ async def admin_port(gateway: Gateway, registrar: Registrar, sock: socket.socket
 
     sock: a bound socket to listen on instead of `admin.host` and `admin.port`. Raises OSError if these cannot be bound.
     """
-    http = HttpServer(partial(_answer, Behind(gateway, registrar, OpenApi(admin_document)), WriteGuard(WRITE_SECONDS)))
+    http = HttpServer(
+        partial(_answer, AdminContext(gateway, registrar, OpenApi(admin_document)), WriteGuard(WRITE_SECONDS))
+    )
     async with served(http, _settings(gateway), sock, end_seconds=CLOSE_SECONDS) as server, beside(registrar.run()):
         yield base_url(server.sockets[0])
 
@@ -102,19 +104,19 @@ def _settings(gateway: Gateway) -> Admin:
     return gateway.config.admin
 
 
-async def _answer(behind: Behind, guard: WriteGuard, request: BaseRequest) -> StreamResponse:
+async def _answer(context: AdminContext, guard: WriteGuard, request: BaseRequest) -> StreamResponse:
     """Answer one request. This is the handler that the server calls."""
     id, now = request_id(request.headers.get("x-request-id")), time.monotonic()
     target = origin_form(request.raw_path)
     exchange = Exchange(request, id, now, introspection=True, endpoint="admin", target=target)
-    answered = await answer(exchange, _route(behind, exchange), guard)
+    answered = await answer(exchange, _route(context, exchange), guard)
     fields = {"request_id": id, "method": request.method, "status": exchange.code}
     access.debug(exchange.endpoint, extra={"fields": fields})
     return answered
 
 
-async def _route(behind: Behind, exchange: Exchange) -> None:
-    request, settings = exchange.request, _settings(behind.gateway)
+async def _route(context: AdminContext, exchange: Exchange) -> None:
+    request, settings = exchange.request, _settings(context.gateway)
     if (wrong := refusal(request)) is not None:
         exchange.closing = True
         raise wrong
@@ -125,18 +127,18 @@ async def _route(behind: Behind, exchange: Exchange) -> None:
     served = _SERVED.get(path)
     if (found := _REPLICAS.fullmatch(path)) is not None:
         served, upstream = _OF_REPLICAS[found["act"]], unquote(found["upstream"])
-        _demand_upstream(behind, upstream)
+        _demand_upstream(context, upstream)
     if served is None:
         raise unknown_url()
     serve = served.get("GET" if request.method == "HEAD" else request.method)
     if serve is None:
         raise wrong_method(served)
-    await serve(behind, exchange, upstream)
+    await serve(context, exchange, upstream)
 
 
-def _demand_upstream(behind: Behind, name: str) -> None:
+def _demand_upstream(context: AdminContext, name: str) -> None:
     """Raise ApiError 404 if an upstream is not configured. The built-in engine's upstream does not count."""
-    names = [upstream.name for upstream in behind.gateway.config.upstreams]
+    names = [upstream.name for upstream in context.gateway.config.upstreams]
     if name not in names:
         there = ", ".join(names) or "none"
         message = f"The configuration has no such upstream; it has: {there}."

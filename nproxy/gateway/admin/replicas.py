@@ -23,7 +23,7 @@ RENEWALS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Behind:
+class AdminContext:
     """What the handlers use. registrar: keeps the announced servers. openapi: the admin port's document."""
 
     gateway: Gateway
@@ -31,16 +31,16 @@ class Behind:
     openapi: OpenApi
 
 
-Serve = Callable[[Behind, Exchange, str], Awaitable[None]]
+Serve = Callable[[AdminContext, Exchange, str], Awaitable[None]]
 
 
-async def announce(behind: Behind, exchange: Exchange, upstream: str) -> None:
+async def announce(context: AdminContext, exchange: Exchange, upstream: str) -> None:
     """POST: register a server, or renew its lease. The answer says when to renew it again."""
     announced = read(Announcement, await read_body(exchange.request, BODY_BYTES))
     models = None if announced.models is None else tuple(dict.fromkeys(announced.models))
     server = Server(announced.url.url, announced.weight, models)
     try:
-        new = behind.registrar.announce(upstream, server, announced.lease_seconds)
+        new = context.registrar.announce(upstream, server, announced.lease_seconds)
     except TooMany as error:
         raise _conflict(str(error)) from None
     registered = {
@@ -48,59 +48,59 @@ async def announce(behind: Behind, exchange: Exchange, upstream: str) -> None:
         "replica": server.label,
         "weight": server.weight,
         "models": server.models,
-        "draining": server.label in behind.registrar.draining(upstream),
+        "draining": server.label in context.registrar.draining(upstream),
         "lease_seconds": announced.lease_seconds,
         "renew_seconds": round(announced.lease_seconds / RENEWALS, 3),
     }
     await exchange.respond(201 if new else 200, dumps(registered))
 
 
-async def leave(behind: Behind, exchange: Exchange, upstream: str) -> None:
+async def leave(context: AdminContext, exchange: Exchange, upstream: str) -> None:
     """DELETE with `?url=`: remove a server before its lease ends; its calls in flight go on."""
     left = read(Drained, dumps({"url": exchange.request.query.get("url")}))
-    if not behind.registrar.leave(upstream, str(left.url)):
+    if not context.registrar.leave(upstream, str(left.url)):
         raise _not_there(upstream, str(left.url))
     await exchange.respond(204, b"")
 
 
-async def drain(behind: Behind, exchange: Exchange, upstream: str) -> None:
+async def drain(context: AdminContext, exchange: Exchange, upstream: str) -> None:
     """POST: send no new calls to a replica until it is undrained, whether it is listed, resolved or announced."""
     address = await _address(exchange)
-    known = {replica["replica"] for replica in await replicas(behind, upstream)}
-    if address not in known | behind.registrar.draining(upstream):
+    known = {replica["replica"] for replica in await replicas(context, upstream)}
+    if address not in known | context.registrar.draining(upstream):
         raise _not_there(upstream, address)
     try:
-        behind.registrar.drain(upstream, address)
+        context.registrar.drain(upstream, address)
     except TooMany as error:
         raise _conflict(str(error)) from None
     await exchange.respond(200, dumps({"upstream": upstream, "replica": address, "draining": True}))
 
 
-async def undrain(behind: Behind, exchange: Exchange, upstream: str) -> None:
+async def undrain(context: AdminContext, exchange: Exchange, upstream: str) -> None:
     """POST: send calls to a replica again."""
     address = await _address(exchange)
-    if not behind.registrar.undrain(upstream, address):
+    if not context.registrar.undrain(upstream, address):
         raise invalid_request(f"'{shorten(address)}' is not draining.", param="url", code="not_draining", status=404)
     await exchange.respond(200, dumps({"upstream": upstream, "replica": address, "draining": False}))
 
 
-async def show(behind: Behind, exchange: Exchange, upstream: str) -> None:
+async def show(context: AdminContext, exchange: Exchange, upstream: str) -> None:
     """GET: the replicas as in /status, and all addresses that are marked as draining."""
-    document = {"upstream": upstream, "replicas": await replicas(behind, upstream)}
-    await exchange.respond(200, dumps({**document, "draining": sorted(behind.registrar.draining(upstream))}))
+    document = {"upstream": upstream, "replicas": await replicas(context, upstream)}
+    await exchange.respond(200, dumps({**document, "draining": sorted(context.registrar.draining(upstream))}))
 
 
-async def status(behind: Behind) -> dict[str, Any]:
+async def status(context: AdminContext) -> dict[str, Any]:
     """Return the content of /status, with the remaining lease of each server that announced itself."""
-    document = dict(await behind.gateway.status())
+    document = dict(await context.gateway.status())
     upstreams: Any = document.get("upstreams", ())
-    document["upstreams"] = [_with_leases(upstream, behind.registrar) for upstream in upstreams]
+    document["upstreams"] = [_with_leases(upstream, context.registrar) for upstream in upstreams]
     return document
 
 
-async def replicas(behind: Behind, upstream: str) -> list[dict[str, Any]]:
+async def replicas(context: AdminContext, upstream: str) -> list[dict[str, Any]]:
     """Return the replicas of one upstream, as in `status`."""
-    document = await status(behind)
+    document = await status(context)
     return next((one["replicas"] for one in document["upstreams"] if one["name"] == upstream), [])
 
 
