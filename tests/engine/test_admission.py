@@ -72,6 +72,20 @@ def test_a_narrow_request_passes_the_preempted_choices_of_a_wide_one() -> None:
     assert answers.finish.keys() == {(1, choice) for choice in range(12)} | {(2, 0)}
 
 
+def test_who_gives_way_or_has_a_token_in_flight_does_not_come_back_in_the_same_step() -> None:
+    engine = engine_of()
+    queue = engine.scheduler.queue
+    engine.add(add(1, 5, 1, 4))
+    (one,) = queue.waiting
+    assert one.since == queue.steps
+    assert queue.admit([]) is None
+    queue.steps += 1
+    one.ahead = 1
+    assert queue.admit([]) is None
+    one.ahead = 0
+    assert queue.admit([]) is one
+
+
 # Long prompts
 
 
