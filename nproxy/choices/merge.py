@@ -237,7 +237,7 @@ class Merge:
             self.frames.append(prelude)
         for position, piece in enumerate(chunk.choices):
             choice = self._addressed(output, piece.index)
-            if choice is not None and (written := self._piece(output, data, chunk, position, choice)):
+            if choice is not None and (written := self._take_piece(output, data, chunk, position, choice)):
                 self.frames.append(written)
         if not chunk.choices and (written := self._without_choices(output, data, chunk)):
             self.frames.append(written)
@@ -252,7 +252,7 @@ class Merge:
         choice = output.choices[index]
         return None if choice.finished or self._bringers[choice.index] is not output else choice
 
-    def _piece(self, output: LegOutput, data: bytes, chunk: UpstreamChunk, position: int, choice: Choice) -> bytes:
+    def _take_piece(self, output: LegOutput, data: bytes, chunk: UpstreamChunk, position: int, choice: Choice) -> bytes:
         """Take what one choice says in a chunk; return the frames."""
         piece = chunk.choices[position]
         output.generated = output.generated or not piece.bare
