@@ -122,6 +122,8 @@ def test_a_field_that_is_wrong_shows_that_it_has_the_focus(pages: Pages, logs: P
         page.locator("#send").click()
         field = page.locator("[name=n][aria-invalid=true]")
         width = "(field) => getComputedStyle(field).outlineWidth"
+        field.wait_for()
+        ended(page)  # while the answer is awaited, there is Stop instead of Send
         page.locator("#send").focus()
         assert field.evaluate(width) == "1px"
         field.focus()
