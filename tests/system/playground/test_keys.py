@@ -56,7 +56,7 @@ def test_a_model_that_is_typed_has_a_field_with_a_name(pages: Pages, logs: Path)
         page = pages.open(server)
         page.fill("[name=prompt]", "Hello")
         page.click("#send")
-        assert page.locator("[name=typed-model]:focus:invalid").is_visible(), "the browser asks for a model"
+        page.wait_for_selector("[name=typed-model]:focus:invalid")  # the browser asks for a model
         page.get_by_role("textbox", name="Model", exact=True).fill("typed")
         assert page.input_value("[name=typed-model]") == "typed"
 
