@@ -178,5 +178,5 @@ def _show_capabilities(app: App) -> None:
                 if isinstance(value, str):
                     continue  # not known yet
                 labels = (upstream.name, shown, name)
-                least[labels] = min(inf if value is None else float(value), least.get(labels, inf))
+                least[labels] = min(inf if value is None else value, least.get(labels, inf))
     app.metrics.capability.values = least

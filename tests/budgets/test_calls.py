@@ -31,7 +31,7 @@ MERGED = 75
 TOGETHER = 14.5
 """One of eight chunks that arrive together: a busy gateway has more to read at a time."""
 
-SCRAPED = 45
+SCRAPED = 43
 """One model of the configuration in a scrape, in the event loop's thread: streams wait until all are looked at."""
 COUNTED = 6
 """One replica in a scrape, in the same thread."""

@@ -193,11 +193,11 @@ function onKey(event) {
   if (event.isComposing || document.querySelector("dialog[open]") !== null) return; // Esc ends an IME composition first
   const enter = event.key === "Enter";
   const sends = enter && (event.ctrlKey || event.metaKey);
-  if (enter && event.repeat && (sends || event.target.matches("#send, #stop"))); // held, it is pressed once
-  else if (sends) send();
+  const held = enter && event.repeat && (sends || event.target.matches("#send, #stop")); // it is pressed once
+  if (sends && !held) send();
   else if (event.key === "Escape" && tip.shown) tip.hide();
   else if (event.key === "Escape") stop();
-  else return;
+  else if (!held) return;
   event.preventDefault();
 }
 
