@@ -13,7 +13,7 @@ pip  := $(bin)/python -m pip --disable-pip-version-check install --retries 5 --c
 pins := pyproject.toml requirements/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-system docs dashboards kernels conformance-mutations fuzz soak bench-gateway bench-engine compatibility lint format clean
+.PHONY: help serve test test-system docs dashboards kernels conformance-mutations fuzz soak bench-gateway bench-engine compatibility lint compiled format clean
 .DELETE_ON_ERROR:
 
 help:  ## What can be made
@@ -25,7 +25,8 @@ serve: $(VENV)/.engine  ## Install what is needed and serve the default model on
 # Half of the time is waiting for processes that start: three at a time take five sixths of the time of two, on two cores.
 # Some hundred are started: none shall compile again what another has compiled, whatever the shell says.
 test: export PYTHONDONTWRITEBYTECODE :=
-test: lint  ## Lint, types, import contracts and all tests of nproxy by itself
+test: $(VENV)/.dev  ## Lint, types, import contracts and all tests of nproxy by itself
+	$(MAKE) --jobs 2 --output-sync lint compiled
 	$(bin)/python -m pytest --ignore tests/system --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-system: $(VENV)/.dev  ## Install other people's servers and clients, and run the tests that need them
@@ -66,6 +67,11 @@ lint: $(VENV)/.dev  ## Check style, types and the arrows between rooms
 	$(bin)/ruff format --check
 	$(bin)/mypy
 	$(bin)/lint-imports
+
+# On one core while mypy uses another: three processes that start with nothing compiled would each compile everything.
+# What cannot be collected is reported by the tests themselves.
+compiled: $(VENV)/.dev
+	-$(bin)/python -m pytest --ignore tests/system --collect-only --quiet >/dev/null
 
 format: $(VENV)/.dev  ## Put imports and layout in order
 	$(bin)/ruff check --fix

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from engine.gc_freeze import gc_frozen
 from nproxy import models
 from tests.order import longest_first
 from tests.witness import witness
@@ -36,6 +37,13 @@ def _heard_and_handled(logger: logging.Logger, record: logging.LogRecord) -> Non
 
 
 logging.Logger.handle = _heard_and_handled  # type: ignore[method-assign]  # handlers come and go, this stays
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the garbage collector away from what is imported and collected: all of it stays to the end."""
+    with gc_frozen():
+        return (yield)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

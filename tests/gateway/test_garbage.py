@@ -49,7 +49,6 @@ def garbage() -> Iterator[Counter[str]]:
     finally:
         gc.set_debug(0)
         gc.garbage.clear()
-        gc.unfreeze()
         gc.enable()
 
 
