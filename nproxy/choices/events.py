@@ -66,7 +66,9 @@ class Failure:
     seconds: float = 0.0
     """Time lost before anything was sent (kind CONNECT_TIMEOUT)."""
     ours: bool = False
-    """This process had no file descriptor, port or memory for the call, so no server is to blame."""
+    """No server is to blame: this process had no file descriptor, port or memory for the call, or the client's upload
+    broke off.
+    """
     cause: str = ""
     """What the system says, in a few words, for the log alone (kind CONNECT)."""
 

@@ -20,7 +20,7 @@ from nproxy.gateway.admission.grant import Grant
 from nproxy.gateway.admission.memory import MemoryReservation
 from nproxy.gateway.app import App
 from nproxy.gateway.bodies import chunks, parsed, read_body
-from nproxy.gateway.exchange import Exchange
+from nproxy.gateway.exchange import ClientLeft, Exchange
 from nproxy.gateway.fallback import Attempt, Fallbacks
 from nproxy.gateway.tracing import TRACE_HEADERS
 from nproxy.openai.body import LONG, Body
@@ -121,8 +121,10 @@ async def _serve(
                         return None
                     kept = await _kept(answer)
         except ForwardError as error:
-            exchange.outcome = error.failure.kind
+            exchange.outcome = "" if upload.error is not None else error.failure.kind
             if exchange.response is not None:
+                if upload.error is not None:
+                    raise ClientLeft from None
                 exchange.abort()  # an answer that was cut must not look complete
                 return None
             if not upload.used and retries.another(error.failure):

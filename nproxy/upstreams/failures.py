@@ -21,6 +21,7 @@ from nproxy.upstreams.http.errors import (
     LostError,
     MalformedError,
     Unreached,
+    UploadError,
 )
 
 FOREIGN = (HTTPError, OSError, TimeoutError, ValueError)
@@ -37,6 +38,8 @@ _UNREACHED: dict[Unreached, str] = {
     "tls": "could not be reached over trusted TLS",
     "refused": "could not be reached",
 }
+
+_BROKE_OFF = "The body of the request broke off."
 
 
 def before_the_head(error: Exception, *, stale: bool, upstream: str) -> Failure:
@@ -57,6 +60,8 @@ def before_the_head(error: Exception, *, stale: bool, upstream: str) -> Failure:
             return replace(_connect(f"{who} {_UNREACHED[error.why]}."), cause=_words(error.cause))
         case MalformedError() | ValueError():
             return malformed("The upstream's answer is not valid HTTP.")
+        case UploadError():
+            return Failure(FailureKind.RESET, _BROKE_OFF, ours=True)
         case _ if stale:
             kind = FailureKind.STALE
         case _:
@@ -93,6 +98,8 @@ def after_the_head(error: Exception) -> Failure:
         return Failure(FailureKind.CUT, "The upstream's answer ended before it was complete.")
     if isinstance(error, MalformedError | ValueError):
         return malformed("The upstream's answer is not valid HTTP.")
+    if isinstance(error, UploadError):
+        return Failure(FailureKind.CUT, _BROKE_OFF, ours=True)
     return Failure(FailureKind.CUT, "The connection to the upstream broke in the middle of its answer.")
 
 

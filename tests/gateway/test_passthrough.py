@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from nproxy.choices.events import FailureKind
 from tests.fakes.upstream import FakeUpstream, raw_server
 from tests.gateway.conftest import Gateway, Start, envelope, gateway_for, upstream_settings
-from tests.gateway.raw import exchange
+from tests.gateway.raw import apart, exchange
 
 
 async def test_paths_of_the_configuration(start: Start, upstream: FakeUpstream) -> None:
@@ -37,6 +38,59 @@ async def test_an_upload_over_the_limit(start: Start, upstream: FakeUpstream) ->
     unannounced = await gateway.client.post("/v1/embeddings", content=drip())
     assert unannounced.status_code == 413
     envelope(unannounced)
+
+
+BROKEN = b"no size\r\n"
+TOO_LONG = b"4e20\r\n" + b"x" * 20_000 + b"\r\n0\r\n\r\n"
+
+
+@pytest.mark.parametrize(("more", "status"), [(BROKEN, 400), (TOO_LONG, 413)])
+@pytest.mark.parametrize("answered", [False, True])
+async def test_no_server_is_blamed_for_an_upload_that_breaks_off(more: bytes, status: int, answered: bool) -> None:
+    """Its breaker counts nothing, and its other connections are kept. answered: its answer had begun."""
+    began = asyncio.Event()
+
+    async def serves(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while head := await reader.readuntil(b"\r\n\r\n"):
+            if head.startswith(b"POST"):
+                await reader.readuntil(b"hello\r\n")
+                if answered:
+                    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nbegun")
+                began.set()
+                await reader.read()
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+    async def uploads(gateway: Gateway) -> None:
+        began.clear()
+        reader, writer = await asyncio.open_connection(*gateway.address)
+        writer.write(
+            b"POST /v1/audio/speech HTTP/1.1\r\nHost: h\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+            b"5\r\nhello\r\n"
+        )
+        await began.wait()
+        if answered:
+            await reader.readuntil(b"begun")
+        writer.write(more)
+        with suppress(ConnectionResetError):
+            assert await reader.read() == b"" if answered else apart(await reader.read())[0] == status
+        writer.close()
+
+    async with raw_server(serves) as url:
+        config = {"upstreams": [{"name": "u", "replicas": [url]}], "limits": {"body_mib": 0.01}}
+        async with gateway_for(config) as gateway, asyncio.timeout(20):
+            (replica,) = gateway.app.upstreams.all[0].gate.replicas
+            for _ in range(6):
+                await uploads(gateway)
+            await gateway.app.idle()
+            assert replica.breaker.closed
+            assert (await gateway.client.get("/v1/responses/1")).text == "ok"
+            await uploads(gateway)
+            await gateway.app.idle()
+            assert FailureKind.STALE not in replica.ended
+            labels = {"endpoint": "passthrough", "upstream": "u", "model": "", "mode": "passthrough"}
+            code = "499" if answered else str(status)
+            value = gateway.app.metrics.registry.get_sample_value("nproxy_requests_total", {**labels, "code": code})
+            assert value == 7
 
 
 @pytest.mark.parametrize("said", ["application/x-www-form-urlencoded", "text/plain", "application/json", None])

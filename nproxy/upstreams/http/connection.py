@@ -7,7 +7,7 @@ import select
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
-from nproxy.upstreams.http.errors import HTTPError, LostError, MalformedError
+from nproxy.upstreams.http.errors import HTTPError, LostError, MalformedError, UploadError
 from nproxy.upstreams.http.message import Head, Message
 from nproxy.upstreams.http.sending import SLICE_BYTES, Upload, slices
 from nproxy.upstreams.watchdog import Watchdog, Watchdogs
@@ -229,7 +229,7 @@ class Reply:
         A connection that ends later may have carried the request, and its receiver may have begun to process it.
         """
         soon = self.loop.time() - self._sent < STALE_SECONDS
-        return self.reused and soon and self._message.silent
+        return self.reused and soon and self._message.silent and not isinstance(self._error, UploadError)
 
     @property
     def at_end(self) -> bool:

@@ -45,6 +45,10 @@ class LostError(HTTPError):
         self.cause = cause
 
 
+class UploadError(HTTPError):
+    """The call was given up, because the body of the request broke off or is not as long as stated."""
+
+
 class CutError(HTTPError):
     """The peer closed the connection in an orderly way before the body of the answer was complete."""
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Protocol
 
-from nproxy.upstreams.http.errors import HTTPError, LostError
+from nproxy.upstreams.http.errors import HTTPError, UploadError
 
 SLICE_BYTES = 1 << 16
 
@@ -67,10 +67,10 @@ class Upload:
                 head = b""
                 await sink.writable()
             if self.size not in (None, sent):
-                sink.fail(LostError())
+                sink.fail(UploadError())
                 return
             sink.write(head + b"0\r\n\r\n" if self.size is None else head)
         except Exception:
-            sink.fail(LostError())
+            sink.fail(UploadError())
             return
         sink.sent()

@@ -11,7 +11,7 @@ import pytest
 from multidict import CIMultiDict
 
 from nproxy.upstreams.http.connection import HIGH_WATER, Reply
-from nproxy.upstreams.http.errors import LostError
+from nproxy.upstreams.http.errors import UploadError
 from nproxy.upstreams.http.message import Message
 from nproxy.upstreams.http.sending import Upload
 from nproxy.upstreams.tasks import beside
@@ -178,7 +178,7 @@ async def test_an_upload_that_breaks_off_or_is_too_long(http: Http, said: int | 
         headers = CIMultiDict[str]() if said is None else CIMultiDict({"Content-Length": str(said)})
         async with beside(upload.run()):
             reply = await http.send(url, upload, headers=headers)
-            with pytest.raises(LostError):
+            with pytest.raises(UploadError):
                 await reply.begun()
             reply.close()
         assert (await got) in (b"", b"" if said == 2 else b"abc", b"3\r\nabc\r\n")
