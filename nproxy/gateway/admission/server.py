@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Protocol
 
 from nproxy.gateway.admission.bounds import Bounds
@@ -49,6 +50,7 @@ class AdmissionServer:
         self._loop = asyncio.get_running_loop()
         self._clock = self._loop.time
         self._timer: asyncio.TimerHandle | None = None
+        self._ticks_at = inf  # when the timer fires; uvloop's does not tell if that is now
 
     def at_once(self, ask: Ask) -> bool:
         """Admit a request that need not wait; see `Ledger.at_once`."""
@@ -75,11 +77,11 @@ class AdmissionServer:
         for answer in answers:
             self._deliver(answer)
         deadline = self.ledger.deadline()
-        if self._timer is not None and (deadline is None or self._timer.when() > deadline):
+        if self._timer is not None and (deadline is None or self._ticks_at > deadline):
             self._timer.cancel()
             self._timer = None
         if deadline is not None and self._timer is None:
-            self._timer = self._loop.call_at(deadline, self._tick)
+            self._timer, self._ticks_at = self._loop.call_at(deadline, self._tick), deadline
 
     def _tick(self) -> None:
         self._timer = None

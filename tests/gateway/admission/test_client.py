@@ -10,7 +10,7 @@ import pytest
 
 from nproxy.gateway.admission import client
 from nproxy.gateway.admission.bounds import Bounds
-from nproxy.gateway.admission.messages import Ask, Message
+from nproxy.gateway.admission.messages import Admitted, Answer, Ask, Message, Refused
 from nproxy.gateway.admission.server import AdmissionServer, Deliver, owner
 from nproxy.openai.errors import ApiError
 from tests.gateway.admission.scene import ANN, BOB, Begin, Scene, Visitor, Wire, held, refusal
@@ -57,6 +57,22 @@ async def test_who_leaves_in_the_moment_he_is_let_in_gives_it_back(begin: Begin)
     await third.inside.wait()
     assert not second.inside.is_set()
     await third.left()
+
+
+async def test_who_has_waited_too_long_already_by_a_new_limit() -> None:
+    """And others ask before they are told."""
+    answers: list[Answer] = []
+    server = AdmissionServer(Bounds(1, 8, 60.0), answers.append)
+    for ticket in ("here-1", "here-2"):
+        server.send(Ask(ticket, "ann", "u", 1))
+    await asyncio.sleep(0.01)
+    server.reconfigure(Bounds(1, 8, 0.005))
+    server.send(Ask("here-3", "bob", "u", 1))
+    async with asyncio.timeout(5):
+        while len(answers) < 3:
+            await asyncio.sleep(0.001)
+    assert [type(answer) for answer in answers] == [Admitted, Refused, Refused]
+    server.close()
 
 
 class Silent(Wire):
