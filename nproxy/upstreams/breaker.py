@@ -36,6 +36,8 @@ FRESH_SECONDS = 5.0
 """A request counts as being answered if something came for it within the last so many seconds."""
 SLOTS = 10
 """Number of slots in which the window is counted."""
+_LONG_AGO = -SLOTS
+"""A period that is in no window, however early it is by the clock."""
 
 
 class State(StrEnum):
@@ -75,7 +77,7 @@ class Breaker:
         self._spared_until = -inf  # if it is the last resort, no request tries it before this time
         self._row = 0
         self._answered: dict[object, float] = {}  # requests that have calls here, and when something came for them last
-        self._periods = [-1] * SLOTS  # which period each slot counts
+        self._periods = [_LONG_AGO] * SLOTS  # which period each slot counts
         self._well = [0] * SLOTS
         self._failed = [0] * SLOTS
 
@@ -204,7 +206,7 @@ class Breaker:
         self._opened_at = None
         self._trials.clear()
         self._row = row
-        self._periods = [-1] * SLOTS
+        self._periods = [_LONG_AGO] * SLOTS
 
     def _period(self, now: float) -> int:
         window = inf if self._settings is None else self._settings.window

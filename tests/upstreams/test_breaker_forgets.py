@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from nproxy.config import Breaker as Settings
 from nproxy.upstreams.breaker import FRESH_SECONDS, Breaker, State
 
 SETTINGS = Settings()
-LATE = 1_000_000.0
-"""A clock that runs since the machine was started."""
+EARLY, LATE = 1.0, 1_000_000.0
+"""A clock that runs since the machine was started; at first its whole life is shorter than the window."""
 WINDOW = SETTINGS.window
 
 
@@ -53,12 +55,13 @@ def test_a_part_of_the_window_that_comes_again_begins_with_nothing() -> None:
         breaker.went_well(LATE + WINDOW)
 
 
-def test_what_was_counted_before_it_opened_is_forgotten_when_it_closes() -> None:
-    breaker = opened_by_share()
-    trial(breaker, LATE + 10)
-    breaker.went_well(LATE + 10)
+@pytest.mark.parametrize("now", [EARLY, LATE])
+def test_what_was_counted_before_it_opened_is_forgotten_when_it_closes(now: float) -> None:
+    breaker = opened_by_share(now)
+    trial(breaker, now + 10)
+    breaker.went_well(now + 10)
     for _ in range(SETTINGS.in_a_row - 1):
-        assert not breaker.failed(object(), LATE + 10)
+        assert not breaker.failed(object(), now + 10)
 
 
 def test_one_failure_is_enough_after_a_trial_that_has_begun_however_it_was_opened() -> None:
