@@ -116,6 +116,11 @@ def timed_out(which: str) -> Failure:
     return Failure(FailureKind.TIMEOUT, _WHAT_RAN_OUT[which])
 
 
+def slow_upload() -> Failure:
+    """The time limit for an answer ran out while the client was still sending its request."""
+    return Failure(FailureKind.TIMEOUT, "The body of the request did not arrive in time.", ours=True)
+
+
 def unavailable(upstream: str, seconds: float) -> Failure:
     """No replica may be called now. seconds: until one may."""
     message = f"The upstream '{upstream}' has no replica that can be called now."

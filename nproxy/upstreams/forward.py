@@ -15,7 +15,7 @@ from yarl import URL
 from nproxy.choices.events import Failure
 from nproxy.config import Timeouts
 from nproxy.upstreams.client import Client
-from nproxy.upstreams.failures import FOREIGN, after_the_head, timed_out
+from nproxy.upstreams.failures import FOREIGN, after_the_head, slow_upload, timed_out
 from nproxy.upstreams.http.connection import Reply
 from nproxy.upstreams.http.head import Fields
 from nproxy.upstreams.http.sending import Upload
@@ -64,7 +64,10 @@ async def forward(
             await going_up.enter_async_context(beside(body.run()))
         elif data is not None:
             body = (data,)
-        reply = _come(await client.send(replica, method, url, Fields.of(headers), body, deadline))
+        come = await client.send(replica, method, url, Fields.of(headers), body, deadline)
+        if isinstance(come, TimeoutError) and isinstance(body, Upload) and body.receiving:
+            raise ForwardError(slow_upload())
+        reply = _come(come)
         head, chunks = reply.head, _chunks(reply, timeouts)
         try:
             yield Answer(head.status, head.headers, chunks)

@@ -40,6 +40,7 @@ async def test_an_upload_over_the_limit(start: Start, upstream: FakeUpstream) ->
     envelope(unannounced)
 
 
+UPLOAD = b"POST /v1/audio/speech HTTP/1.1\r\nHost: h\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
 BROKEN = b"no size\r\n"
 TOO_LONG = b"4e20\r\n" + b"x" * 20_000 + b"\r\n0\r\n\r\n"
 
@@ -63,10 +64,7 @@ async def test_no_server_is_blamed_for_an_upload_that_breaks_off(more: bytes, st
     async def uploads(gateway: Gateway) -> None:
         began.clear()
         reader, writer = await asyncio.open_connection(*gateway.address)
-        writer.write(
-            b"POST /v1/audio/speech HTTP/1.1\r\nHost: h\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
-            b"5\r\nhello\r\n"
-        )
+        writer.write(UPLOAD + b"5\r\nhello\r\n")
         await began.wait()
         if answered:
             await reader.readuntil(b"begun")
@@ -91,6 +89,23 @@ async def test_no_server_is_blamed_for_an_upload_that_breaks_off(more: bytes, st
             code = "499" if answered else str(status)
             value = gateway.app.metrics.registry.get_sample_value("nproxy_requests_total", {**labels, "code": code})
             assert value == 7
+
+
+@pytest.mark.parametrize("sent", [b"5\r\nhello\r\n", b"5\r\nhello\r\n0\r\n\r\n"])
+async def test_a_server_is_blamed_for_a_late_answer_only_if_it_has_the_whole_upload(sent: bytes) -> None:
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with raw_server(silent) as url:
+        config = {"upstreams": [{"name": "u", "replicas": [url], "timeouts": {"response": 0.1}}]}
+        async with gateway_for(config) as gateway, asyncio.timeout(20):
+            (replica,) = gateway.app.upstreams.all[0].gate.replicas
+            for _ in range(5):
+                reader, writer = await asyncio.open_connection(*gateway.address)
+                writer.write(UPLOAD + sent)
+                assert (await reader.readline()).startswith(b"HTTP/1.1 504")
+                writer.close()
+            assert replica.breaker.closed is (b"0\r\n\r\n" not in sent)
 
 
 @pytest.mark.parametrize("said", ["application/x-www-form-urlencoded", "text/plain", "application/json", None])

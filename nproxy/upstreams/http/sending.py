@@ -37,11 +37,12 @@ class Sink(Protocol):
 class Upload:
     """A body that is received while it is sent. `run` runs beside the call, which may be answered before its end.
 
-    size: its length as stated by the sender; None if it is sent in chunks.
+    size: its length as stated by the sender; None if it is sent in chunks. receiving: it waits for its sender.
     """
 
     def __init__(self, data: AsyncIterator[bytes], size: int | None) -> None:
         self.size = size
+        self.receiving = False
         self._data = data
         self._begun: asyncio.Future[tuple[Sink, bytes]] = asyncio.get_running_loop().create_future()
 
@@ -52,12 +53,12 @@ class Upload:
     async def run(self) -> None:
         """Send the body. If it breaks off, or is not as long as stated, the call fails."""
         sink, head = await self._begun
-        sent = 0
+        sent, self.receiving = 0, True
         try:
             async for data in self._data:
                 if not data:
                     continue
-                sent += len(data)
+                sent, self.receiving = sent + len(data), False
                 if self.size is None:
                     sink.write(b"%b%x\r\n%b\r\n" % (head, len(data), data))
                 elif sent <= self.size:
@@ -66,6 +67,8 @@ class Upload:
                     break
                 head = b""
                 await sink.writable()
+                self.receiving = True
+            self.receiving = False
             if self.size not in (None, sent):
                 sink.fail(UploadError())
                 return
