@@ -67,7 +67,7 @@ class Failure:
     """Time lost before anything was sent (kind CONNECT_TIMEOUT)."""
     ours: bool = False
     """No server is to blame: this process had no file descriptor, port or memory for the call, or the client's upload
-    broke off or took too long.
+    broke off or took too long, or the client took the answer too slowly.
     """
     cause: str = ""
     """What the system says, in a few words, for the log alone (kind CONNECT)."""

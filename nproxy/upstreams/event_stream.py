@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf
 from typing import TypeAlias
 
-from nproxy.choices.events import Event, LegEnded, LegFailed
+from nproxy.choices.events import Event, Failure, LegEnded, LegFailed
 from nproxy.choices.segments import Chunks, one_by_one, read_segment
 from nproxy.openai.chunks import LONGEST_MARK, is_done
 from nproxy.openai.sse import SSEDecoder, SSEError
@@ -36,9 +37,12 @@ class EventStream:
         "_clock",
         "_decoder",
         "_done",
+        "_held",
+        "_held_from",
         "_idle",
         "_leg",
         "_reply",
+        "_started",
         "_take",
         "_total",
         "_watchdog",
@@ -53,8 +57,10 @@ class EventStream:
         self._decoder = SSEDecoder()
         self._batch: list[Event] = []
         self._idle = limits.idle
+        self._started = started
         self._total = started + limits.total
         self._done = False
+        self._held = self._held_from = 0.0  # for how long the taker let it wait, and since when it does
         self._watchdog = reply.watchdog
         self._which = limits.first.which
         self._watchdog.watch(started + limits.first.seconds)
@@ -69,7 +75,7 @@ class EventStream:
             last = LegFailed(self._leg, oversize("An event of the upstream is larger than the limit."))
         except FOREIGN as error:
             if not self._done:
-                failure = timed_out(self._which) if self._watchdog.expired else after_the_head(error)
+                failure = self._timed_out() if self._watchdog.expired else after_the_head(error)
                 last = LegFailed(self._leg, failure)
         self._take([*self._batch, last])
 
@@ -84,8 +90,19 @@ class EventStream:
             self._listen()
         else:
             self._watchdog.watch(inf)  # while the client is slow, the upstream is not to blame
-            room.add_done_callback(self._listen)
+            self._held_from = self._clock()
+            room.add_done_callback(self._go_on)
         return room
+
+    def _go_on(self, _: object) -> None:
+        self._held += self._clock() - self._held_from
+        self._listen()
+
+    def _timed_out(self) -> Failure:
+        """A time limit has passed. `total` also runs while the client is slow, which may be most of it."""
+        failure = timed_out(self._which)
+        of_client = self._which == "total" and 2 * self._held > self._clock() - self._started
+        return replace(failure, ours=True) if of_client else failure
 
     def _note(self, chunks: Chunks) -> None:
         self._batch += chunks
@@ -93,7 +110,7 @@ class EventStream:
             if len(chunk.data) <= LONGEST_MARK and is_done(chunk.data):  # the length is compared first to avoid a call
                 self._done, self._idle = True, AFTER_DONE_SECONDS
 
-    def _listen(self, _: object = None) -> None:
+    def _listen(self) -> None:
         """Start the time limit for the next event."""
         at, self._which = self._clock() + self._idle, "idle"
         if self._total < at:

@@ -438,6 +438,27 @@ async def test_a_slow_taker_is_not_the_upstreams_silence(caller: Caller) -> None
     assert datas([event for batch in taken for event in batch])[-1] == b"[DONE]"
 
 
+@pytest.mark.parametrize(("pause", "ours"), [(0.0, True), (0.3, False)])
+async def test_no_upstream_is_blamed_where_a_slow_taker_used_up_the_time(
+    caller: Caller, pause: float, ours: bool
+) -> None:
+    """Unless most of it was the upstream's. pause: before each of its chunks."""
+    async with FakeUpstream(Behaviour(pause=pause, hold_after=2)) as upstream:
+        taken: list[list[Event]] = []
+
+        def slowly(batch: list[Event]) -> asyncio.Future[None]:
+            taken.append(batch)
+            room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            asyncio.get_running_loop().call_later(0.02 if pause else 0.6, room.set_result, None)
+            return room
+
+        await caller.client(total=0.5).call(replica_at(upstream.url), caller.call(stream=True), slowly)
+    last = taken[-1][-1]
+    assert isinstance(last, LegFailed)
+    assert last.failure.message == "The upstream's answer was not complete in time."
+    assert last.failure.ours is ours
+
+
 # Cancellation
 
 
