@@ -35,8 +35,8 @@ def read_report(file: Path) -> Report:
         raise WrongUse(f"--compare: {file}: {error.strerror}") from None
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise WrongUse(f"--compare: {file} was not written by --save: {where or 'it'}: {first['msg']}") from None
+        what = ": ".join([*filter(None, [".".join(map(str, first["loc"]))]), first["msg"]])
+        raise WrongUse(f"--compare: {file} was not written by --save: {what}") from None
 
 
 def rows(before: Report, now: Report) -> Iterator[Row]:

@@ -115,11 +115,20 @@ def test_json_there_and_back(tmp_path: Path) -> None:
     assert compare.read_report(file) == report(bad=1)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"bench": 2}', "\xff"])
-def test_what_is_no_report(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "Invalid JSON: EOF"),
+        ("[]", "Input should be an object"),
+        ("{}", "started: Field required"),
+        ('{"bench": 2}', "bench: Input should be 1"),
+        ("\xff", "Invalid JSON: expected value"),
+    ],
+)
+def test_what_is_no_report(tmp_path: Path, text: str, why: str) -> None:
     file = tmp_path / "a.json"
     file.write_bytes(text.encode("latin-1"))
-    with pytest.raises(WrongUse, match="was not written by --save"):
+    with pytest.raises(WrongUse, match=f"was not written by --save: {why}"):
         compare.read_report(file)
 
 
