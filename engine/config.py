@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from engine.errors import ConfigError
 
@@ -17,6 +17,22 @@ _CPU_GATE = 64
 _GATE_BYTES = 4 << 20
 """Of one layer, on a GPU: a microsecond's reading, which is what the partial results of one more item per
 row cost there.
+"""
+
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+Quantization = Literal["int8"]
+Device = Literal["auto", "cpu", "cuda"]
+Kernels = Literal["auto", "torch", "native", "triton"]
+Pooling = Literal["mean", "last"]
+_WORDS: dict[str, tuple[str | None, ...]] = {
+    "dtype": get_args(Dtype),
+    "quantization": (*get_args(Quantization), None),
+    "device": get_args(Device),
+    "kernels": get_args(Kernels),
+    "pooling": (*get_args(Pooling), None),
+}
+"""The settings that are one of a few words. A program may set them to anything; the command line and the gateway's
+settings file check them earlier.
 """
 
 
@@ -38,15 +54,15 @@ class EngineConfig:
 
     model: str
     """A Hugging Face folder or a .gguf file."""
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    dtype: Dtype = "auto"
     """Of weights and KV; "auto" leaves it to the runner and the device."""
-    quantization: Literal["int8"] | None = None
+    quantization: Quantization | None = None
     """On a CPU, "int8" keeps the weights in int8 and multiplies in it. None keeps them in dtype, or, with native
     kernels, in the few bits in which a file stores them.
     """
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Device = "auto"
     """Where the model runs; "auto" takes a CUDA device if there is one that can be used and Triton is installed."""
-    kernels: Literal["auto", "torch", "native", "triton"] = "auto"
+    kernels: Kernels = "auto"
     """What computes attention and everything else between the matrix products. "auto" is Triton on a CUDA device. On a
     CPU it is "native", which the C compiler builds, or torch if there is no compiler, in deterministic mode, for
     float16, and for models that the native kernels do not support. Triton's kernels run on a CPU only under its
@@ -90,7 +106,7 @@ class EngineConfig:
     """How many responses are kept, so that later requests can continue from them."""
     max_response_bytes: int = 64 << 20
     """How many bytes these take in all."""
-    pooling: Literal["mean", "last"] | None = None
+    pooling: Pooling | None = None
     """How hidden states become embeddings, in place of what the model's folder says."""
     share_gate: int | None = None
     """Reading a prefix once for several rows must save at least this many tokens of KV. None is 64 on a CPU, and on a
@@ -100,6 +116,9 @@ class EngineConfig:
     """The base of the seeds given to requests without one; None draws it from the system."""
 
     def __post_init__(self) -> None:
+        for name, words in _WORDS.items():
+            if (value := getattr(self, name)) not in words:
+                raise ConfigError(f"{name} must be {', '.join(map(str, words[:-1]))} or {words[-1]}, not {value!r}")
         positive = {
             "block_size": self.block_size,
             "num_blocks": self.num_blocks,

@@ -197,10 +197,16 @@ def test_a_step_tells_how_many_messages_it_knows() -> None:
         ({"adapters": (("m", "x"),), "served_model_name": "m"}, "a unique name"),
         ({"kv_fraction": 1.0}, "kv_fraction must be between 0 and 1"),
         ({"share_gate": -1}, "share_gate must not be negative"),
+        ({"dtype": "bf16"}, "dtype must be auto, float32, bfloat16 or float16, not 'bf16'"),
+        ({"dtype": None}, "dtype must be auto, float32, bfloat16 or float16, not None"),
+        ({"quantization": "int4"}, "quantization must be int8 or None, not 'int4'"),
+        ({"device": "cuda:0"}, "device must be auto, cpu or cuda, not 'cuda:0'"),
+        ({"kernels": "C"}, "kernels must be auto, torch, native or triton, not 'C'"),
+        ({"pooling": "max"}, "pooling must be mean, last or None, not 'max'"),
         ({"max_batch_tokens": 271}, "must be at least max_sequences \\(256\\) plus block_size \\(16\\)"),
     ],
 )
-def test_settings_that_cannot_work_are_refused(settings: dict[str, int], message: str) -> None:
+def test_settings_that_cannot_work_are_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         EngineConfig("none", **settings)  # type: ignore[arg-type]
 
