@@ -43,10 +43,14 @@ class Engine:
     """A loaded model. Threads may share one: a thread that waits for an answer runs the steps for all of them."""
 
     def __init__(self, model: str | Path, **options: Any) -> None:
-        """Load a Hugging Face folder or a .gguf file; `options` are the fields of EngineConfig.
+        """Load a Hugging Face folder or a .gguf file.
+
+        options: the fields of EngineConfig; `adapters` may be a mapping of names to folders, as in the settings file.
 
         Raises ModelError for a model that cannot be run, ConfigError for options that cannot work.
         """
+        if isinstance(adapters := options.get("adapters"), Mapping):
+            options["adapters"] = tuple(adapters.items())
         config = EngineConfig(str(model), **options)
         self._tokenizer = load_tokenizer(Path(model), config.tool_parser, config.reasoning_parser)
         self._pooling = read_pooling(config)

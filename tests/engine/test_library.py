@@ -15,7 +15,7 @@ import httpx
 import pytest
 import torch
 
-from engine import Delta, Engine, EngineError, ModelError, RequestError
+from engine import ConfigError, Delta, Engine, EngineError, ModelError, RequestError
 from engine.errors import CoreFailed
 from engine.library import ChatOptions, TextOptions
 from engine.server.asking.fields import check_fields
@@ -298,6 +298,13 @@ def test_no_model_and_no_engine(default_model: Path, tmp_path: Path, engine: Eng
             engine.generate("a")
     finally:
         shared._core = core
+
+
+def test_adapters_are_a_mapping_as_in_the_settings(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="every adapter needs a unique name"):
+        Engine(tmp_path, adapters={"": "folder"})
+    with pytest.raises(ConfigError, match="every adapter needs a unique name"):
+        Engine(tmp_path, adapters={"policy": "folder"}, served_model_name="policy")
 
 
 @pytest.mark.parametrize(
