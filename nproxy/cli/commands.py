@@ -148,8 +148,9 @@ def check(context: click.Context, /, file: Path) -> None:
     """Validate a settings file.
 
     Prints a summary, or each error with its line. NPROXY_... variables override the file, as they do when serving. The
-    engine must be installed, and its model must be on this machine or be a possible hub id; the hub is not asked. The
-    command cannot know what servers answer, nor which changes a running gateway can apply only after a restart.
+    engine must be installed, its adapters must be on this machine, and its model must be, too, or be a possible hub id;
+    the hub is not asked. The command cannot know what servers answer, nor which changes a running gateway can apply
+    only after a restart.
 
     \b
     Examples:
@@ -157,7 +158,7 @@ def check(context: click.Context, /, file: Path) -> None:
       nproxy check nproxy.yaml && systemctl reload nproxy
     """
     from nproxy import models
-    from nproxy.cli.engine_child import EngineFailed, demand_installed
+    from nproxy.cli.engine_child import EngineFailed, demand_adapters, demand_installed
     from nproxy.config import ConfigError, Source, summarise
 
     reading = Source(file).read()
@@ -165,7 +166,8 @@ def check(context: click.Context, /, file: Path) -> None:
         config = reading.checked()
         summary = summarise(config, reading.keys)
         if config.engine is not None:
-            models.demand(config.engine.model)
+            models.demand(config.engine.model, reading.folder)
+            demand_adapters(config.engine)
             demand_installed()
     except (ConfigError, models.ModelError, EngineFailed) as error:
         click.echo(error, err=True)

@@ -56,6 +56,13 @@ def demand_installed() -> None:
         )
 
 
+def demand_adapters(settings: Engine) -> None:
+    """Raise EngineFailed for an adapter that is not there: the engine would find that out when its model is loaded."""
+    for name, folder in settings.adapters.items():
+        if not (Path(folder) / "adapter_config.json").is_file():
+            raise EngineFailed(f"engine.adapters.{name}: {folder} has no adapter_config.json")
+
+
 def command(settings: Engine, model: LocalModel, socket: Path, log_level: str) -> list[str]:
     """Return the command line of the engine; options whose setting is null are left to the engine's defaults."""
     options = {

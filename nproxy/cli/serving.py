@@ -54,7 +54,7 @@ def run(reading: Reading, log_level: str) -> None:
         sock = stack.enter_context(_listen(listen.host, listen.port, "--port"))
         admin_sock = None if admin is None else stack.enter_context(_listen(admin.host, admin.port, "admin.port"))
         _warn_of_an_open_port(config)
-        model = _model(config.engine) if config.engine is not None else None
+        model = None if config.engine is None else _model(config.engine, _folder(reading))
         try:
             loop.run(_serve(reading, sock, admin_sock, model, log_level))
         except (engine_child.EngineFailed, WorkersFailed) as error:
@@ -95,11 +95,17 @@ def _why_not(error: OSError, host: str, port: int, key: str) -> str:
     return f"cannot listen on {host}:{port}: {error.strerror or error}"
 
 
-def _model(engine: Engine) -> models.LocalModel:
+def _folder(reading: Reading) -> Path:
+    """Return where the model's path starts: beside the settings, or here if an option named the model."""
+    return Path() if reading.tree.origin(("engine", "model")).source == "--model" else reading.folder
+
+
+def _model(engine: Engine, folder: Path) -> models.LocalModel:
     """Return the engine's model; fetches it if it is not on this machine."""
     try:
         engine_child.demand_installed()
-        return models.resolve(engine.model)
+        engine_child.demand_adapters(engine)
+        return models.resolve(engine.model, folder)
     except models.NoSuchModel as error:
         raise ServeFailed(str(error), exit_code=2) from error
     except (models.ModelError, engine_child.EngineFailed) as error:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationInfo, model_validator
 
-from nproxy.config.values import AdapterName, Count, Part, Seconds, Settings, Whole, conflict
+from nproxy.config.values import AdapterName, Count, Folder, Part, Seconds, Settings, Whole, conflict
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 ENGINE_UPSTREAM = "engine"
@@ -70,7 +70,7 @@ class Engine(Settings):
     """Maximum size of all stored responses together, in bytes; null: 67108864 (64 MiB)."""
     pooling: Literal["mean", "last"] | None = None
     """How hidden states become embeddings, for a model whose folder does not say so."""
-    adapters: dict[AdapterName, Annotated[str, Field(min_length=1)]] = Field(default_factory=dict)
+    adapters: dict[AdapterName, Folder] = Field(default_factory=dict)
     """LoRA adapters: a map of the model id under which an adapter is served to its folder."""
     seed: int | None = None
     """Base of the seeds of requests without one; null: a new one at each start."""

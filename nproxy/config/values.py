@@ -208,6 +208,14 @@ def _beside_the_file(value: Path, info: ValidationInfo) -> Path:
 File = Annotated[Path, AfterValidator(_beside_the_file), WithJsonSchema({"type": "string"})]
 
 
+def _from_the_folder(value: str, info: ValidationInfo) -> str:
+    """Resolve a relative path from the folder of the configuration file; nothing of it is read."""
+    return str(_beside(info.context or {}, Path(value)))
+
+
+Folder = Annotated[str, Field(min_length=1), AfterValidator(_from_the_folder)]
+
+
 def _parse_network(value: object) -> object:
     try:
         return ip_network(value, strict=False) if isinstance(value, str) else value

@@ -34,29 +34,31 @@ class LocalModel:
     path: Path
 
 
-def resolve(name: str) -> LocalModel:
+def resolve(name: str, folder: Path = Path()) -> LocalModel:
     """Find a model by the default's id, a path, a hub id or a file on the hub; fetch it if it is not local yet.
 
+    folder: where relative paths start.
     Shows progress on standard error if that is a terminal. Raises ModelError, in particular NoSuchModel if the name
     cannot be that of a model.
     """
-    return _way_to(name)()
+    return _way_to(name, folder)()
 
 
-def demand(name: str) -> None:
+def demand(name: str, folder: Path = Path()) -> None:
     """Check a name without fetching anything.
 
+    folder: where relative paths start.
     Raises NoSuchModel if it cannot be that of a model, and ModelError if a local path holds no usable model.
     """
-    _way_to(name)
+    _way_to(name, folder)
 
 
-def _way_to(name: str) -> Callable[[], LocalModel]:
+def _way_to(name: str, folder: Path) -> Callable[[], LocalModel]:
     if name == DEFAULT.id:
         return lambda: LocalModel(DEFAULT.id, fetch(DEFAULT))
     path = Path(name).expanduser()
-    if name and path.exists():  # the empty name would be the current directory
-        here = _local(path)
+    if name and (folder / path).exists():  # the empty name would be the folder itself
+        here = _local(folder / path)
         return lambda: here
     if HUB_ID.fullmatch(name) and path.suffix != ".gguf":
         return lambda: LocalModel(name, from_hub(name))

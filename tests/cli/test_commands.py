@@ -67,12 +67,14 @@ def test_check_says_how_much_is_traced(tmp_path: Path) -> None:
 def test_check_says_what_a_fleet_is_made_of(tmp_path: Path) -> None:
     file = tmp_path / "nproxy.yaml"
     digest = "sha256:" + "0" * 63
+    (tmp_path / "law").mkdir()
+    (tmp_path / "law" / "adapter_config.json").touch()
     (tmp_path / "keys.yaml").write_text(
         f"keys: [{{name: ann, hash: '{digest}1'}}, {{name: bob, hash: '{digest}2', disabled: true}}]"
     )
     file.write_text(f"""
 listen: {{host: 0.0.0.0, workers: 2, trusted_proxies: [10.0.0.0/8], cors_origins: ['https://chat.example']}}
-engine: {{device: cpu, adapters: {{law: /x}}}}
+engine: {{device: cpu, adapters: {{law: law}}}}
 upstreams:
 - name: a
   replicas: [{{url: 'http://a', weight: 3}}, 'dns:b:80']
@@ -108,6 +110,19 @@ admin: {{token: '{CANARY}'}}
         "telemetry /metrics on the admin port, json logs, with prompts and answers",
         "admin     http://127.0.0.1:9000, with a token",
     ]
+
+
+def test_the_engines_files_are_looked_for_beside_the_settings(tmp_path: Path) -> None:
+    file, adapter = tmp_path / "nproxy.yaml", tmp_path / "law"
+    file.write_text("engine: {model: ./m.gguf, adapters: {law: law}}\n")
+    assert (done := run("check", str(file))).returncode == 2
+    assert done.stderr == "model ./m.gguf: no such file or folder\n"
+    (tmp_path / "m.gguf").write_bytes(b"GGUF")
+    assert (done := run("check", str(file))).returncode == 2
+    assert done.stderr == f"engine.adapters.law: {adapter} has no adapter_config.json\n"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").touch()
+    assert run("check", str(file)).returncode == 0
 
 
 def test_check_says_who_may_come_in_where_there_are_no_keys(tmp_path: Path) -> None:

@@ -34,6 +34,12 @@ def test_a_relative_path_goes_before_a_hub_id(tmp_path: Path, monkeypatch: pytes
     assert resolve(f"{tmp_path.name}/My-Model").path == folder
 
 
+@pytest.mark.parametrize("name", ["My-Model", "./My-Model", "../{parent}/My-Model"])
+def test_a_relative_path_starts_at_the_given_folder(tmp_path: Path, name: str) -> None:
+    folder = folder_with(tmp_path, "config.json", "model.safetensors")
+    assert resolve(name.format(parent=tmp_path.name), tmp_path) == LocalModel("My-Model", folder)
+
+
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
