@@ -267,6 +267,9 @@ class Config(Settings):
                 yield conflict("must not be passthrough if auth is set", "upstreams", position, "api_key")
         if self.admin is not None and self.admin.token is None and not loopback(self.admin.host):
             yield conflict("is required, because other machines can reach the port", "admin", "token")
+        taken = (self.listen.host, self.listen.port or None)  # a free port is never taken
+        if self.admin is not None and (self.admin.host, self.admin.port) == taken:
+            yield conflict("must not be listen.port on the same host", "admin", "port")
 
     def _traces_conflict(self) -> Iterator[PydanticCustomError]:
         telemetry = self.telemetry

@@ -414,6 +414,7 @@ AGREEMENTS = {
         "engine: {model: a, adapters: {a: /x}}",
         "engine.adapters.a: is already the id of the model itself",
     ),
+    "one port for two": ("admin: {port: 8000}", "admin.port: must not be listen.port on the same host"),
     "a fallback to nothing": (
         "upstreams: [{name: a, replicas: ['http://a'], fallback: [a]}]",
         "upstreams[0].fallback[0]: is not the name of another upstream; there are: none",
@@ -473,3 +474,8 @@ def test_parallel_is_shared_by_the_workers(tmp_path: Path) -> None:
     )
     file.write_text(settings.replace("workers: 3", "workers: 2"))
     assert load(file, {}).listen.workers == 2
+
+
+def test_two_ports_may_be_free_ones_or_of_two_addresses(tmp_path: Path) -> None:
+    for ports in ("{listen: {port: 0}, admin: {port: 0}}", "{listen: {host: 127.0.0.2}, admin: {port: 8000}}"):
+        assert load(write(tmp_path, ports), {}).admin is not None
