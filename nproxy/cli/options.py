@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
 from nproxy.config import Origin, Tree
@@ -33,7 +34,9 @@ class ServeOptions:
             "api_key": ("--api-key", ("auth", "api_key")),
         }
         keys = [
-            (option, path, value) for name, (option, path) in places.items() if isinstance(value := given[name], str)
+            (option, path, _from_here(value))
+            for name, (option, path) in places.items()
+            if isinstance(value := given[name], str)
         ]
         n_mode = given["n_mode"]
         return cls(tuple(keys), tuple(given["upstreams"] or ()), n_mode if isinstance(n_mode, str) else None)
@@ -49,6 +52,12 @@ class ServeOptions:
         if self.n_mode is not None:
             for position in range(len(_list(tree.data.get("upstreams")))):
                 tree.put(("upstreams", position, "n"), self.n_mode, Origin("--n"))
+
+
+def _from_here(value: str) -> str:
+    """Let a relative file:PATH start at the current directory; in the settings it starts at their folder."""
+    file = value.removeprefix("file:")
+    return value if file == value or file.startswith("~") else f"file:{Path(file).absolute()}"
 
 
 def _list(value: object) -> list[object]:

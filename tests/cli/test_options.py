@@ -50,6 +50,21 @@ def test_a_model_beside_upstreams_runs_the_engine_too(file: Path) -> None:
     assert len(config.upstreams) == 1
 
 
+@pytest.mark.parametrize("typed", ["file:key", "file:../here/key", "file:{folder}/key"])
+def test_a_file_that_an_option_names_starts_at_the_current_directory(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / "key").write_text("typed\n")
+    (tmp_path / "key").write_text("beside the settings\n")
+    monkeypatch.chdir(here)
+    auth = loaded(file, {}, api_key=typed.format(folder=here)).auth
+    assert auth is not None
+    assert auth.api_key is not None
+    assert auth.api_key.get_secret_value() == "typed"
+
+
 def test_an_upstream_is_added_to_the_files_under_a_free_name(file: Path) -> None:
     config = loaded(file, {}, upstreams=("http://b",))
     assert [upstream.name for upstream in config.upstreams] == ["upstream", "upstream-2"]
