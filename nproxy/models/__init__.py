@@ -71,14 +71,15 @@ def _way_to(name: str, folder: Path) -> Callable[[], LocalModel]:
 
 
 def _local(path: Path) -> LocalModel:
-    path = path.resolve()
     if path.is_dir():
+        path = path.resolve()
         if not (path / "config.json").is_file():
             raise NoSuchModel(
                 f"model {path}: the folder has no config.json, so it is not a model in Hugging Face's layout"
             )
         demand_safetensors(path, str(path))
         return LocalModel(path.name, path)
+    path = path.parent.resolve() / path.name  # in the hub's cache it is a link to a file whose name is a hash
     try:
         with path.open("rb") as file:
             magic = file.read(4)

@@ -28,6 +28,15 @@ def test_a_gguf_file_is_served_under_its_stem(tmp_path: Path) -> None:
     assert resolve(str(file)) == LocalModel("Tiny.Q4", file)
 
 
+def test_a_gguf_file_in_the_hubs_cache_is_served_under_its_own_name(tmp_path: Path) -> None:
+    blob, link = tmp_path / "blobs" / "e3b0c442", tmp_path / "snapshots" / "main" / "Tiny.Q4.gguf"
+    for file in (blob, link):
+        file.parent.mkdir(parents=True)
+    blob.write_bytes(b"GGUF....")
+    link.symlink_to(blob)
+    assert resolve(str(link)) == LocalModel("Tiny.Q4", link)
+
+
 def test_a_relative_path_goes_before_a_hub_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = folder_with(tmp_path, "config.json", "model.safetensors")
     monkeypatch.chdir(tmp_path.parent)
