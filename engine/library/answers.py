@@ -27,6 +27,8 @@ class Choice:
     """One for each token, if they were asked for."""
     message: Mapping[str, JSON]
     """For a chat, the message as in the API, with reasoning and calls."""
+    stop_reason: str | int | None
+    """The stop string, or the token of `stop_token_ids`, with which it ended; None for any other end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +67,21 @@ class Delta:
     finish_reason: str | None
     """None before the last delta."""
     logprobs: tuple[Logprobs, ...] | None
+    stop_reason: str | int | None
+    """In the last delta, as in Choice."""
 
 
 def choice_of(index: int, choice: ChoiceText, order: Order) -> Choice:
     """Return a choice that is complete."""
     tokens, logprobs = _own_tokens(choice.reported, order)
-    return Choice(index, text_of(choice.parts), tokens, choice.finish or "", logprobs, message(choice.parts))
+    text, said = text_of(choice.parts), message(choice.parts)
+    return Choice(index, text, tokens, choice.finish or "", logprobs, said, choice.stop_reason)
 
 
 def delta_of(piece: Piece, order: Order) -> Delta:
     """Return a piece as a delta."""
     tokens, logprobs = _own_tokens(piece.reported, order)
-    return Delta(piece.index, text_of(piece.parts), piece.parts, tokens, piece.finish, logprobs)
+    return Delta(piece.index, text_of(piece.parts), piece.parts, tokens, piece.finish, logprobs, piece.stop_reason)
 
 
 def _own_tokens(reported: Sequence[ReportedToken], order: Order) -> tuple[tuple[int, ...], tuple[Logprobs, ...] | None]:

@@ -50,6 +50,7 @@ def manners(order: Order, prompts: Sequence[Prompt], table: TokenBytes) -> list[
         [
             Manner(
                 stops=options.stops,
+                stop_tokens=order.stop_tokens,
                 min_tokens=options.sampling.min_tokens,
                 keep_stop=output_options.keep_stop,
                 parser=prompt.parser,

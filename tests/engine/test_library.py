@@ -95,7 +95,9 @@ def test_one_text_is_one_prompt_and_stops_are_cut(engine: Engine) -> None:
     assert " 6" in whole.choices[0].text
     [cut] = engine.generate("1, 2, 3, 4,", temperature=0, max_tokens=8, stop=" 6")
     assert cut.choices[0].text == whole.choices[0].text.partition(" 6")[0]
-    assert cut.choices[0].finish_reason == "stop"
+    assert (cut.choices[0].finish_reason, cut.choices[0].stop_reason) == ("stop", " 6")
+    *_, last = engine.stream("1, 2, 3, 4,", temperature=0, max_tokens=8, stop=" 6")
+    assert (last.finish_reason, last.stop_reason) == ("stop", " 6")
     assert cut.choices[0].tokens == whole.choices[0].tokens[: len(cut.choices[0].tokens)]
     assert running(engine) == 0
 

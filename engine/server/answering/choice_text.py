@@ -17,13 +17,14 @@ class ChoiceText:
     parts: list[Part] = field(default_factory=list)
     reported: list[ReportedToken] = field(default_factory=list)
     finish: str | None = None
+    stop_reason: str | int | None = None
     pieces: list[Piece] = field(default_factory=list)
 
     def add(self, piece: Piece) -> None:
         """Add the next piece of this choice."""
         self.parts += piece.parts
         self.reported += piece.reported
-        self.finish = piece.finish
+        self.finish, self.stop_reason = piece.finish, piece.stop_reason
         self.pieces.append(piece)
 
 

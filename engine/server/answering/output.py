@@ -32,13 +32,15 @@ class Piece:
     """What one choice has to say next, and the finish reason with the last piece.
 
     reported: if tokens are reported, those whose text is in the parts. One that shows nothing yet, or never will, comes
-    with the next piece; the last piece has all that are left.
+    with the next piece; the last piece has all that are left. stop_reason: in the last piece, what the client named and
+    the choice ended with: a stop string or the id of a stop token.
     """
 
     index: int
     parts: tuple[Part, ...]
     finish: str | None
     reported: tuple[ReportedToken, ...] = ()
+    stop_reason: str | int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,8 @@ class Manner:
 
     stops: tuple[str, ...] = ()
     """The strings that end it."""
+    stop_tokens: Container[int] = frozenset()
+    """The tokens that end it because the client says so."""
     min_tokens: int = 0
     """A stop string that is complete within so many tokens does not end it."""
     keep_stop: bool = False
@@ -136,7 +140,7 @@ class Output:
                     cut.append((event.group, event.choice))
         parts_of = [(index, parts, self._choices[index]) for index, parts in sorted(touched.items())]
         pieces = [
-            Piece(index, tuple(parts), choice.finish, choice.report())
+            Piece(index, tuple(parts), choice.finish, choice.report(), choice.stop_reason)
             for index, parts, choice in parts_of
             if parts or choice.finish is not None
         ]
@@ -168,6 +172,7 @@ class _Choice:
         "_unreported",
         "finish",
         "reasoned",
+        "stop_reason",
     )
 
     def __init__(self, table: TokenBytes, manner: Manner) -> None:
@@ -182,6 +187,7 @@ class _Choice:
         self._in_reasoning = self._called = False
         self.reasoned = 0
         self.finish: str | None = None
+        self.stop_reason: str | int | None = None
 
     @property
     def counts(self) -> int:
@@ -224,10 +230,12 @@ class _Choice:
         self._length += len(text)
         text = self._scanner.feed(text, ends=self._taken > self._manner.min_tokens)
         if self._scanner.matched is not None:
-            self.finish = "stop"
+            self.finish, self.stop_reason = "stop", self._scanner.matched
         elif finish is not None:
             text += self._scanner.flush()
             self.finish = finish
+            if finish == "stop" and token in self._manner.stop_tokens:
+                self.stop_reason = token
         return text
 
     def _parse(self, text: str) -> list[Part]:

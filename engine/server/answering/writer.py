@@ -42,7 +42,7 @@ class Writer:
         """Return one piece as one chunk; usage: the running total, if each chunk carries it."""
         if self._chat and not self._output_options.tokens and usage is None and len(piece.parts) == 1:
             (part,) = piece.parts
-            if isinstance(part, Content):  # nearly every chunk of nearly every stream
+            if isinstance(part, Content) and piece.stop_reason is None:  # nearly every chunk of nearly every stream
                 return self._wire.text(piece.index, part.text, finish_reason=piece.finish)
         about: dict[str, JSON] = {}
         if self._output_options.ids and piece.index not in self._begun:
@@ -53,7 +53,7 @@ class Writer:
             delta(piece.parts) if self._chat else {"text": text_of(piece.parts)},
             finish_reason=piece.finish,
             logprobs=self._logprobs(piece.index, piece.reported),
-            extra={**({} if self._chat else about), **self._ids(piece.reported)},
+            extra={**({} if self._chat else about), **self._about_choice(piece)},
             top=about if self._chat else {},
             usage=usage,
         )
@@ -77,7 +77,7 @@ class Writer:
                 message(choice.parts) if self._chat else {"text": text_of(choice.parts)},
                 finish_reason=choice.finish,
                 logprobs=self._logprobs(index, choice.reported),
-                extra={**({} if self._chat else about[index // self._n]), **self._ids(choice.reported)},
+                extra={**({} if self._chat else about[index // self._n]), **self._about_choice(choice)},
             )
             for index, choice in enumerate(choices)
         ]
@@ -92,8 +92,14 @@ class Writer:
             fields["prompt_logprobs"] = self._spelling.prompt(tokens, logprobs)
         return fields
 
-    def _ids(self, reported: Sequence[ReportedToken]) -> dict[str, JSON]:
-        return {"token_ids": [one.token for one in reported if not one.echoed]} if self._output_options.ids else {}
+    def _about_choice(self, choice: Piece | ChoiceText) -> dict[str, JSON]:
+        """Return vLLM's fields of a choice: its tokens, if asked for, and what ended it, if the client named that."""
+        fields: dict[str, JSON] = {}
+        if self._output_options.ids:
+            fields["token_ids"] = [one.token for one in choice.reported if not one.echoed]
+        if choice.stop_reason is not None:
+            fields["stop_reason"] = choice.stop_reason
+        return fields
 
     def _logprobs(self, index: int, reported: Sequence[ReportedToken]) -> JSON:
         if self._output_options.logprobs is None:

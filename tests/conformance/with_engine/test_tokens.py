@@ -220,3 +220,15 @@ async def test_I2_each_its_own_reason(stage: EngineStage, stream: bool) -> None:
     answer = await stage.either(stream, choice_params=[end, {"max_tokens": 2, "logit_bias": {}}, end])
     assert answer.finishes == {0: "stop", 1: "length", 2: "stop"}
     assert (answer.texts[0], answer.texts[2]) == ("", "")
+
+
+@of_engine
+@STREAMED
+async def test_I4_what_a_choice_ended_with(stage: EngineStage, stream: bool) -> None:
+    """The token or string that the client named; nothing if the model ended by itself, or at the limit."""
+    first, second = LETTERS[:2]
+    held = [{"allowed_token_ids": [first]}, {"allowed_token_ids": [second]}, {"allowed_token_ids": [tiny_chat.END]}]
+    answer = await stage.either(stream, choice_params=held, stop_token_ids=[first], stop=["bbb"])
+    last = [voice.choices[-1] for voice in answer.voices] if isinstance(answer, Reading) else answer.choices
+    assert [choice.get("stop_reason") for choice in last] == [first, "bbb", None]
+    assert answer.finishes == {0: "stop", 1: "stop", 2: "stop"}

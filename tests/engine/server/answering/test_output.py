@@ -79,6 +79,25 @@ def test_I1_a_stop_string_cuts_the_choice_in_the_core() -> None:
     assert out.completion_tokens == 4
 
 
+@pytest.mark.parametrize(
+    ("manner", "token", "finish", "reason"),
+    [
+        ({"stops": ("x", ".")}, DOT, None, "."),
+        ({"stops": (".",), "stop_tokens": {DOT}, "keep_stop": True}, DOT, "stop", "."),
+        ({"stop_tokens": {DOT}}, DOT, "stop", DOT),
+        ({"stop_tokens": {DOT}}, EOS, "stop", None),
+        ({"stop_tokens": {DOT}}, DOT, "length", None),
+        ({}, EOS, "stop", None),
+    ],
+)
+def test_I4_what_the_client_named_and_the_choice_ended_with(
+    manner: dict[str, Any], token: int, finish: str | None, reason: str | int | None
+) -> None:
+    out = output(**manner)
+    pieces = [*out.take([drawn(0, A)]).pieces, *out.take([drawn(0, token, finish)]).pieces]
+    assert [piece.stop_reason for piece in pieces] == [None, reason]
+
+
 def test_tokens_under_way_when_a_choice_was_cut_are_not_the_clients() -> None:
     out = output(n=2, stops=(".",))
     out.take([drawn(0, DOT)])
