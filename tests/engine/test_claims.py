@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from engine.admission import PATIENCE, giving_way
@@ -127,6 +129,24 @@ def test_a_claim_that_cannot_be_met_costs_nobody_anything() -> None:
     answers.finish_all()
     for one in (old, wide, large):
         assert_right(answers, one)
+
+
+def test_who_waits_for_a_prompt_that_is_being_computed_claims_nothing_before_its_blocks_are_there() -> None:
+    answers = Answers(engine_of(2000, tokens=13, sequences=9, cache=True))
+    first = add(1, 4 * (PATIENCE + 10), 1, 4)  # a block per step, beside eight sequences and itself
+    for one in (add(0, 5, 8, 100), first):
+        answers.engine.add(one)
+        answers.step()
+    answers.engine.add(replace(first, group=2))
+    while 1 not in answers.started:
+        before = answers.steps[-1].stats.preemptions
+        answers.step()
+    assert len(answers.steps) > PATIENCE + 10
+    assert before == 0
+    while (2, 0) not in answers.finish:
+        answers.step()
+    assert answers.started[2].cached_tokens == len(first.prompt) - 4
+    assert_right(answers, replace(first, group=2))
 
 
 def test_what_the_claimant_shares_with_those_that_give_way_is_counted_once() -> None:
