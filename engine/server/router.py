@@ -238,5 +238,5 @@ class Router:
             return await vector
         finally:
             del self._vectors[number]
-            if not vector.done() or vector.cancelled():
+            if vector.cancelled():
                 self._core.abort(Abort(number))

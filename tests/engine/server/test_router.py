@@ -68,13 +68,17 @@ class Recorder:
 
     def __init__(self) -> None:
         self.added: list[Add | Embed] = []
-        self.aborted: list[int] = []
+        self.aborts: list[Abort] = []
 
     def add(self, message: Add | Embed) -> None:
         self.added.append(message)
 
     def abort(self, message: Abort) -> None:
-        self.aborted.append(message.group)
+        self.aborts.append(message)
+
+    @property
+    def aborted(self) -> list[int]:
+        return [message.group for message in self.aborts]
 
 
 async def test_embeddings_that_nobody_waits_for_are_aborted() -> None:
@@ -90,6 +94,46 @@ async def test_embeddings_that_nobody_waits_for_are_aborted() -> None:
         await asking
     assert sorted(core.aborted) == groups
     assert router.idle
+
+
+class Ending(Recorder):
+    """A core that is closed after one step, which fails the first group and has the vector of the second."""
+
+    async def __aiter__(self) -> AsyncIterator[StepDone]:
+        failed, embedded = GroupFailed(0, "It failed.", "failed"), Embedded(1, (1.0,))
+        yield StepDone((), (failed,), 0.1, 2, Stats(), taken=3, embedded=(embedded,))
+
+
+async def test_what_comes_for_those_who_leave_in_that_moment_disturbs_nobody() -> None:
+    core = Ending()
+    router = Router(cast(CoreClient, core), Metrics(core.ready))
+    asking = asyncio.create_task(router.embed([Embed(0, (1,), "last")] * 3))
+    await until(lambda: len(core.added) == 3)
+    asking.cancel()
+    await asyncio.sleep(0)  # it has begun to leave, and its groups are known yet
+    assert not router.idle
+    await router.run()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert (sorted(core.aborted), router.idle) == ([0, 1, 2], True)
+
+
+async def test_who_is_there_when_the_core_is_closed_is_told_and_who_comes_later_too() -> None:
+    core = Ending()
+    router = Router(cast(CoreClient, core), Metrics(core.ready))
+    vector = asyncio.create_task(router.embed([Embed(0, (1,), "last")]))
+    await until(lambda: core.added)
+    with router.submit(several(1, 2)), router.submit(several(1, 2)) as ticket:
+        core.added.clear()
+        await router.run()
+        with pytest.raises(ApiError, match="failed"):
+            await vector
+        with pytest.raises(ApiError) as told:
+            await ticket.inbox.take()
+        assert (told.value.status, told.value.code) == (503, "engine_stopped")
+        with pytest.raises(ApiError, match=told.value.message):
+            router.submit(several(1, 1)).__enter__()
+    assert core.added == []
 
 
 async def test_embeddings_end_with_the_router() -> None:
@@ -226,6 +270,7 @@ async def test_a_failure_has_the_status_and_code_of_its_kind(
         with pytest.raises(ApiError, match=r"It failed\.") as failed:
             await ticket.inbox.take()
     assert (failed.value.status, failed.value.code) == (status, code)
+    assert dict(failed.value.headers) == ({"retry-after": "1"} if kind == "busy" else {})
 
 
 async def test_a_prompt_that_fails_in_the_first_step_is_all_that_a_request_hears_of() -> None:
@@ -236,6 +281,22 @@ async def test_a_prompt_that_fails_in_the_first_step_is_all_that_a_request_hears
         with pytest.raises(ApiError, match=r"It failed\."):
             await ticket.inbox.take()
     assert core.aborted == [0, 1]
+
+
+async def test_a_group_hears_of_its_start_before_its_tokens() -> None:
+    core = Failing("busy")
+    router = Router(cast(CoreClient, core), Metrics(core.ready))
+    with router.submit(several(1, 1)), router.submit(several(1, 1)) as ticket:
+        await router.run()
+        assert await ticket.inbox.take() == [Started(1, 0), TOKEN]
+
+
+async def test_what_is_cut_are_single_choices_each_of_its_own_group() -> None:
+    core = Recorder()
+    router = Router(cast(CoreClient, core), Metrics(core.ready))
+    with router.submit(several(2, 3)) as ticket:
+        ticket.cut([(0, 2), (1, 0), (0, 1)])
+        assert core.aborts == [Abort(0, (2, 1)), Abort(1, (0,))]
 
 
 @pytest.mark.parametrize(("over", "aborted"), [(False, [0, 1]), (True, [])])

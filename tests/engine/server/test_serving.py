@@ -57,6 +57,15 @@ async def engine(
         await core.close()
 
 
+@asynccontextmanager
+async def loading(path: Path, **settings: Any) -> AsyncIterator[Serving]:
+    """The server on a Unix socket, whose core is not there yet."""
+    served = Serving(EngineConfig("none", **settings), MODEL, LETTERS)
+    async with listening(served, uds=path, host="", port=0):
+        yield served
+    served.close()
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "engine.sock"
@@ -305,6 +314,7 @@ async def test_health_tells_a_core_that_owes_a_step(path: Path) -> None:
                 await asyncio.sleep(0.02)
             said = await client.get("/health")
             assert (said.status_code, said.json()["error"]["code"]) == (503, "engine_stalled")
+            assert (await client.get("/ready")).json() == said.json()
 
 
 async def test_M1_a_stalled_reader_is_cut_off(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -435,12 +445,71 @@ async def test_a_request_that_was_prepared_while_the_core_ended_is_refused(path:
 
 
 async def test_nobody_is_served_before_the_core_is_there(path: Path) -> None:
-    served = Serving(EngineConfig("none"), MODEL, LETTERS)
-    async with listening(served, uds=path, host="", port=0), client_of(path) as client:
+    async with loading(path) as served, client_of(path) as client:
         asked = [client.get(url) for url in ("/health", "/ready", "/metrics")]
         for call in (*asked, client.post("/v1/chat/completions", json=chat())):
             answered = await call
             assert (answered.status_code, answered.json()["error"]["code"]) == (503, "engine_unavailable")
             assert answered.headers["retry-after"] == "1"
-        assert (await client.get("/v1/models")).json()["data"][0]["id"] == MODEL
-    served.close()
+        entry = {"id": MODEL, "object": "model", "created": served.started, "owned_by": "nproxy", "max_model_len": None}
+        assert (await client.get("/v1/models")).json() == {"object": "list", "data": [entry]}
+
+
+@pytest.mark.parametrize(("size", "status"), [(10 << 20, 400), ((10 << 20) + 1, 413)])
+async def test_a_body_has_at_most_ten_mebibytes(path: Path, size: int, status: int) -> None:
+    async with loading(path), client_of(path) as client:
+        assert (await refused(client, "/v1/chat/completions", b" " * size))[0] == status
+
+
+async def test_Q10_a_wrong_method_is_told_all_that_are_right(path: Path) -> None:
+    async with loading(path), client_of(path) as client:
+        answered = await client.post("/v1/models")
+        assert (answered.status_code, answered.headers["allow"]) == (405, "GET, HEAD")
+
+
+async def test_O2_what_is_no_http_is_answered_with_an_id_and_not_echoed(path: Path) -> None:
+    async with loading(path):
+        reader, writer = await asyncio.open_unix_connection(str(path))
+        writer.write(b"GET /<script>secret HTTP/9.9\r\nbad header\r\n\r\n")
+        async with asyncio.timeout(10):
+            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        writer.close()
+    assert head.startswith((b"HTTP/1.1 400 ", b"HTTP/1.0 400 "))
+    headers = dict(line.split(": ", 1) for line in head.decode().lower().splitlines()[1:])
+    assert (uuid.UUID(headers["x-request-id"]).version, headers["server"]) == (4, "nproxy")
+    assert json.loads(body)["error"]["type"] == "invalid_request_error"
+    assert b"secret" not in body
+
+
+async def test_a_fault_of_the_server_is_logged_with_its_request_and_not_told(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("inner matters")
+
+    monkeypatch.setattr(http, "_entry", broken)
+    async with loading(path), client_of(path) as client:
+        answered = await client.get("/v1/models", headers={"x-request-id": "mine"})
+    assert (answered.status_code, answered.json()["error"]["code"]) == (500, "internal_error")
+    assert "inner matters" not in answered.text
+    (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert record.getMessage() == "request mine failed" and record.exc_info
+
+
+async def test_the_metrics_count_the_steps_that_were_run(path: Path) -> None:
+    async with engine(LETTERS, path), client_of(path) as client:
+        await ask(client, max_tokens=3, ignore_eos=True)
+        scraped = await client.get("/metrics")
+    assert scraped.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert "\nnproxy_engine_steps_total 3.0\n" in scraped.text
+
+
+async def test_a_connection_that_nobody_asks_on_ends_with_the_server(path: Path) -> None:
+    async with loading(path):
+        reader, writer = await asyncio.open_unix_connection(str(path))
+        writer.write(b"GET /v1/models HTTP/1.1\r\nhost: engine\r\n\r\n")
+        await first_bytes(reader, b"]}")
+    async with asyncio.timeout(10):
+        assert not await reader.read()
+    writer.close()
+    assert not path.exists()
