@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -22,6 +22,10 @@ def announcer(
     endpoint: str, url: str, works: Callable[[], bool] = lambda: True, token: str | None = TOKEN
 ) -> Announcer:
     return Announcer(Registration(endpoint, url, token), [MODEL], works)
+
+
+def test_no_token_is_shown() -> None:
+    assert TOKEN not in repr(Registration("http://10.0.0.1", "http://10.0.0.2", TOKEN))
 
 
 async def known(fleet: Fleet) -> bool:
@@ -83,6 +87,13 @@ async def answering(**answer: Any) -> AsyncIterator[str]:
     async def handle(_: web.BaseRequest) -> web.StreamResponse:
         return web.json_response(**answer)
 
+    async with handling(handle) as endpoint:
+        yield endpoint
+
+
+@asynccontextmanager
+async def handling(handle: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> AsyncIterator[str]:
+    """A server whose every path is handled so."""
     server = await asyncio.get_running_loop().create_server(web.Server(handle), "127.0.0.1", 0)
     try:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
@@ -143,3 +154,61 @@ async def test_a_gateway_that_is_away_is_tried_again_until_it_is_there(
         pass
     (said,) = await said_of(endpoint, caplog)
     assert "registration with the gateway failed" in said
+
+
+async def test_it_comes_again_when_the_gateway_wants_and_every_change_is_logged(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(announcing, "AGAIN_SECONDS", 0.001)
+    caplog.set_level(logging.INFO, "engine.server")
+    came: list[float] = []
+    keys: set[str | None] = set()
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        came.append(asyncio.get_running_loop().time())
+        keys.add(request.headers.get("authorization"))
+        if len(came) in (3, 4):
+            return web.json_response({"error": {"message": "Not now."}}, status=503)
+        return web.json_response({"renew_seconds": [0, 0.11][len(came) % 2]})
+
+    async with handling(handle) as endpoint:
+        async with announcer(endpoint, "http://10.0.0.1/v1", token=None).announced():
+            await until(lambda: len(came) > 4)
+    assert keys == {None}
+    assert came[1] - came[0] > 0.1 and came[2] - came[1] > 0.09, "a gateway that wants no pause gets a short one"
+    told = [record.getMessage() for record in caplog.records if record.name == "engine.server"]
+    registered = "registered as http://10.0.0.1/v1"
+    assert told == [registered, "registration with the gateway failed: Not now.", registered]
+
+
+async def test_a_gateway_that_does_not_answer_is_asked_again(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(announcing, "AGAIN_SECONDS", 0.001)
+    monkeypatch.setattr(announcing, "CALL_SECONDS", 0.03)
+
+    async def silent(_: web.BaseRequest) -> web.StreamResponse:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with handling(silent) as endpoint:
+        assert await said_of(endpoint, caplog) == ["registration with the gateway failed: TimeoutError"]
+
+
+async def test_a_gateway_that_does_not_answer_a_goodbye_holds_nobody_up(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(announcing, "CALL_SECONDS", 60.0)
+    monkeypatch.setattr(announcing, "FAREWELL_SECONDS", 0.03)
+    came = asyncio.Event()
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        came.set()
+        if request.method == "DELETE":
+            await asyncio.Event().wait()
+        return web.json_response({"renew_seconds": 9})
+
+    async with handling(handle) as endpoint, asyncio.timeout(20):
+        async with announcer(endpoint, "http://10.0.0.1/v1").announced():
+            await came.wait()
+    assert caplog.messages[-1] == "deregistration from the gateway failed: TimeoutError"
