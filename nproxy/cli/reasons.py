@@ -25,4 +25,4 @@ def reason(error: BaseException) -> str:
         return f"TLS handshake failed: {(error.reason or 'the connection was closed').replace('_', ' ').lower()}"
     if isinstance(error, OSError) and error.errno in errno.errorcode:
         return os.strerror(error.errno or 0).lower()
-    return printable(str(getattr(error, "strerror", None) or error or type(error).__name__)).lower()
+    return printable(str(getattr(error, "strerror", None) or error) or type(error).__name__).lower()

@@ -171,9 +171,8 @@ async def test_it_comes_again_when_the_gateway_wants_and_every_change_is_logged(
             return web.json_response({"error": {"message": "Not now."}}, status=503)
         return web.json_response({"renew_seconds": [0, 0.11][len(came) % 2]})
 
-    async with handling(handle) as endpoint:
-        async with announcer(endpoint, "http://10.0.0.1/v1", token=None).announced():
-            await until(lambda: len(came) > 4)
+    async with handling(handle) as endpoint, announcer(endpoint, "http://10.0.0.1/v1", token=None).announced():
+        await until(lambda: len(came) > 4)
     assert keys == {None}
     assert came[1] - came[0] > 0.1 and came[2] - came[1] > 0.09, "a gateway that wants no pause gets a short one"
     told = [record.getMessage() for record in caplog.records if record.name == "engine.server"]
@@ -208,7 +207,6 @@ async def test_a_gateway_that_does_not_answer_a_goodbye_holds_nobody_up(
             await asyncio.Event().wait()
         return web.json_response({"renew_seconds": 9})
 
-    async with handling(handle) as endpoint, asyncio.timeout(20):
-        async with announcer(endpoint, "http://10.0.0.1/v1").announced():
-            await came.wait()
+    async with asyncio.timeout(20), handling(handle) as endpoint, announcer(endpoint, "http://10.0.0.1/v1").announced():
+        await came.wait()
     assert caplog.messages[-1] == "deregistration from the gateway failed: TimeoutError"
