@@ -6,9 +6,10 @@ import asyncio
 
 import pytest
 
+from nproxy.upstreams import overload_queue
 from nproxy.upstreams.call_group import CallGroup
 from nproxy.upstreams.overload_queue import JUST_NOW_SECONDS
-from nproxy.upstreams.release_delay import RELEASE_DELAYS
+from nproxy.upstreams.release_delay import LONGEST_DELAY, RELEASE_DELAYS
 from tests.upstreams.full_server import ACCOUNT, Refused, Server, play
 
 
@@ -63,6 +64,25 @@ def test_room_that_is_given_back_at_once_again_is_taken_at_once_again() -> None:
         server.late, since = 0.0, server.now
         await server.request(64)
         assert server.now - since < 64 * 0.1 + 8 * sum(RELEASE_DELAYS) + 0.5
+
+    play(scene)
+
+
+@pytest.mark.parametrize(("beside", "answered"), [(True, 1.85 + 1.0), (False, 1.0 + 5.0 + 1.0)])
+def test_a_probe_waits_for_a_slot_that_is_about_to_be_used_only_where_no_call_is_in_flight(
+    monkeypatch: pytest.MonkeyPatch, beside: bool, answered: float
+) -> None:
+    """Otherwise slots that are freed one after the other, and late, would keep it from finding more room."""
+    monkeypatch.setattr(overload_queue, "RELEASE_DELAYS", (5.0,) * len(RELEASE_DELAYS))
+
+    async def scene() -> None:
+        server = Server(2 if beside else 1)
+        server.gate._shared.release_delay(server.gate.replicas[0]).delay = LONGEST_DELAY
+        long = asyncio.create_task(server.request(1 if beside else 0, seconds=60.0))
+        first = asyncio.create_task(server.request(1))
+        assert await server.request(1, at=0.1) == pytest.approx(answered, abs=0.1)
+        assert first.done()
+        long.cancel()
 
     play(scene)
 
