@@ -96,10 +96,13 @@ async def test_a_core_that_does_not_end_by_itself_is_killed(played: Played, monk
 @pytest.mark.parametrize(
     ("status", "how"), [(0, "ended with status 0"), (3, "ended with status 3"), (-9, "was ended by signal 9")]
 )
-@pytest.mark.parametrize("half", [False, True])
-async def test_how_the_core_has_ended_is_told(played: Played, status: int, how: str, half: bool) -> None:
-    if half:
+@pytest.mark.parametrize("left", ["nothing", "half a message", "what it has not read"])
+async def test_how_the_core_has_ended_is_told(played: Played, status: int, how: str, left: str) -> None:
+    if left == "half a message":
         played.far.write(pack(Broken("It ends."))[:-1])
+    elif left == "what it has not read":  # the connection is reset then
+        cast(asyncio.Transport, played.far.transport).pause_reading()
+        played.client.abort(Abort(1))
     played.far.close()
     played.process.status.set_result(status)
     with pytest.raises(CoreFailed, match=f"^the engine core {how}$"):

@@ -195,6 +195,7 @@ def test_offsets_of_an_echo_whose_tokens_begin_with_a_space_of_their_own() -> No
         ("END b", (EOS, B), [0, 3]),
         ("ENDa<s>b", (END, A, MARK, BARE), [0, 3, 4, 7]),
         ("ENDab", (END, A, MARK, BARE), [0, 3, 4, 4]),
+        ("a", (A, B, DOT), [0, 1, 1]),
         ("a\U0001fad0 b.", (A, HALF, B, DOT), [0, 1, 2, 4]),
         ("a\U0001f600.", (A, HALF, OTHER_HALF, DOT), [0, 1, 1, 2]),
     ],

@@ -39,6 +39,18 @@ def choice(written: bytes) -> dict[str, Any]:
     return only
 
 
+def test_E7_a_stream_ends_with_its_usage_only_where_that_is_asked_for() -> None:
+    asked = Writer(Wire(Dialect.CHAT, "id", 1, "m", include_usage=True), Spelling(TABLE, OutputOptions()), ((5, 6),), 1)
+    tail, _, done = asked.end(USAGE).partition(b"\n\n")
+    assert (chunk(tail)["choices"], chunk(tail)["usage"]["total_tokens"]) == ([], 3)
+    assert writer().end(USAGE) == done == b"data: [DONE]\n\n"
+
+
+def test_E12_a_chunk_of_plain_text_carries_the_usage_so_far() -> None:
+    written = chunk(writer().chunk(Piece(0, (Content("x"),), None), USAGE))
+    assert (written["choices"][0]["delta"], written["usage"]["total_tokens"]) == ({"content": "x"}, 3)
+
+
 CALL = (ToolStart(0, "call-1", "f"), ToolArguments(0, '{"x"'))
 REST = (ToolArguments(0, ": 1}"), ToolStart(1, "call-2", "g"), ToolArguments(1, "{}"))
 
