@@ -32,7 +32,7 @@ def shared_out(prompts: Iterable[Sequence], budget: int, size: int) -> list[tupl
             break
     cut: list[tuple[Sequence, int]] = []
     for sequence, end in ends:
-        more = sequence.prefill - end if sequence.prefill - end <= budget else budget // size * size
+        more = min(sequence.prefill - end, budget // size * size)
         budget -= more
         cut.append((sequence, end + more))
     return cut

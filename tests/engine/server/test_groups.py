@@ -46,6 +46,7 @@ def test_what_is_held_to_a_form_cannot_ignore_its_end() -> None:
 
 def test_B_each_choice_has_the_next_seed_and_every_prompt_the_same_ones() -> None:
     assert seeds(completion(prompt=["a", "b"], n=3, seed=7)) == [[7, 8, 9]] * 2
+    assert seeds(chat(n=2, seed=0)) == [[0, 1]]
     top = 2**63 - 1
     assert seeds(completion(n=2, seed=top)) == [[top, -(2**63)]]
 
