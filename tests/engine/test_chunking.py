@@ -38,6 +38,7 @@ def ends(
     [
         ([Prompt(64)], 64, [64]),
         ([Prompt(65)], 64, [64]),
+        ([Prompt(10), Prompt(5)], 64, [10, 5]),
         ([Prompt(65)], 67, [65]),
         ([Prompt(90)], 67, [64]),  # whole blocks, but where the prompt ends
         ([Prompt(90, computed=32)], 58, [90]),
@@ -71,7 +72,10 @@ def test_in_deterministic_mode_a_chunk_is_of_its_own_size_or_waits(
     assert ends(fixed, prompts, budget, 16) == expected
 
 
-def test_no_prompt_is_read_that_gets_nothing() -> None:
+@pytest.mark.parametrize(("divide", "unit", "taken"), [(shared_out, SIZE, 5), (fixed, 16, 4)])
+def test_prompts_are_read_as_far_as_the_budget_reaches(
+    divide: Callable[[Iterable[Sequence], int, int], list[tuple[Sequence, int]]], unit: int, taken: int
+) -> None:
     read: list[Prompt] = []
 
     def prompts() -> Iterator[Prompt]:
@@ -79,5 +83,5 @@ def test_no_prompt_is_read_that_gets_nothing() -> None:
             read.append(Prompt(190))
             yield read[-1]
 
-    given = shared_out(cast(Iterator[Sequence], prompts()), 64, SIZE)
-    assert len(read) == len(given) == 5
+    given = divide(cast(Iterator[Sequence], prompts()), 64, unit)
+    assert (len(given), len(read)) == (taken, 5)
