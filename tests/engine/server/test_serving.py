@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import re
 import socket
 import threading
 import uuid
 import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Literal, cast
 
 import httpx
 import pytest
@@ -23,6 +26,7 @@ from engine.config import EngineConfig
 from engine.server import http, serving
 from engine.server.answering import answers
 from engine.server.answering.logprobs import Spelling
+from engine.server.endpoints import common
 from engine.server.http import listening
 from engine.server.metrics import Metrics
 from engine.server.router import Router
@@ -34,6 +38,7 @@ from nproxy.openai.errors import engine_unavailable
 from tests.engine.asking import answer, ask, chat, folded, post, refused, stream, streamed, texts
 from tests.engine.conftest import MODEL
 from tests.engine.server.letters import LETTERS
+from tests.fakes.runner import ready
 
 
 @asynccontextmanager
@@ -226,6 +231,16 @@ async def test_O5_a_malformed_body_is_the_clients_error(path: Path) -> None:
         await asyncio.sleep(0)
         writer.write(b"no size\r\n")
         assert b" 400 " in await first_bytes(reader, b"\r\n\r\n")
+        writer.close()
+
+
+async def test_a_body_that_does_not_come_is_a_408(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(common, "_BODY_SECONDS", 0.02)
+    async with loading(path):
+        reader, writer = await asyncio.open_unix_connection(str(path))
+        writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: engine\r\ncontent-length: 9\r\n\r\n{")
+        assert b" 408 " in await first_bytes(reader, b"\r\n")
+        assert b"did not arrive in time" in await first_bytes(reader, b"}")
         writer.close()
 
 
@@ -513,3 +528,60 @@ async def test_a_connection_that_nobody_asks_on_ends_with_the_server(path: Path)
         assert not await reader.read()
     writer.close()
     assert not path.exists()
+
+
+async def test_it_is_idle_once_the_last_of_its_requests_has_ended() -> None:
+    served = Serving(EngineConfig("none"), MODEL, LETTERS)
+    assert await served.idle(0)
+    with served.request():
+        with served.request():
+            pass
+        assert not await served.idle(0)
+    assert await served.idle(0)
+
+
+async def test_it_works_while_there_is_a_core_that_owes_nothing_for_too_long() -> None:
+    served, core = Serving(EngineConfig("none"), MODEL, LETTERS, 5.0), SimpleNamespace(silence=5.0, ready=ready())
+    assert (served.ready, served.works) == (False, False)
+    served.core_is_ready(cast(Router, core), Metrics(core.ready))
+    assert (served.ready, served.works) == (True, True)
+    core.silence = 5.1
+    assert (served.ready, served.works) == (True, False)
+    core.silence = 0.0
+    served.core_is_gone()
+    assert (served.ready, served.works) == (False, False)
+
+
+async def test_the_fingerprint_says_whether_two_engines_draw_alike() -> None:
+    def fingerprint(model: str = MODEL, quantization: Literal["int8"] | None = None, **changes: Any) -> str | None:
+        served = Serving(EngineConfig("none", quantization=quantization), model, LETTERS)
+        core = SimpleNamespace(ready=replace(ready(), **changes))
+        served.core_is_ready(cast(Router, core), Metrics(core.ready))
+        return served.fingerprint
+
+    others = [
+        {"model": "other"},
+        {"quantization": "int8"},
+        {"vocab_size": 7},
+        {"dtype": "bfloat16"},
+        {"device": "cuda"},
+    ]
+    all_of_them = [fingerprint(), *(fingerprint(**other) for other in others)]
+    assert len(set(all_of_them)) == len(all_of_them)
+    assert fingerprint(blocks=7) == fingerprint() and re.fullmatch("fp_[0-9a-f]{12}", fingerprint() or "")
+
+
+@pytest.mark.parametrize(("sequences", "most"), [(48, 48), (128, 128), (512, 128)])
+async def test_A_the_widest_n_is_what_runs_at_once_and_never_above_128(path: Path, sequences: int, most: int) -> None:
+    async with loading(path, max_sequences=sequences) as served, client_of(path) as client:
+        assert served.limits.max_n == most
+        status, error = await refused(client, "/v1/chat/completions", chat(n=most + 1))
+        assert (status, error["code"]) == (400, "integer_above_max_value")
+        assert (await refused(client, "/v1/chat/completions", chat(n=most)))[0] == 503
+
+
+async def test_F_no_more_of_the_likeliest_tokens_are_told_than_the_settings_say(path: Path) -> None:
+    async with loading(path, max_logprobs=3), client_of(path) as client:
+        for top, status in ((4, 400), (3, 503)):
+            body = chat(logprobs=True, top_logprobs=top)
+            assert (await refused(client, "/v1/chat/completions", body))[0] == status
