@@ -116,10 +116,11 @@ def test_P14_pings_come_only_in_silence_and_a_token_that_shows_nothing_is_none(
         steps = Scene(monkeypatch)
         steps.draws(1, (0, HALF, None))
         steps.draws(11, (0, OTHER_HALF, None))
-        steps.draws(50, (0, DOT, "length"), (1, DOT, "length"))
+        steps.draws(20, (1, HALF, None))
+        steps.draws(50, (0, DOT, "length"), (1, OTHER_HALF, "length"))
         await steps.stream()
         pings = [(26, PING), (41, PING)]  # 15 seconds after the last write each
-        assert steps.written == [(1, b"<"), (11, "😀".encode()), *pings, (50, b"..>")]
+        assert steps.written == [(1, b"<"), (11, "😀".encode()), *pings, (50, ".😀>".encode())]
         late = Scene(monkeypatch)
         late.draws(46, (0, A, "length"), (1, A, "length"))
         await late.stream()
