@@ -12,13 +12,19 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import psutil
 import pytest
 
+from engine import __main__
 from engine.__main__ import main
+from engine.config import EngineConfig
+from engine.errors import ConfigError
+from engine.server.serving import Serving
+from nproxy.openai.errors import ApiError
 from tests.engine.asking import Folded, answer, chat, folded, post
 from tests.engine.conftest import MODEL
 from tests.fakes import tiny_chat
@@ -70,6 +76,34 @@ def test_wrong_use_is_one_line_and_exit_2(
         code = ended.code
     assert code == 2
     assert said in capsys.readouterr().err.splitlines()[-1]
+
+
+async def test_a_second_signal_ends_what_the_first_one_lets_end() -> None:
+    ended: list[ApiError] = []
+    served = SimpleNamespace(draining=False, ready=True, router=SimpleNamespace(end=ended.append))
+    departure = __main__._Departure(cast(Serving, served))
+    departure.signalled()
+    assert (departure.begun.is_set(), ended) == (True, [])
+    departure.signalled()
+    ((status, code),) = [(error.status, error.code) for error in ended]
+    assert (served.draining, status, code) == (True, 503, "engine_unavailable")
+
+
+async def test_who_is_ended_while_the_model_loads_has_nothing_to_end() -> None:
+    served = SimpleNamespace(draining=False, ready=False)
+    departure = __main__._Departure(cast(Serving, served))
+    departure.at_once()
+    assert departure.begun.is_set() and served.draining
+
+
+@pytest.mark.parametrize(("file", "name"), [("my.model.gguf", "my.model"), ("a folder.v2/", "a folder.v2")])
+def test_a_model_is_called_as_its_file_or_its_folder(tmp_path: Path, file: str, name: str) -> None:
+    path = tmp_path / file
+    path.mkdir() if file.endswith("/") else path.touch()
+    assert __main__._name(EngineConfig(str(path))) == name
+    assert __main__._name(EngineConfig(str(path), served_model_name="mine", adapters=((name, "folder"),))) == "mine"
+    with pytest.raises(ConfigError, match=f"every adapter needs a unique name: '{name}' is the model's"):
+        __main__._name(EngineConfig(str(path), adapters=((name, "folder"),)))
 
 
 @pytest.mark.parametrize(("words", "said"), [(["nowhere.gguf"], "no such file or folder"), ([], "required: MODEL")])
