@@ -13,6 +13,7 @@ import httpx
 import pytest
 from openai import AsyncOpenAI
 
+from engine.server.asking.salt import salt_of
 from engine.server.endpoints import embeddings
 from engine.server.preparing.pooling import Pooling
 from tests.engine.asking import answer, refused
@@ -124,6 +125,7 @@ async def test_without_a_pooling_there_are_none(path: Path) -> None:
         ({"input": "a" * 65}, "input", 400),
         ({"model": "other"}, "model", 404),
         ({"model": None}, "model", 400),
+        ({"model": 5}, "model", 400),
         ({"encoding_format": "hex"}, "encoding_format", 400),
         ({"dimensions": 2}, "dimensions", 400),
         ({"dimensions": 0}, "dimensions", 400),
@@ -142,8 +144,25 @@ async def test_a_request_has_so_many_inputs_and_tokens(path: Path, monkeypatch: 
         served.pooling = LAST
         monkeypatch.setattr(embeddings, "_MOST_TOKENS", 5)
         assert (await refused(client, "/v1/embeddings", {"model": MODEL, "input": [[1] * 3] * 2}))[0] == 400
+        await answer(client, "/v1/embeddings", {"model": MODEL, "input": [[1] * 3, [1] * 2]})
         monkeypatch.setattr(embeddings, "_MOST_INPUTS", 1)
         assert (await refused(client, "/v1/embeddings", {"model": MODEL, "input": ["a", "b"]}))[0] == 400
+        await answer(client, "/v1/embeddings", {"model": MODEL, "input": ["a"]})
+
+
+async def test_the_clients_key_and_the_adapter_go_with_every_input(path: Path) -> None:
+    async with engine(LETTERS, path, adapters=(("tuned", "a-folder"),)) as served, client_of(path) as client:
+        served.pooling = LAST
+        sent: list[Any] = []
+        core = served.router._core
+        add, core.add = core.add, lambda message: (sent.append(message), add(message))[1]  # type: ignore[method-assign]
+        key, body = {"authorization": "Bearer x"}, {"model": "tuned", "input": ["a", "b"]}
+        given = await client.post("/v1/embeddings", json=body, headers=key)
+        assert given.json()["model"] == "tuned"
+        assert [(one.adapter, one.pooling, one.salt) for one in sent] == [("tuned", "last", salt_of(key, {}))] * 2
+        served.draining = True
+        status, error = await refused(client, "/v1/embeddings", body)
+        assert (status, error["code"]) == (503, "engine_unavailable")
 
 
 async def test_a_core_that_fails_is_said(path: Path) -> None:
