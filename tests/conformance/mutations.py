@@ -344,7 +344,12 @@ _LIMITS = [
     ),
     ("N4", ADMISSION + "queue.py", "(lane[0].start, lane[0].number, place) for", "(0.0, lane[0].number, place) for"),
     ("N5", ADMISSION + "ledger.py", "elif (over := self.waiting - self.bounds.queue) > 0:", "elif (over := 0):"),
-    ("N5", ADMISSION + "server.py", "self._timer, self._ticks_at = self._loop.call_at(deadline, self._tick), deadline", "pass"),
+    (
+        "N5",
+        ADMISSION + "server.py",
+        "self._timer, self._ticks_at = self._loop.call_at(deadline, self._tick), deadline",
+        "pass",
+    ),
     ("N5", ADMISSION + "ledger.py", "return min(max(seconds, LEAST_RETRY), MOST_RETRY)", "return 1e6"),
     (
         "N7",
