@@ -8,9 +8,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import get_args
 from urllib.parse import urlsplit
 
-from engine.config import EngineConfig
+from engine.config import Device, Dtype, EngineConfig, Kernels, Pooling, Quantization
 from engine.errors import ModelError
 from engine.server.announcing import Registration
 from engine.server.serving import STALL_SECONDS
@@ -145,12 +146,12 @@ def _model(words: argparse.ArgumentParser) -> None:
     )
     add(
         "--dtype",
-        choices=("auto", "float32", "bfloat16", "float16"),
+        choices=get_args(Dtype),
         help="data type in which the engine computes (auto)",
     )
     add(
         "--quantization",
-        choices=("int8",),
+        choices=get_args(Quantization),
         help="quantize the weights and matrix products of the layers, on a CPU (as --dtype says)",
     )
     add(
@@ -164,10 +165,10 @@ def _model(words: argparse.ArgumentParser) -> None:
 
 def _device(words: argparse.ArgumentParser) -> None:
     add = words.add_argument_group("device").add_argument
-    add("--device", choices=("auto", "cpu", "cuda"), help="device to run on (auto: a CUDA device if there is one)")
+    add("--device", choices=get_args(Device), help="device to run on (auto: a CUDA device if there is one)")
     add(
         "--kernels",
-        choices=("auto", "torch", "native", "triton"),
+        choices=get_args(Kernels),
         help="kernels to use (auto: Triton kernels on a CUDA device, kernels in C on a CPU with a compiler)",
     )
     add(
@@ -197,7 +198,7 @@ def _form(words: argparse.ArgumentParser) -> None:
     )
     add(
         "--pooling",
-        choices=("mean", "last"),
+        choices=get_args(Pooling),
         help="how hidden states become embeddings, if the model's folder does not say",
     )
 

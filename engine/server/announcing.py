@@ -76,7 +76,7 @@ class Announcer:
             async with session.post(self._registration.endpoint, json=there, allow_redirects=False) as answer:
                 renew = _renew_seconds(answer.status, answer.content_type, await answer.content.read(_MOST_BYTES))
         except (ClientError, OSError, TimeoutError, Refused, ValueError) as error:
-            self._say(logging.WARNING, f"registration with the gateway failed: {str(error) or type(error).__name__}")
+            self._say(logging.WARNING, f"registration with the gateway failed: {_reason(error)}")
             return AGAIN_SECONDS
         self._say(logging.INFO, f"registered as {self._registration.advertise}")
         return renew
@@ -91,13 +91,18 @@ class Announcer:
                 async with session.delete(self._registration.endpoint, params=where, allow_redirects=False):
                     pass
         except (ClientError, OSError, TimeoutError, ValueError) as error:
-            self._say(logging.WARNING, f"deregistration from the gateway failed: {str(error) or type(error).__name__}")
+            self._say(logging.WARNING, f"deregistration from the gateway failed: {_reason(error)}")
 
     def _say(self, level: int, what: str) -> None:
         """Log a message unless it was the last one logged."""
         if what != self._logged:
             self._logged = what
             log.log(level, "%s", what)
+
+
+def _reason(error: Exception) -> str:
+    """Return what an exception says, or its name if it says nothing, as TimeoutError."""
+    return str(error) or type(error).__name__
 
 
 def _renew_seconds(status: int, content_type: str, body: bytes) -> float:

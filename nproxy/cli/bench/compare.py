@@ -35,7 +35,7 @@ def read_report(file: Path) -> Report:
         raise WrongUse(f"--compare: {file}: {error.strerror}") from None
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
-        what = ": ".join([*filter(None, [".".join(map(str, first["loc"]))]), first["msg"]])
+        what = ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
         raise WrongUse(f"--compare: {file} was not written by --save: {what}") from None
 
 

@@ -37,7 +37,8 @@ class Sink(Protocol):
 class Upload:
     """A body that is received while it is sent. `run` runs beside the call, which may be answered before its end.
 
-    size: its length as stated by the sender; None if it is sent in chunks. receiving: it waits for its sender.
+    size: its length as stated by the sender; None if it is sent in chunks. receiving: it waits for its sender, not for
+    its receiver.
     """
 
     def __init__(self, data: AsyncIterator[bytes], size: int | None) -> None:
@@ -58,7 +59,7 @@ class Upload:
             async for data in self._data:
                 if not data:
                     continue
-                sent, self.receiving = sent + len(data), False
+                sent += len(data)
                 if self.size is None:
                     sink.write(b"%b%x\r\n%b\r\n" % (head, len(data), data))
                 elif sent <= self.size:
@@ -66,6 +67,7 @@ class Upload:
                 else:
                     break
                 head = b""
+                self.receiving = False
                 await sink.writable()
                 self.receiving = True
             self.receiving = False
