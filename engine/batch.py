@@ -133,6 +133,12 @@ class Batch:
     """What the rows read of the KV cache (plan_kv_spans)."""
     masks: Mapping[int, bytes] = field(default_factory=dict)
     """By sequence, which tokens its grammar allows now: bit t % 8 of byte t // 8 for token t."""
+    number: int = 0
+    """Counts the scheduler's batches."""
+    continues: bool = False
+    """Whether there is nothing in it but the rows of the batch with the number before, in the same order, each one
+    position further in the same blocks.
+    """
 
     @property
     def draws(self) -> list[Draw]:
@@ -240,6 +246,32 @@ def plan_kv_spans(rows: Sequence[Row], block_size: int, *, gate: int = 0) -> tup
             parts.setdefault(key, []).append(member)
         pending.extend((tuple(part), start, end + 1) for part in reversed(parts.values()))
     return tuple(kv_spans)
+
+
+def continued(before: Batch, rows: Sequence[Row], block_size: int) -> tuple[KvSpan, ...] | None:
+    """Return what plan_kv_spans returns for the rows of a batch, each one position further in the same blocks; None if
+    these are other rows, or one has begun a block.
+
+    Only each row's last span differs: which blocks are shared depends on the tables, and on the block written to.
+    """
+    if len(rows) != len(before.rows):
+        return None
+    for row, old in zip(rows, before.rows, strict=True):
+        position = row.position
+        if (
+            row.blocks is not old.blocks
+            or position != old.position + 1
+            or row.sequence != old.sequence
+            or not position % block_size
+        ):
+            return None
+    return tuple(
+        [
+            KvSpan(members, lo, hi + 1) if len(members) == 1 and hi == rows[members[0]].position else one
+            for one in before.kv_spans
+            for members, lo, hi in (one,)
+        ]
+    )
 
 
 def _common_blocks(rows: Sequence[Row], members: tuple[int, ...], known: int, most: int) -> int:

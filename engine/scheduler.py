@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator
 
 from engine import batch_entries, chunking, prefix
 from engine.admission import Queue, blocks_wanted, by_age, giving_way
-from engine.batch import Batch, Row, StepOutput, Stuck, plan_kv_spans
+from engine.batch import Batch, Row, StepOutput, Stuck, continued, plan_kv_spans
 from engine.blocks import BlockPool
 from engine.config import EngineConfig
 from engine.limits import Limits
@@ -58,6 +58,7 @@ class Scheduler:
         self._groups: dict[int, SequenceGroup] = {}
         self._sequences: dict[int, Sequence] = {}
         self._flights: deque[StepInFlight] = deque()
+        self._latest = Batch()  # the newest batch that was given out
         self._arrivals = 0
         self._numbered = 0
 
@@ -153,8 +154,12 @@ class Scheduler:
         else:
             ends = chunking.fixed(prompts, budget, self._fixed_chunk)
         chunks = tuple([batch_entries.chunk(sequence, end, size) for sequence, end in ends])
-        kv_spans = plan_kv_spans(rows, size, gate=self._gate)
-        batch = Batch(self.pool.drain_copies(), chunks, rows, kv_spans)
+        copies, latest = self.pool.drain_copies(), self._latest
+        kv_spans = continued(latest, rows, size)
+        continues = kv_spans is not None and not chunks and not copies
+        if kv_spans is None:
+            kv_spans = plan_kv_spans(rows, size, gate=self._gate)
+        batch = Batch(copies, chunks, rows, kv_spans, number=latest.number + 1, continues=continues)
         if chunks or rows:
             self._give_out(batch)
         return batch
@@ -175,6 +180,7 @@ class Scheduler:
         for draw in batch.draws:
             self._sequences[draw.sequence].ahead += 1
         self._flights.append(StepInFlight(batch, tuple(prompts)))
+        self._latest = batch
 
     def receive(self, batch: Batch, output: StepOutput) -> Outcome:
         """Process the result of the oldest batch in flight: publish its full blocks, end sequences that are done."""

@@ -16,6 +16,8 @@ import numpy.typing as npt
 from engine.batch import KvSpan, Row, span_tokens
 
 Ints = npt.NDArray[np.int32]
+HI = 4
+"""The column of an item's `hi`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ def work_list(
     items[:, 0] = _before(widths)[of] + part * most[of]
     items[:, 1] = item_rows
     items[:, 3] = lows = np.maximum(piece * spans[of], begins[of])
-    items[:, 4] = highs = np.minimum((piece + 1) * spans[of], ends[of])
+    items[:, HI] = highs = np.minimum((piece + 1) * spans[of], ends[of])
     items[:, 2] = _before(table_sizes)[of] + (lows - begins[of]) // block_size
     items[:, 5] = slots = _before(item_rows)
     items[:, 6] = wide[of]
@@ -122,6 +124,14 @@ def work_list(
         parts=parts,
         part_slots=np.argsort(row_of, kind="stable").astype(np.int32),
     )
+
+
+def newest(items: Ints, rows: Ints, positions: Ints) -> npt.NDArray[np.intp]:
+    """Return the items of a work list that the rows' newest positions are in, one per row.
+
+    rows: WorkList.rows. positions: by row, its newest.
+    """
+    return np.flatnonzero(items[:, HI] == positions[rows[items[:, 0]]] + 1)
 
 
 def _before(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from engine.attention.cache import KvCache
 from engine.attention.tiles import plan_tiles
-from engine.attention.worklist import Tables, Tiling, work_list
+from engine.attention.worklist import Tables, Tiling, newest, work_list
 from engine.batch import FIXED_SPAN, SPAN, Batch, KvSpan, Row, span_tokens
 from engine.device.frame import Arrays
 from engine.kernels import launch
@@ -108,6 +108,20 @@ class DeviceAttention:
         shapes = {"items": (places, 8), "rows": (places,), "blocks": (blocks,), "parts": (rows + 1,)}
         shapes |= {"part_slots": (places,), "counts": (2,)}
         return _numbered([{name: np.zeros(shape, dtype=np.int32) for name, shape in shapes.items()}] * len(self._kinds))
+
+    def ends(self, arrays: Arrays) -> dict[str, NDArray[np.intp]] | None:
+        """Return, by the name of each work list's items, those that the rows' newest positions are in: the only ones
+        that change when all rows move on within their blocks. None if a window moves on with them.
+
+        arrays: of a step without chunks, with its "row_positions".
+        """
+        if any(kind.window is not None for kind in self._kinds):
+            return None
+        positions = arrays["row_positions"]
+        return {
+            f"items {number}": newest(arrays[f"items {number}"], arrays[f"rows {number}"], positions)
+            for number in range(len(self._kinds))
+        }
 
     def _planned(
         self, batch: Batch, kind: AttentionSpec, window: int | None, tables: Sequence[NDArray[np.int32]]

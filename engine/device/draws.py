@@ -51,6 +51,17 @@ class Plan:
     most: int = 0
     """The most likeliest tokens that any draw asks for."""
 
+    @property
+    def plain(self) -> bool:
+        """Whether the draws depend on their rows' scores as they are, and nothing else is asked for."""
+        return not self.cuts and not self.asked and "changes" not in self.arrays
+
+    def lines(self, count: int) -> Array:
+        """Return the array `draws` with `count` lines; those added draw nothing."""
+        lines = np.full((count, len(DRAW.names or ())), -1, dtype=np.int64)
+        lines[: len(self.draws)] = self.arrays["draws"]
+        return lines
+
 
 class Packer:
     """Packs the draws of steps; what it remembers from step to step only saves work."""

@@ -80,6 +80,13 @@ class Frame:
             place = memory[field.begin : field.end].view(field.dtype).reshape(field.shape)
             place[: len(array)] = array
 
+    def arrays(self, memory: NDArray[np.uint8]) -> Arrays:
+        """Return the arrays of a frame in memory [>= size], in their longest shapes, without a copy."""
+        return {
+            name: memory[field.begin : field.end].view(field.dtype).reshape(field.shape)
+            for name, field in self.fields.items()
+        }
+
     def views(self, memory: torch.Tensor) -> Views:
         """Return the arrays of a frame that was copied to memory [>= size] uint8."""
         return Views(self.fields, memory)

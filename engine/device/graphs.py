@@ -1,7 +1,8 @@
 """Decoding steps recorded once and replayed: a step's launches cost the host one call instead of hundreds.
 
 A recorded step reads its arrays from fixed places and always runs as many rows as its bucket has; the arrays say what
-it does. Recording itself is a function that is passed in, so that everything else also runs without CUDA graphs.
+it does. A second recording draws a token for each row by its scores alone, which is all that most steps do. Recording
+itself is a function that is passed in, so that everything else also runs without CUDA graphs.
 """
 
 from __future__ import annotations
@@ -42,17 +43,29 @@ class Recorded:
     rows: int
     frame: Frame
     recording: Recording
+    drawing: Recording
+    """What follows it if every row draws and no draw edits or cuts its scores, or asks for log probabilities."""
 
 
 class Graphs:
     """A model's recorded steps, by bucket."""
 
-    def __init__(self, frames: Mapping[int, Frame], step: Callable[[Frame], Step], record: Record) -> None:
-        """Record a step for each frame, by its rows: the largest first, because the others then share its memory."""
+    def __init__(
+        self,
+        frames: Mapping[int, Frame],
+        step: Callable[[Frame], Step],
+        draw: Callable[[Frame, torch.Tensor], Step],
+        record: Record,
+    ) -> None:
+        """Record a step for each frame, by its rows, and the draws from its result: the largest first, because the
+        others then share its memory.
+        """
         self._sizes = sorted(frames)
-        self._recorded = {
-            rows: Recorded(rows, frames[rows], record(step(frames[rows]))) for rows in reversed(self._sizes)
-        }
+        self._recorded: dict[int, Recorded] = {}
+        for rows in reversed(self._sizes):
+            frame = frames[rows]
+            recording = record(step(frame))
+            self._recorded[rows] = Recorded(rows, frame, recording, record(draw(frame, recording.output)))
 
     def find(self, rows: int) -> Recorded | None:
         """Return the smallest recorded step that runs so many rows; None if there is none."""

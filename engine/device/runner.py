@@ -21,6 +21,8 @@ from engine.batch import FIXED_SPAN, Batch, Draw, StepOutput
 from engine.config import EngineConfig, cpu_pool
 from engine.device.attention import DeviceAttention, Turns
 from engine.device.buckets import buckets, capacity
+from engine.device.continuation import LINES, Continuation
+from engine.device.draws import Plan
 from engine.device.frame import Arrays, Frame, Views
 from engine.device.graphs import Graphs, Record, Recorded, Step, cuda_recorder
 from engine.device.memory import KV_FRACTION, find_room, largest_batch
@@ -31,6 +33,7 @@ from engine.device.scores import Scores
 from engine.device.transfer import Buffers, Fetched
 from engine.errors import ConfigError
 from engine.kernels.copy_blocks import copy_blocks
+from engine.kernels.draw_table import DRAW
 from engine.models.load import load_model
 from engine.models.lora import TokensOf
 from engine.models.model import Model
@@ -114,9 +117,10 @@ class DeviceRunner:
         longest = max([frame.size for frame in frames.values()], default=0)
         self._buffers = Buffers(longest + masks + _BESIDE, cache.device)
         self._graphs: Graphs | None = None
+        self._continuation: Continuation | None = None  # of the step before, if it can be continued
         if record:
             with torch.inference_mode():
-                self._graphs = Graphs(frames, self._idle, record)
+                self._graphs = Graphs(frames, self._idle, self._drawing, record)
 
     @classmethod
     def load(cls, config: EngineConfig, backend: Backend) -> DeviceRunner:
@@ -181,29 +185,56 @@ class DeviceRunner:
             return self._submit(batch)
 
     def _submit(self, batch: Batch) -> DevicePending:
+        going, self._continuation = self._continuation, None
+        if going is None or not going.follow(batch):
+            return self._planned(batch)
+        self._buffers.send_image(going.image)
+        going.recorded.recording.replay()
+        self._continuation = going
+        return DevicePending(self._drawn_by(going.recorded, going.plan), {}, {})
+
+    def _planned(self, batch: Batch) -> DevicePending:
         parts = [self._part(one) for one in passes(batch, self._rows)]
         draws = batch.draws
         drawing = self._sampler.plan(_logit_rows(parts, draws), draws, batch.masks) if draws else None
+        if drawing and len(parts) == 1 and _every_row_draws(parts[0], drawing):
+            pending = DevicePending(self._whole(batch, parts[0], drawing), {}, {})
+            self._drawn = {draw.sequence: number for number, draw in enumerate(draws)}
+            return pending
         logits: list[torch.Tensor] = []
         scored: dict[int, Scores] = {}
         pooled: dict[int, Fetched] = {}
         for number, part in enumerate(parts):
-            arrays = self._arrays(part)
-            if number == 0 and batch.copies:
-                arrays["copies"] = np.array(batch.copies, dtype=np.int32)
+            arrays = self._arrays(part, batch.copies if number == 0 else ())
             if drawing and part is parts[-1]:
                 arrays |= drawing.arrays
-            there, x = self._run(part, arrays)
+            there, x, _ = self._run(part, arrays)
             if part.logits:
                 logits.append(self._model.logits(x[there["drawn_from"]] if part.batch.chunks else x))
             scored |= self._scores(part.batch, x, there)
             pooled |= self._pooled(part.batch, x)
         drawn = None
         if drawing:
-            drawn = self._sampler.launch(logits[0] if len(logits) == 1 else torch.cat(logits), drawing, there)
-            self._last[: len(drawn.tokens)] = drawn.tokens
+            scores = logits[0] if len(logits) == 1 else torch.cat(logits)
+            drawn = self._sampler.launch(scores, drawing, there, self._last)
         self._drawn = {draw.sequence: number for number, draw in enumerate(draws)}
         return DevicePending(drawn, scored, pooled)
+
+    def _whole(self, batch: Batch, part: _Part, drawing: Plan) -> Drawn:
+        """Run a batch of one part that may be recorded whole, its draws included."""
+        arrays = self._arrays(part, batch.copies) | {LINES: drawing.lines(part.rows)}
+        there, x, recorded = self._run(part, arrays)
+        if recorded is None:
+            return self._sampler.launch(self._model.logits(x), drawing, {"draws": there[LINES]}, self._last)
+        arrays.pop("copies", None)
+        if (ends := self._attention.ends(arrays)) is not None:
+            self._continuation = Continuation(batch.number, recorded, drawing, arrays, ends)
+        return self._drawn_by(recorded, drawing)
+
+    def _drawn_by(self, recorded: Recorded, drawing: Plan) -> Drawn:
+        recorded.drawing.replay()
+        count = len(drawing.draws)
+        return Drawn(self._last[:count], drawing, Fetched(recorded.drawing.output[:count]))
 
     def _part(self, one: Pass) -> _Part:
         batch, rows = one.batch, len(one.rows)
@@ -217,19 +248,21 @@ class DeviceRunner:
         # The logits of all rows are computed, whether they are drawn from or not.
         return _Part(batch, rows, recorded, sources, sources, rows if sources else 0)
 
-    def _arrays(self, part: _Part) -> Arrays:
-        """Return the arrays of a part for the device."""
+    def _arrays(self, part: _Part, copies: Sequence[tuple[int, int]]) -> Arrays:
+        """Return the arrays of a part for the device, and of the copies that are made before it."""
         batch = part.batch
         arrays = pack_tokens(batch, self._cache.block_size, self._drawn, part.rows) | self._attention.arrays(batch)
         if batch.chunks:
             arrays |= pack_chunks(batch, part.sources)
+        if copies:
+            arrays["copies"] = np.array(copies, dtype=np.int32)
         for name, tokens in part.adapted().items():
             arrays[f"adapter {name}"] = np.array(tokens, dtype=np.int64)
         return arrays
 
-    def _run(self, part: _Part, arrays: Arrays) -> tuple[Views, torch.Tensor]:
-        """Send the arrays, then queue copies and layers; return the arrays' views on the device, and the result of
-        Model.run.
+    def _run(self, part: _Part, arrays: Arrays) -> tuple[Views, torch.Tensor, Recorded | None]:
+        """Send the arrays, then queue copies and layers; return the arrays' views on the device, the result of
+        Model.run, and what was replayed.
         """
         batch, recorded = part.batch, part.recorded
         frame = Frame.of(arrays, recorded.frame if recorded else None)
@@ -241,9 +274,9 @@ class DeviceRunner:
                 copy_blocks(pool, there["copies"], self._cache.block_size)
         if recorded:
             recorded.recording.replay()
-            return there, recorded.recording.output
+            return there, recorded.recording.output, recorded
         adapters = [TokensOf(name, there[f"adapter {name}"]) for name in part.adapted()]
-        return there, self._forward(there, sum([len(chunk.tokens) for chunk in batch.chunks]), adapters)
+        return there, self._forward(there, sum([len(chunk.tokens) for chunk in batch.chunks]), adapters), None
 
     def _forward(self, there: Views, prompt_tokens: int, adapters: Sequence[TokensOf] = ()) -> torch.Tensor:
         """Return the result of Model.run for the step whose arrays are on the device."""
@@ -257,12 +290,24 @@ class DeviceRunner:
     def _frame(self, rows: int, places: int) -> Frame:
         """Return the places of a recorded step's arrays."""
         tokens = pack_tokens(Batch(), self._cache.block_size, {}, rows)
-        return Frame.of(tokens | self._attention.longest(rows, places))
+        lines = np.zeros((rows, len(DRAW.names or ())), dtype=np.int64)
+        return Frame.of(tokens | self._attention.longest(rows, places) | {LINES: lines})
 
     def _idle(self, frame: Frame) -> Step:
         """Return a step over the arrays at a frame's place, which at first contain nothing to do."""
         there = self._buffers.send(frame, frame.zeros())
         return partial(self._forward, there, 0)
+
+    def _drawing(self, frame: Frame, x: torch.Tensor) -> Step:
+        """Return the draws from the result of a frame's step."""
+        lines = self._buffers.views(frame)[LINES]
+        drawn = torch.zeros(len(lines), dtype=torch.int32, device=x.device)
+
+        def draw() -> torch.Tensor:
+            self._sampler.draw(self._model.logits(x), lines, drawn, self._last)
+            return drawn
+
+        return draw
 
     def _scores(self, batch: Batch, x: torch.Tensor, there: Views) -> dict[int, Scores]:
         """Return the prompt log probabilities of the chunks with next_tokens, by sequence."""
@@ -285,6 +330,12 @@ class DeviceRunner:
             elif chunk.pooling == "last" and chunk.last:
                 vectors[chunk.sequence] = Fetched(self._model.hidden(x[end - 1 : end])[0].float())
         return vectors
+
+
+def _every_row_draws(part: _Part, drawing: Plan) -> bool:
+    """Whether a recorded step's rows all draw, by their scores alone."""
+    rows = len(part.batch.rows)
+    return part.recorded is not None and drawing.plain and drawing.rows == tuple(range(rows))
 
 
 def _logit_rows(parts: Sequence[_Part], draws: Sequence[Draw]) -> list[int]:

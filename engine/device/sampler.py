@@ -53,6 +53,8 @@ class Drawn:
     def collect(self) -> StepOutput:
         """Wait for the draws; return the output like Sampler.sample."""
         plan = self._plan
+        if not plan.asked:
+            return _output(plan, self._packed.tensor().tolist(), {})
         parts = np.split(self._packed.tensor().numpy(), np.cumsum(_sizes(plan))[:-1])
         drawn, own, ranks = parts[0].tolist(), parts[1].view(np.float32).tolist(), parts[2].tolist()
         shape = len(plan.likeliest), plan.most
@@ -65,12 +67,16 @@ class Drawn:
                 top = tuple(zip(ids[line][:asked], logs[line][:asked], strict=True))
             if drawn[i] >= 0:
                 logprobs[plan.draws[i].sequence] = Logprobs(own[place], ranks[place], top)
-        pairs = [(draw.sequence, token) for draw, token in zip(plan.draws, drawn, strict=True)]
-        return StepOutput(
-            tuple([(sequence, token) for sequence, token in pairs if token >= 0]),
-            logprobs,
-            stuck={sequence: _STUCK[token] for sequence, token in pairs if token < 0},
-        )
+        return _output(plan, drawn, logprobs)
+
+
+def _output(plan: Plan, drawn: Sequence[int], logprobs: Mapping[int, Logprobs]) -> StepOutput:
+    pairs = [(draw.sequence, token) for draw, token in zip(plan.draws, drawn, strict=True)]
+    return StepOutput(
+        tuple([pair for pair in pairs if pair[1] >= 0]),
+        logprobs,
+        stuck={sequence: _STUCK[token] for sequence, token in pairs if token < 0},
+    )
 
 
 class DeviceSampler:
@@ -89,7 +95,8 @@ class DeviceSampler:
         logits [N, V] on the device, any float dtype, are not changed.
         """
         plan = self.plan(rows, draws, masks)
-        return self.launch(logits, plan, _upload(plan.arrays, self._device))
+        tokens = torch.empty(len(draws), dtype=torch.int64, device=self._device)
+        return self.launch(logits, plan, _upload(plan.arrays, self._device), tokens)
 
     def warm_up(self, dtype: torch.dtype) -> None:
         """Compile everything that steps can need for logits of `dtype`, so that no step has to wait for it."""
@@ -102,16 +109,26 @@ class DeviceSampler:
         """Do the host's part, which needs no logits; like Packer.plan. Call it once for each step, in their order."""
         return self._packer.plan(rows, draws, masks)
 
-    def launch(self, logits: torch.Tensor, plan: Plan, arrays: Mapping[str, torch.Tensor]) -> Drawn:
+    def draw(self, logits: torch.Tensor, lines: torch.Tensor, drawn: torch.Tensor, tokens: torch.Tensor) -> None:
+        """Draw by the scores alone, a token for each of lines [M, 8] (Plan.lines), into drawn int32 [M] and tokens
+        int64 [M] (sample_row).
+        """
+        best, sums = _sums(logits, len(lines))
+        block_sums(logits, None, lines, best, sums)
+        sample_row(logits, None, lines, best, sums, drawn, tokens)
+
+    def launch(
+        self, logits: torch.Tensor, plan: Plan, arrays: Mapping[str, torch.Tensor], tokens: torch.Tensor
+    ) -> Drawn:
         """Do the device's part.
 
-        arrays: plan.arrays on the device, under their names. logits: those that the plan is for.
+        arrays: plan.arrays on the device, under their names. logits: those that the plan is for. tokens int64 [>= M]:
+        the beginning is written, and is Drawn.tokens.
         """
         arrays = {name: arrays[name][: len(array)] for name, array in plan.arrays.items()}
         draws = arrays["draws"]
         edited = logits_edit(logits, arrays) if "changes" in arrays else None
-        best = logits.new_empty((len(draws), -(-logits.shape[1] // BLOCK)), dtype=torch.float32)
-        sums = torch.empty_like(best)
+        best, sums = _sums(logits, len(draws))
         block_sums(logits, edited, draws, best, sums)
         lowest = None
         if plan.cuts:
@@ -119,7 +136,7 @@ class DeviceSampler:
             block_sums(logits, edited, draws, best, sums, lowest)
         packed = logits.new_empty(sum(_sizes(plan)), dtype=torch.int32)
         drawn, own, rank, ids, logs = torch.split(packed, _sizes(plan))
-        tokens = logits.new_empty(len(draws), dtype=torch.int64)
+        tokens = tokens[: len(draws)]
         sample_row(logits, edited, draws, best, sums, drawn, tokens, lowest)
         if plan.asked:
             top, log = logprob_rank(logits, arrays["asked"], drawn, own.view(torch.float32), rank)
@@ -131,6 +148,12 @@ class DeviceSampler:
                 values = theirs.gather(1, likeliest) - top.index_select(0, first).unsqueeze(1)
                 logs.view(torch.float32).view(values.shape).copy_(values - log.index_select(0, first).unsqueeze(1))
         return Drawn(tokens, plan, Fetched(packed))
+
+
+def _sums(logits: torch.Tensor, draws: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the two tensors that block_sums writes for so many draws."""
+    best = logits.new_empty((draws, -(-logits.shape[1] // BLOCK)), dtype=torch.float32)
+    return best, torch.empty_like(best)
 
 
 def _upload(arrays: Mapping[str, Array], device: torch.device) -> Mapping[str, torch.Tensor]:

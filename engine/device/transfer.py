@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from engine.device.frame import Arrays, Frame, Views
 
@@ -63,6 +65,11 @@ class _Side:
         self.memory = pinned((size,), torch.uint8, device).zero_()  # bytes that no array fills are sent too
         self.read = mark(device)
 
+    def send(self, place: torch.Tensor, size: int) -> None:
+        """Queue a copy of the first bytes."""
+        place[:size].copy_(self.memory[:size], non_blocking=True)
+        self.read.record()
+
 
 class Buffers:
     """Sends frames to one place on a device. A frame's views are valid until the next one is sent."""
@@ -82,9 +89,18 @@ class Buffers:
         side = self._side(frame.size)
         frame.write(arrays, side.memory.numpy())
         place = self._place if self.fits(frame) else torch.empty(frame.size, dtype=torch.uint8, device=self._device)
-        place[: frame.size].copy_(side.memory[: frame.size], non_blocking=True)
-        side.read.record()
+        side.send(place, frame.size)
         return frame.views(place)
+
+    def send_image(self, image: NDArray[np.uint8]) -> None:
+        """Copy a frame to the fixed place as `send` does; image: its bytes."""
+        side = self._side(len(image))
+        side.memory.numpy()[: len(image)] = image
+        side.send(self._place, len(image))
+
+    def views(self, frame: Frame) -> Views:
+        """Return the views of any frame that is sent to the fixed place."""
+        return frame.views(self._place)
 
     def _side(self, size: int) -> _Side:
         """Return a buffer that nothing queued reads: waiting for one would mean waiting for steps whose results are not

@@ -50,7 +50,7 @@ def test_overlapping_steps_replayed(qwen3: Path) -> None:
     mine, _ = run(device_runner(settings, overlaps=True, record=recorder), settings, TRAFFIC)
     theirs, _ = run(CpuRunner.load(settings), settings, TRAFFIC)
     same(mine, theirs)
-    assert [len(one.output) for one in recorder.recordings] == [8, 4, 2, 1]
+    assert [len(one.output) for one in recorder.recordings] == [8, 8, 4, 4, 2, 2, 1, 1]  # each step, and its draws
     assert sum([one.replays for one in recorder.recordings]) >= 3
 
 
@@ -69,7 +69,7 @@ def test_preemption_and_the_prefix_cache(llama: Path, monkeypatch: pytest.Monkey
     assert stats.preemptions == others.preemptions > 0
     assert stats.prefix_cache_hits > 0
     assert stats.block_copies > 0
-    eight, four, two, one = [one.replays for one in recorder.recordings]
+    eight, four, two, one = [one.replays for one in recorder.recordings[::2]]
     assert eight == four == 0 < two + one
 
 
