@@ -114,20 +114,22 @@ def _attention(heads: Heads, tokens: int) -> None:
     q, out = _empty(tokens, shape.heads, shape.dim, dtype=dtype), _empty(tokens, shape.heads * shape.dim, dtype=dtype)
     sinks = _empty(shape.heads, dtype=dtype) if heads.sinks else None
     scale = shape.dim**-0.5
-    work = Work(_ints(tokens, 8), _ints(tokens), _ints(tokens), _ints(tokens + 1), _ints(tokens), _ints(2))
+    work = Work(_ints(tokens, 8), _ints(tokens), _ints(tokens), _ints(tokens + 1), _ints(tokens), _ints(3))
     partial, lse = _floats(tokens, shape.heads, shape.dim), _floats(tokens, shape.heads)
-    attn_items(
-        q,
-        kv,
-        work,
-        _ints(tokens),
-        partial,
-        lse,
-        block_size=_BLOCK_SIZE,
-        scale=scale,
-        window=heads.window,
-        softcap=heads.softcap,
-    )
+    for wide in (True, False):
+        attn_items(
+            q,
+            kv,
+            work,
+            _ints(tokens),
+            partial,
+            lse,
+            block_size=_BLOCK_SIZE,
+            scale=scale,
+            window=heads.window,
+            softcap=heads.softcap,
+            wide=wide,
+        )
     merge_parts(partial, lse, work, out, sinks)
     prefill_attn(
         q,

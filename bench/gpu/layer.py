@@ -76,6 +76,8 @@ class Planned:
     partial: torch.Tensor
     lse: torch.Tensor
     out: torch.Tensor
+    wide: bool
+    """Whether the list may have wide items."""
 
     def poison(self) -> None:
         """Fill everything that is to be written with NaN."""
@@ -117,17 +119,18 @@ class Layer:
         there["slots"] = torch.empty(0, dtype=torch.int64, device=device)
         there["row_positions"] = torch.tensor([row.position for row in rows], dtype=torch.int32, device=device)
         planned = self._attention.plan(there, 0)
-        return self.room(planned.work[0], planned.positions, len(rows))
+        wide = len(rows) > 1 or any(row.cut > 0 for row in rows)
+        return self.room(planned.work[0], planned.positions, len(rows), wide=wide)
 
-    def room(self, work: Work, positions: torch.Tensor, rows: int) -> Planned:
-        """Return a work list with tensors for its results."""
+    def room(self, work: Work, positions: torch.Tensor, rows: int, *, wide: bool = True) -> Planned:
+        """Return a work list, which may have wide items, with tensors for its results."""
         places, device = len(work.part_slots), self.cache.device
         partial = torch.empty(places, self.spec.heads, self.spec.head_dim, device=device)
         out = torch.empty(rows, self.spec.heads * self.spec.head_dim, dtype=self.cache.dtype, device=device)
-        return Planned(work, positions, partial, torch.empty(places, self.spec.heads, device=device), out)
+        return Planned(work, positions, partial, torch.empty(places, self.spec.heads, device=device), out, wide)
 
     def attend(self, q: torch.Tensor, planned: Planned, sinks: torch.Tensor | None = None) -> torch.Tensor:
-        """Make both launches and return the result, [R, Q * D]."""
+        """Make all launches and return the result, [R, Q * D]."""
         spec = self.spec
         attn_items(
             q,
@@ -140,6 +143,7 @@ class Layer:
             scale=spec.scale,
             window=spec.window,
             softcap=spec.softcap,
+            wide=planned.wide,
         )
         merge_parts(planned.partial, planned.lse, planned.work, planned.out, sinks)
         return planned.out

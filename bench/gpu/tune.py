@@ -2,7 +2,8 @@
 
     python bench/gpu/tune.py [--only decode,prefill] [--out FILE] [--dry]
 
-One line per alternative and one column per case, in microseconds; the first line is the table's own entry. Processes
+One line per alternative and one column per case, in microseconds; the first line is the table's own entry. Decode
+attention's wide tiles are timed beside the table's narrow ones, and the other way round. Processes
 compile the alternatives concurrently beforehand; one that does not compile, or is wrong, says so.
 """
 
@@ -34,31 +35,57 @@ from bench.gpu.table import columns
 from engine.attention.tiles import plan_tiles
 from engine.batch import Chunk, Row
 from engine.kernels import launch
-from engine.kernels.launch import Attn, Prefill
+from engine.kernels.launch import Attn, Prefill, Tile
 from engine.kernels.prefill_attn import prefill_attn
 
 SHAPES = {"32/8/128": Shape(32, 8, 128), "14/2/64": Shape(14, 2, 64)}
-DECODE = {
+_TABLE = dict(launch._ATTN)
+_WIDE = {
     128: (
-        Attn(64, 16, 64, 3, 4, 2),
-        Attn(64, 16, 64, 2, 4, 2),
-        Attn(64, 16, 64, 2, 4, 3, 168),
-        Attn(64, 16, 32, 4, 4, 3, 168),
-        Attn(64, 16, 32, 5, 4, 2),
-        Attn(64, 16, 64, 5, 4, 1),
-        Attn(64, 16, 128, 3, 8, 1),
-        Attn(128, 16, 64, 3, 8, 1),
-        Attn(128, 16, 64, 4, 8, 1),
-        Attn(128, 16, 128, 2, 8, 1),
-        Attn(128, 16, 32, 4, 8, 2),
+        Tile(64, 64, 2, 4, 2),
+        Tile(64, 64, 2, 4, 3, 168),  # a third program begins where another ends
+        Tile(64, 64, 3, 4, 4),
+        Tile(64, 32, 3, 4, 3, 168),
+        Tile(64, 32, 5, 4, 2, 168),
+        Tile(64, 64, 2, 8, 2, 128),
+        Tile(64, 64, 3, 8, 2, 128),
+        Tile(64, 64, 4, 8, 1),
+        Tile(64, 128, 2, 8, 1),
+        Tile(128, 64, 3, 8, 1),
+        Tile(128, 64, 4, 8, 1),
+        Tile(128, 32, 4, 8, 2, 128),
     ),
     64: (
-        Attn(64, 16, 64, 4, 4, 3, 168),
-        Attn(64, 16, 64, 3, 4, 4, 128),
-        Attn(64, 16, 64, 3, 4, 3, 168),
-        Attn(64, 16, 64, 5, 4, 2),
-        Attn(128, 16, 64, 4, 8, 2),
-        Attn(128, 16, 128, 3, 8, 1),
+        Tile(64, 64, 3, 4, 3, 168),
+        Tile(64, 64, 3, 4, 4, 128),
+        Tile(64, 64, 4, 4, 6, 168),
+        Tile(64, 128, 3, 4, 2),
+        Tile(128, 64, 4, 8, 1),
+        Tile(128, 64, 4, 8, 2, 128),
+    ),
+}
+_NARROW = {
+    128: (
+        Tile(16, 32, 4, 4, 16, 128),
+        Tile(16, 32, 3, 4, 5, 96),
+        Tile(16, 32, 3, 2, 6, 168),
+        Tile(16, 16, 4, 1, 7),
+        Tile(16, 16, 4, 2, 7, 128),
+        Tile(16, 64, 2, 4, 4, 128),
+        Tile(16, 64, 2, 4, 5, 96),
+        Tile(16, 64, 3, 4, 3, 168),
+        Tile(16, 64, 3, 4, 12, 168),
+        Tile(16, 64, 3, 8, 3, 80),
+        Tile(16, 64, 4, 4, 2),
+        Tile(16, 128, 2, 8, 2, 128),
+    ),
+    64: (
+        Tile(16, 64, 3, 4, 16, 96),
+        Tile(16, 64, 4, 4, 4, 128),
+        Tile(16, 64, 3, 2, 6, 168),
+        Tile(16, 64, 2, 2, 8, 128),
+        Tile(16, 32, 4, 1, 8),
+        Tile(16, 128, 3, 4, 3, 168),
     ),
 }
 PREFILL = {
@@ -81,16 +108,26 @@ PREFILL = {
         Prefill(256, 64, 8, 3),
     ),
 }
-Tile = Attn | Prefill
+Entry = Attn | Prefill
 
 
-def _put(dim: int, tile: Tile) -> None:
-    """Make the launch table give this tile to heads of `dim` numbers of 2 bytes."""
+def _listed(way: str, dim: int) -> tuple[Entry, ...]:
+    """Return the alternatives; of decode attention, the table's entry with another wide or another narrow tile."""
+    if way == "prefill":
+        return PREFILL[dim]
+    table = _TABLE[dim, 2]
+    if way == "wide":
+        return (table, *[replace(table, wide=tile) for tile in _WIDE[dim]])
+    return (table, *[replace(table, narrow=tile) for tile in _NARROW[dim]])
+
+
+def _put(dim: int, entry: Entry) -> None:
+    """Make the launch table give this entry to heads of `dim` numbers of 2 bytes."""
     for itemsize in (2, 4):  # 4: the dry run's float32
-        if isinstance(tile, Attn):
-            launch._ATTN[dim, itemsize] = tile
+        if isinstance(entry, Attn):
+            launch._ATTN[dim, itemsize] = entry
         else:
-            launch._PREFILL[dim, itemsize] = tile
+            launch._PREFILL[dim, itemsize] = entry
 
 
 def _forked(plan: Plan, n: int, prefix: int) -> tuple[Fork, int]:
@@ -99,21 +136,28 @@ def _forked(plan: Plan, n: int, prefix: int) -> tuple[Fork, int]:
     return Fork(prefix // size, (left,) * n), prefix // size + n * -(-left // size)
 
 
-def decode(clock: Clock, plan: Plan, shape: Shape, tile: Tile, *, compile_only: bool = False) -> Iterator[float]:
+def _cases(way: str, plan: Plan) -> dict[str, tuple[int, int, int]]:
+    """Return the cases by name, as rows, prefix and gate: of wide tiles forks, of narrow ones lonely rows as well."""
+    lengths = plan.lengths
+    widths = (lengths.narrow, lengths.wide, lengths.widest)
+    forks = [(n, lengths.short, 0) for n in widths] + [(lengths.wide, lengths.middle, 0)]
+    names = ["2k n=8", "2k n=32", "2k n=128", "8k n=32"]
+    if way == "wide":
+        forks += [(lengths.wide, lengths.long, 0), (lengths.widest, lengths.long, 0)]
+        return dict(zip([*names, "32k n=32", "32k n=128"], forks, strict=True))
+    apart = [(1, lengths.short), (1, lengths.middle), (lengths.wide, lengths.short), (lengths.batch, lengths.middle)]
+    names += ["2k alone", "8k alone", "2k x32", "8k x64"]
+    return dict(zip(names, forks + [(*one, UNSHARED) for one in apart], strict=True))
+
+
+def decode(
+    way: str, clock: Clock, plan: Plan, shape: Shape, entry: Entry, *, compile_only: bool = False
+) -> Iterator[float]:
     """Yield the seconds of a layer's decode attention in each case; RuntimeError if a result is wrong."""
     lengths = plan.lengths
-    shared = [
-        (lengths.narrow, lengths.short),
-        (lengths.wide, lengths.short),
-        (lengths.widest, lengths.short),
-        (lengths.wide, lengths.middle),
-        (lengths.wide, lengths.long),
-        (lengths.widest, lengths.long),
-    ]
-    apart = [(1, lengths.short), (1, lengths.middle), (lengths.wide, lengths.short), (lengths.batch, lengths.middle)]
     spec = attention_spec(shape)
-    checked = False
-    for n, prefix, gate in [(*one, 0) for one in shared] + [(*one, UNSHARED) for one in apart]:
+    checked: set[int] = set()
+    for n, prefix, gate in _cases(way, plan).values():
         if gate:
             fork, blocks = None, n * -(-prefix // plan.block)
         else:
@@ -126,8 +170,10 @@ def decode(clock: Clock, plan: Plan, shape: Shape, tile: Tile, *, compile_only: 
         layer.attend(queries[0], planned)
         if compile_only:
             clock.wait()
-            return
-        if not checked:
+            if n > 1 and way == "wide":
+                return
+            continue
+        if gate not in checked:
             planned.poison()
             out = layer.attend(queries[0], planned)
             at = len(rows) - 1
@@ -136,16 +182,11 @@ def decode(clock: Clock, plan: Plan, shape: Shape, tile: Tile, *, compile_only: 
             )
             if not (error := references.error(out[at:], want)) <= 1e-2:
                 raise RuntimeError(f"the error is {error:.3g}")
-            checked = True
+            checked.add(gate)
         yield clock.time([partial(layer.attend, q, planned) for q in queries], 12).seconds
 
 
-DECODE_CASES = (
-    "2k n=8", "2k n=32", "2k n=128", "8k n=32", "32k n=32", "32k n=128", "2k alone", "8k alone", "2k x32", "8k x64",
-)  # fmt: skip
-
-
-def prefill(clock: Clock, plan: Plan, shape: Shape, tile: Tile, *, compile_only: bool = False) -> Iterator[float]:
+def prefill(clock: Clock, plan: Plan, shape: Shape, tile: Entry, *, compile_only: bool = False) -> Iterator[float]:
     """Yield the seconds of a layer's prefill attention in each case; RuntimeError if a result is wrong."""
     assert isinstance(tile, Prefill)
     lengths, size, device = plan.lengths, plan.block, clock.device
@@ -183,7 +224,11 @@ def prefill(clock: Clock, plan: Plan, shape: Shape, tile: Tile, *, compile_only:
 
 
 PREFILL_CASES = ("2k", "8k")
-_WAYS: dict[str, Callable[..., Iterator[float]]] = {"decode": decode, "prefill": prefill}
+_WAYS: dict[str, Callable[..., Iterator[float]]] = {
+    "wide": partial(decode, "wide"),
+    "narrow": partial(decode, "narrow"),
+    "prefill": prefill,
+}
 
 
 def _setting(dry: bool) -> tuple[Clock, Plan]:
@@ -194,20 +239,21 @@ def _setting(dry: bool) -> tuple[Clock, Plan]:
     return CudaClock(), FULL
 
 
-def _compile(way: str, shape: Shape, tile: Tile, dry: bool) -> str:
+def _compile(way: str, shape: Shape, entry: Entry, dry: bool) -> str:
     """Compile an alternative in this process, for the cache on disk; return why that failed, or nothing."""
     clock, plan = _setting(dry)
-    _put(shape.dim, tile)
+    _put(shape.dim, entry)
     began = time.monotonic()
     try:
-        list(_WAYS[way](clock, plan, shape, tile, compile_only=True))
+        list(_WAYS[way](clock, plan, shape, entry, compile_only=True))
     except Exception as error:
         return f"{type(error).__name__}: {' '.join(str(error).split())}"[:100]
-    print(f"compiled {tile} in {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)
+    print(f"compiled {_text(way, entry)} in {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)
     return ""
 
 
-def _text(tile: Tile) -> str:
+def _text(way: str, entry: Entry) -> str:
+    tile = entry if isinstance(entry, Prefill) else entry.wide if way == "wide" else entry.narrow
     names = [name for name in tile.__slots__ if getattr(tile, name) is not None]
     return " ".join([f"{name}={getattr(tile, name)}" for name in names])
 
@@ -215,41 +261,44 @@ def _text(tile: Tile) -> str:
 def sweep(way: str, dry: bool, processes: int) -> Iterator[dict[str, object]]:
     """Yield one record per alternative, after printing a table per head size."""
     clock, plan = _setting(dry)
-    listed: dict[int, tuple[Tile, ...]] = dict(DECODE) if way == "decode" else dict(PREFILL)
-    columns_of = DECODE_CASES if way == "decode" else PREFILL_CASES
-    todo = [(name, shape, tile) for name, shape in SHAPES.items() for tile in listed[shape.dim][: 1 if dry else None]]
+    columns_of = PREFILL_CASES if way == "prefill" else tuple(_cases(way, plan))
+    todo = [
+        (name, shape, entry)
+        for name, shape in SHAPES.items()
+        for entry in _listed(way, shape.dim)[: 1 if dry else None]
+    ]
     if dry:
-        todo = [(name, Shape(2, 1, 16), replace(tile)) for name, _, tile in todo]
+        todo = [(name, Shape(2, 1, 16), entry) for name, _, entry in todo]
         wrong = [""] * len(todo)
     else:
         with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
             wrong = list(pool.map(partial(_compile_one, way, dry), todo))
     for name in SHAPES:
         lines: list[Sequence[str]] = [(f"{way}, {name}, us", *columns_of, "")]
-        for (of, shape, tile), why in zip(todo, wrong, strict=True):
+        for (of, shape, entry), why in zip(todo, wrong, strict=True):
             if of != name:
                 continue
-            _put(shape.dim, tile)
+            _put(shape.dim, entry)
             taken: list[float] = []
             if not why:
                 try:
-                    taken.extend(seconds * 1e6 for seconds in _WAYS[way](clock, plan, shape, tile))
+                    taken.extend(seconds * 1e6 for seconds in _WAYS[way](clock, plan, shape, entry))
                 except Exception as error:
                     why = f"{type(error).__name__}: {' '.join(str(error).split())}"[:100]
             figures = [f"{one:.1f}" for one in taken] + ["-"] * (len(columns_of) - len(taken))
-            lines.append((_text(tile), *figures, why))
-            yield {"way": way, "heads": name, "tile": _text(tile), "us": taken, "why": why}
+            lines.append((_text(way, entry), *figures, why))
+            yield {"way": way, "heads": name, "tile": _text(way, entry), "us": taken, "why": why}
         print(columns(lines) + "\n", flush=True)
 
 
-def _compile_one(way: str, dry: bool, one: tuple[str, Shape, Tile]) -> str:
+def _compile_one(way: str, dry: bool, one: tuple[str, Shape, Entry]) -> str:
     return _compile(way, one[1], one[2], dry)
 
 
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", default="decode,prefill", help="decode, prefill")
+    parser.add_argument("--only", default="decode,prefill", help="wide, narrow, prefill; decode: both")
     parser.add_argument("--out", type=Path, help="a file for the figures, JSON")
     parser.add_argument("--processes", type=int, default=max((os.cpu_count() or 2) - 2, 1))
     parser.add_argument("--dry", action="store_true", help="tiny shapes on a CPU, no figures")
@@ -257,7 +306,7 @@ def main() -> None:
     if options.dry:
         os.environ["TRITON_INTERPRET"] = "1"
     told: list[dict[str, object]] = []
-    for way in options.only.split(","):
+    for way in options.only.replace("decode", "wide,narrow").split(","):
         for one in sweep(way, options.dry, options.processes):
             told.append(one)
             if options.out:

@@ -43,9 +43,9 @@ class WorkList:
     """What engine/kernels/attn_items.py and merge_parts.py read."""
 
     items: Ints
-    """[I, 8]: first (in `rows`), count, table (in `blocks`), lo, hi, slot, wide (0 or 1), 0. An item's rows are
+    """[I, 8]: first (in `rows`), count, table (in `blocks`), lo, hi, slot, row (rows[first]), 0. An item's rows are
     rows[first : first + count], its keys the positions lo .. hi - 1; blocks[table] holds position lo, and the partial
-    result of its i-th row is number slot + i. The longest items come first.
+    result of its i-th row is number slot + i. The wide items come first, and of either kind the longest.
     """
     rows: Ints
     """Indices into Batch.rows; items over the same KV span share theirs."""
@@ -55,6 +55,8 @@ class WorkList:
     """[R + 1]: row r's partial results, in the order of lo, are numbers part_slots[parts[r] : parts[r + 1]]."""
     part_slots: Ints
     """[slots]: numbers of partial results, see `parts`."""
+    counts: Ints
+    """[3]: wide items, narrow items, rows."""
 
 
 class Tables:
@@ -83,7 +85,8 @@ def work_list(
     """
     if not kv_spans:
         nothing = np.zeros(0, dtype=np.int32)
-        return WorkList(nothing.reshape(0, 8), nothing, nothing, np.zeros(len(rows) + 1, dtype=np.int32), nothing)
+        parts = np.zeros(len(rows) + 1, dtype=np.int32)
+        return WorkList(nothing.reshape(0, 8), nothing, nothing, parts, nothing, _counts(0, 0, len(rows)))
     begins, ends = np.array([lo for _, lo, _ in kv_spans]), np.array([hi for _, _, hi in kv_spans])
     widths = np.array([len(members) for members, _, _ in kv_spans])
     cuts = np.array([rows[members[0]].cut for members, _, _ in kv_spans])
@@ -110,19 +113,20 @@ def work_list(
     items[:, HI] = highs = np.minimum((piece + 1) * spans[of], ends[of])
     items[:, 2] = _before(table_sizes)[of] + (lows - begins[of]) // block_size
     items[:, 5] = slots = _before(item_rows)
-    items[:, 6] = wide[of]
 
     members = np.fromiter(chain.from_iterable([members for members, _, _ in kv_spans]), np.int32)
     offsets = np.repeat(items[:, 0] - slots, item_rows)
+    items[:, 6] = members[items[:, 0]]
     row_of = members[offsets + np.arange(len(offsets))]  # by slot
     parts = np.zeros(len(rows) + 1, dtype=np.int32)
     np.cumsum(np.bincount(row_of, minlength=len(rows)), out=parts[1:])
     return WorkList(
-        items=items[np.argsort(lows - highs, kind="stable")],
+        items=items[np.lexsort((lows - highs, ~wide[of]))],
         rows=members,
         blocks=np.concatenate([tables[m[0]][lo // block_size : -(-hi // block_size)] for m, lo, hi in kv_spans]),
         parts=parts,
         part_slots=np.argsort(row_of, kind="stable").astype(np.int32),
+        counts=_counts(int(counts[wide].sum()), int(counts[~wide].sum()), len(rows)),
     )
 
 
@@ -132,6 +136,10 @@ def newest(items: Ints, rows: Ints, positions: Ints) -> npt.NDArray[np.intp]:
     rows: WorkList.rows. positions: by row, its newest.
     """
     return np.flatnonzero(items[:, HI] == positions[rows[items[:, 0]]] + 1)
+
+
+def _counts(wide: int, narrow: int, rows: int) -> Ints:
+    return np.array([wide, narrow, rows], dtype=np.int32)
 
 
 def _before(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -67,15 +67,18 @@ class DeviceAttention:
     once per layer.
     """
 
-    def __init__(self, layers: Sequence[AttentionSpec], cache: KvCache, rows: int, places: int) -> None:
+    def __init__(
+        self, layers: Sequence[AttentionSpec], cache: KvCache, rows: int, places: int, *, cuts: bool = False
+    ) -> None:
         """rows: the most rows of a step without chunks. places: the number of partial results for which memory is kept;
-        a step with more allocates its own.
+        a step with more allocates its own. cuts: whether rows have a `cut`, so that a row by itself has wide items too.
 
         Raises ModelError for heads that the kernels have no tiles for.
         """
         self._layers = tuple(layers)
         self._cache = cache
         self._tables = Tables()
+        self._cuts = cuts
         kinds = [replace(layer, scale=1.0, softcap=None) for layer in layers]
         self._kinds = tuple(dict.fromkeys(kinds))
         self._kind_of = [self._kinds.index(kind) for kind in kinds]
@@ -106,7 +109,7 @@ class DeviceAttention:
         """Return arrays as long as those of a step of so many rows and partial results can be."""
         blocks = places * -(-FIXED_SPAN // self._cache.block_size)
         shapes = {"items": (places, 8), "rows": (places,), "blocks": (blocks,), "parts": (rows + 1,)}
-        shapes |= {"part_slots": (places,), "counts": (2,)}
+        shapes |= {"part_slots": (places,), "counts": (3,)}
         return _numbered([{name: np.zeros(shape, dtype=np.int32) for name, shape in shapes.items()}] * len(self._kinds))
 
     def ends(self, arrays: Arrays) -> dict[str, NDArray[np.intp]] | None:
@@ -135,8 +138,7 @@ class DeviceAttention:
                 kv_spans = within_window(batch.rows, kv_spans, size, window)
             work = work_list(batch.rows, kv_spans, tables, size, self._tilings[kind])
             arrays |= {"items": work.items, "rows": work.rows, "blocks": work.blocks}
-            arrays |= {"parts": work.parts, "part_slots": work.part_slots}
-            arrays["counts"] = np.array([len(work.items), len(batch.rows)], dtype=np.int32)
+            arrays |= {"parts": work.parts, "part_slots": work.part_slots, "counts": work.counts}
         if batch.chunks:
             cut = plan_tiles(batch.chunks, self._queries[kind], size)
             arrays |= {"tiles": cut.tiles, "number": np.array([len(cut.tiles)], dtype=np.int32), "tables": cut.blocks}
@@ -220,6 +222,7 @@ class DeviceAttention:
                 scale=spec.scale,
                 window=spec.window,
                 softcap=spec.softcap,
+                wide=self._cuts or len(q) - plan.prompt_tokens > 1,
             )
             merge_parts(partial, lse, work, out[rows], sinks)
         return out
@@ -236,8 +239,8 @@ class DeviceAttention:
 def _tiling(kind: AttentionSpec, cache: KvCache) -> Tiling:
     group = kind.heads // kind.kv_heads
     shape = launch.attn(kind.head_dim, group, cache.dtype.itemsize)
-    fill = launch.programs(cache.device, shape.per_core) // kind.kv_heads  # each item is one program per key head
-    return Tiling(group, shape.wide, shape.narrow, fill, FIXED_SPAN)
+    fill = launch.programs(cache.device, shape.wide.per_core) // kind.kv_heads  # an item is one program per key head
+    return Tiling(group, shape.wide.lanes, shape.narrow.lanes, fill, FIXED_SPAN)
 
 
 def within_window(rows: Sequence[Row], kv_spans: Sequence[KvSpan], block_size: int, window: int) -> tuple[KvSpan, ...]:

@@ -108,7 +108,8 @@ class DeviceRunner:
             self._rows = fixed_rows(config.max_sequences, _ROWS) if model.steady else 1
         sizes = (self._rows,) if self._rows else buckets(config.max_sequences)
         places = {rows: capacity(rows, model.context, FIXED_SPAN) for rows in sizes}
-        self._attention = DeviceAttention(model.attention, cache, max(places), max(places.values()))
+        most = max(places.values())
+        self._attention = DeviceAttention(model.attention, cache, max(places), most, cuts=config.deterministic)
         self._sampler = DeviceSampler(cache.device, model.vocab)
         self._last = torch.zeros(config.max_sequences, dtype=torch.int64, device=cache.device)
         self._drawn: dict[int, int] = {}  # by sequence, the index in `_last`

@@ -2,8 +2,8 @@
 
 An item's tile holds the query heads of all its rows that read one key head, side by side (lane l is head l % G of the
 item's row l // G). It iterates over the span's keys in order with a running maximum and sum (the softmax of
-FlashAttention, in base 2). One kernel computes the list's wide items and its narrow ones, and takes the list's length
-from the device: a recorded launch serves any list up to the tensors' sizes.
+FlashAttention, in base 2). The list's wide items and its narrow ones have a launch each, with tiles of their own, and
+both take the list's length from the device: a recorded launch serves any list up to the tensors' sizes.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ def _attn_item(
     partial,
     lse,
     head,
+    row,
     count,
     lo,
     length,
@@ -65,7 +66,8 @@ def _attn_item(
     # Told by sums: remainders would be kept in registers for the end, too many where a group is no power of 2.
     member = lane // GROUP
     there = lane < count * GROUP
-    row = tl.load(rows + member, mask=there, other=0)
+    # The item names its first row: a row by itself does not wait for `rows`.
+    row = tl.load(rows + member, mask=there & (count > 1), other=row)
     place = head * GROUP + lane - member * GROUP
     dim = tl.arange(0, DIMS)
     wanted = there[:, None] & (dim < DIM)[None, :]
@@ -119,6 +121,20 @@ def _attn_item(
 
 
 @triton.jit
+def _fields(items, number, listed):
+    """An item's first, count, table, lo, hi, slot and row, if it is listed."""
+    item = items + number * 8
+    first = tl.load(item, mask=listed, other=0)
+    count = tl.load(item + 1, mask=listed, other=0)
+    table = tl.load(item + 2, mask=listed, other=0)
+    lo = tl.load(item + 3, mask=listed, other=0)
+    hi = tl.load(item + 4, mask=listed, other=0)
+    slot = tl.load(item + 5, mask=listed, other=0)
+    row = tl.load(item + 6, mask=listed, other=0)
+    return first, count, table, lo, hi, slot, row
+
+
+@triton.jit
 def _attn_items(
     q,
     kv,
@@ -139,40 +155,58 @@ def _attn_items(
     DIMS: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     WIDE: tl.constexpr,
-    NARROW: tl.constexpr,
+    BEHIND: tl.constexpr,
+    LANES: tl.constexpr,
     KEYS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
+    """The wide items, or the narrow ones, which may be BEHIND wide ones."""
     GROUP: tl.constexpr = HEADS // KV_HEADS
-    for unit in tl.range(tl.program_id(0), tl.load(counts) * KV_HEADS, tl.num_programs(0), num_stages=1):
-        item = items + unit // KV_HEADS * 8
+    begin = tl.load(counts) * KV_HEADS if BEHIND else 0
+    end = begin + tl.load(counts if WIDE else counts + 1) * KV_HEADS
+    start = begin + tl.program_id(0)
+    # The first item is read while the list's length is not known yet, where that leads to no place outside of the list;
+    # each further one while the one before is computed.
+    listed = start < end if BEHIND else start >= 0
+    first, count, table, lo, hi, slot, row = _fields(items, start // KV_HEADS, listed)
+    for unit in tl.range(start, end, tl.num_programs(0), num_stages=1):
+        following = unit + tl.num_programs(0)
+        first_, count_, table_, lo_, hi_, slot_, row_ = _fields(items, following // KV_HEADS, following < end)
         head = unit % KV_HEADS
-        first = tl.load(item)
-        count = tl.load(item + 1)
-        table = tl.load(item + 2)
-        lo = tl.load(item + 3)
-        length = tl.load(item + 4) - lo
-        slot = tl.load(item + 5).to(tl.int64)
-        keys = kv + head.to(tl.int64) * kv_stride
-        values = kv + (head + KV_HEADS).to(tl.int64) * kv_stride
-        out = partial + slot * (HEADS * DIM)
-        sums = lse + slot * HEADS
-        if WIDE == NARROW or tl.load(item + 6) != 0:  # one tile twice would take shared memory twice
-            _attn_item(
-                q, keys, values, blocks + table, rows + first, positions, out, sums, head, count, lo, length,
-                SCALE, SOFTCAP, WINDOW, HEADS, GROUP, DIM, DIMS, BLOCK_SIZE, WIDE, KEYS, STAGES,
-            )  # fmt: skip
-        else:
-            _attn_item(
-                q, keys, values, blocks + table, rows + first, positions, out, sums, head, count, lo, length,
-                SCALE, SOFTCAP, WINDOW, HEADS, GROUP, DIM, DIMS, BLOCK_SIZE, NARROW, KEYS, STAGES,
-            )  # fmt: skip
+        place = slot.to(tl.int64)
+        _attn_item(
+            q,
+            kv + head.to(tl.int64) * kv_stride,
+            kv + (head + KV_HEADS).to(tl.int64) * kv_stride,
+            blocks + table,
+            rows + first,
+            positions,
+            partial + place * (HEADS * DIM),
+            lse + place * HEADS,
+            head,
+            row,
+            count,
+            lo,
+            hi - lo,
+            SCALE,
+            SOFTCAP,
+            WINDOW,
+            HEADS,
+            GROUP,
+            DIM,
+            DIMS,
+            BLOCK_SIZE,
+            LANES,
+            KEYS,
+            STAGES,
+        )
+        first, count, table, lo, hi, slot, row = first_, count_, table_, lo_, hi_, slot_, row_
 
 
 class Work(NamedTuple):
     """A work list (engine/attention/worklist.py) on the device, int32; tensors may be longer than the list.
 
-    counts [2]: how many items, and how many rows of the step, are valid.
+    counts [3]: how many wide items, narrow items and rows of the step are valid.
     """
 
     items: torch.Tensor
@@ -195,41 +229,45 @@ def attn_items(
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
+    wide: bool = True,
 ) -> None:
     """Compute partial attention of each item's rows over the item's span; defined by reference.attn_items.
 
     q [R, Q, D], contiguous; kv [2K, S, D], one layer of the cache, keys' heads first; positions int32 [R], used with a
     window. Written: partial fp32 [slots, Q, D], normalized over each span, and lse fp32 [slots, Q], natural logarithms;
     a row that sees nothing of its span through the window gets zeros and -inf. The list must be made for this launch's
-    tiles.
+    tiles. wide: whether it may have wide items.
     """
     heads, dim = q.shape[1:]
     kv_heads = len(kv) // 2
     tiles = launch.attn(dim, heads // kv_heads, q.element_size())
-    grid = (min(launch.programs(q.device, tiles.per_core), len(work.items) * kv_heads),)
-    _attn_items[grid](
-        q,
-        kv,
-        work.items,
-        work.rows,
-        work.blocks,
-        work.counts,
-        positions,
-        partial,
-        lse,
-        kv.stride(0),
-        SCALE=scale,
-        SOFTCAP=softcap or 0.0,
-        WINDOW=window or 0,
-        HEADS=heads,
-        KV_HEADS=kv_heads,
-        DIM=dim,
-        DIMS=max(triton.next_power_of_2(dim), 16),
-        BLOCK_SIZE=block_size,
-        WIDE=tiles.wide,
-        NARROW=tiles.narrow,
-        KEYS=tiles.keys,
-        STAGES=tiles.stages,
-        num_warps=tiles.warps,
-        maxnreg=tiles.registers,
-    )
+    for is_wide in (True, False) if wide else (False,):
+        tile = tiles.wide if is_wide else tiles.narrow
+        grid = (min(launch.programs(q.device, tile.per_core), len(work.items) * kv_heads),)
+        _attn_items[grid](
+            q,
+            kv,
+            work.items,
+            work.rows,
+            work.blocks,
+            work.counts,
+            positions,
+            partial,
+            lse,
+            kv.stride(0),
+            SCALE=scale,
+            SOFTCAP=softcap or 0.0,
+            WINDOW=window or 0,
+            HEADS=heads,
+            KV_HEADS=kv_heads,
+            DIM=dim,
+            DIMS=max(triton.next_power_of_2(dim), 16),
+            BLOCK_SIZE=block_size,
+            WIDE=is_wide,
+            BEHIND=wide and not is_wide,
+            LANES=tile.lanes,
+            KEYS=tile.keys,
+            STAGES=tile.stages,
+            num_warps=tile.warps,
+            maxnreg=tile.registers,
+        )

@@ -71,13 +71,10 @@ def warps(elements: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Attn:
-    """Tiles of decode attention: `wide` or `narrow` lanes (rows x query heads of one key head), `keys` keys
-    at a time.
-    """
+class Tile:
+    """A tile of decode attention: `lanes` (rows x query heads of one key head) against `keys` keys at a time."""
 
-    wide: int
-    narrow: int
+    lanes: int
     keys: int
     stages: int
     warps: int
@@ -87,27 +84,40 @@ class Attn:
     """The most that a thread may take, if the compiler would otherwise take too many for that."""
 
 
+@dataclass(frozen=True, slots=True)
+class Attn:
+    """The tiles of decode attention's two launches: for the rows that share a span, and for a row's own."""
+
+    wide: Tile
+    narrow: Tile
+
+
 # By (largest head_dim, bytes of a number). To be fed at 4.8 TB/s a multiprocessor needs some 40 KB in flight (bandwidth
-# times latency, over 132); a pair of key and value tiles holds 16 to 32 KB. 16 lanes are the tensor cores' minimum, 64
-# that of one warpgroup's products. With 128 lanes and 8 warps a program would be alone on its multiprocessor, and
-# nothing would hide the start of each narrow item.
+# times latency, over 132); a pair of key and value tiles holds 8 to 32 KB. Wide: 64 lanes are the minimum of one
+# warpgroup's products; with 128 lanes and 8 warps a program would be alone on its multiprocessor. Narrow: 16 lanes are
+# the tensor cores' minimum; an item is short and mostly waits, so that small programs hide each other's latency.
 _ATTN = {
-    (64, 2): Attn(64, 16, 64, 4, 4, 3, 168),  # 72 KB; 3 programs x 3 pairs x 16 KB. 128 keys would take 255 registers
-    (128, 2): Attn(64, 16, 64, 3, 4, 2),  # up to 255 registers, 112 KB; 2 programs x 2 pairs x 32 KB
-    (256, 2): Attn(64, 16, 32, 4, 8, 1),  # 224 registers, 160 KB; 1 program x 3 pairs x 32 KB. 4 warps would spill
-    (64, 4): Attn(64, 16, 16, 2, 8, 1),  # float32 has no tensor cores: small tiles that fit the registers
-    (128, 4): Attn(64, 16, 16, 2, 8, 1),
-    (256, 4): Attn(32, 16, 16, 2, 8, 1),
+    # 3 programs of 72 KB and 168 registers; 5 of 37 KB and 96 registers
+    (64, 2): Attn(Tile(64, 64, 4, 4, 3, 168), Tile(16, 64, 3, 4, 5, 96)),
+    # 2 programs of 112 KB and 255 registers; 4 of 53 KB and 80 to 128 registers
+    (128, 2): Attn(Tile(64, 64, 3, 4, 2), Tile(16, 32, 4, 4, 4, 128)),
+    # 1 program of 160 KB and 230 registers, 4 warps would spill; 2 of 105 KB and 128 registers
+    (256, 2): Attn(Tile(64, 32, 4, 8, 1), Tile(16, 32, 4, 8, 2, 128)),
+    # float32 has no tensor cores: small tiles that fit the registers
+    (64, 4): Attn(Tile(64, 16, 2, 8, 1), Tile(16, 16, 2, 8, 3)),
+    (128, 4): Attn(Tile(64, 16, 2, 8, 1), Tile(16, 16, 2, 8, 3)),
+    (256, 4): Attn(Tile(32, 16, 2, 8, 1), Tile(16, 16, 2, 8, 3)),
 }
 
 
 def attn(head_dim: int, group: int, itemsize: int) -> Attn:
     """Return the tiles for heads of head_dim numbers of `itemsize` bytes, with `group` query heads per key head."""
     shape = _of(_ATTN, head_dim, itemsize)
+    wide, narrow = shape.wide, shape.narrow
     least = 1 << (group - 1).bit_length()  # a tile holds at least one row
-    if least > shape.wide:  # more warps hold it, and no other program fits beside them
-        shape = replace(shape, wide=least, warps=8, per_core=1, registers=None)
-    return replace(shape, narrow=max(shape.narrow, least))
+    if least > wide.lanes:  # more warps hold it, and no other program fits beside them
+        wide = replace(wide, lanes=least, warps=8, per_core=1, registers=None)
+    return Attn(wide, narrow if least <= narrow.lanes else replace(wide, lanes=least))
 
 
 # Partial results read at once: 16 KB in flight in a program for a head of 128, four rounds for a past of 32,768 tokens.

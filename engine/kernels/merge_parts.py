@@ -25,7 +25,7 @@ def _merge_parts(
     PARTS: tl.constexpr,
 ):
     row, head = tl.program_id(0), tl.program_id(1)
-    if row >= tl.load(counts + 1):
+    if row >= tl.load(counts + 2):
         return
     dim = tl.arange(0, DIMS)
     inside = dim < DIM

@@ -32,8 +32,10 @@ class Part:
 def parts_of(rows: list[Row], work: WorkList) -> list[list[Part]]:
     """By row, what its part_slots name, in their order."""
     by_slot: dict[int, tuple[int, Part]] = {}
-    for first, count, table, lo, hi, slot, wide, nothing in work.items.tolist():
-        assert nothing == 0
+    assert work.counts[:2].sum() == len(work.items)
+    for number, (first, count, table, lo, hi, slot, row, nothing) in enumerate(work.items.tolist()):
+        assert (row, nothing) == (work.rows[first], 0)
+        wide = int(number < work.counts[0])
         blocks = tuple(work.blocks[table : table + -(-(hi - lo) // BLOCK)].tolist())
         for i, row in enumerate(work.rows[first : first + count].tolist()):
             assert slot + i not in by_slot, "two items write one partial result"
@@ -71,7 +73,8 @@ def test_every_row_and_position_is_covered_once_in_order(
         assert all(part.blocks == row.blocks[part.lo // BLOCK : -(-part.hi // BLOCK)] for part in parts)
         if fill == 1000 or cuts:
             assert all(part.lo // span == (part.hi - 1) // span for part in parts), "an item crosses a cut"
-    for first, count, _, lo, hi, _, wide, _ in work.items.tolist():
+    for number, (first, count, _, lo, hi, _, _, _) in enumerate(work.items.tolist()):
+        wide = number < work.counts[0]
         assert lo < hi
         assert 0 < count * group <= (64 if wide else 16)
         members = work.rows[first : first + count].tolist()
@@ -118,7 +121,10 @@ def test_wide_where_the_rows_do_not_fit_the_narrow_tile() -> None:
     def shape(siblings: int, group: int) -> list[tuple[int, int, int]]:
         rows = [Row(i, 1, 40, (*range(10), 10 + i), DRAW) for i in range(siblings)]
         work = listed(rows, Tiling(group, 64, 16, fill=100))
-        return sorted((hi - lo, count, wide) for _, count, _, lo, hi, _, wide, _ in work.items.tolist())
+        wide = work.counts[0]
+        return sorted(
+            (hi - lo, count, int(i < wide)) for i, (_, count, _, lo, hi, *_) in enumerate(work.items.tolist())
+        )
 
     assert shape(4, 4) == [(1, 1, 0)] * 4 + [(40, 4, 0)]
     assert shape(5, 4) == [(1, 1, 0)] * 5 + [(40, 5, 1)]
@@ -132,7 +138,7 @@ def test_a_long_list_of_wide_items_takes_more_spans_to_an_item() -> None:
 
     def wide(fill: int, cut: int = 0) -> set[int]:
         work = listed([replace(row, cut=cut) for row in rows], Tiling(4, 64, 16, fill))
-        return {hi - lo for _, _, _, lo, hi, _, wide, _ in work.items.tolist() if wide}
+        return {hi - lo for _, _, _, lo, hi, *_ in work.items[: work.counts[0]].tolist()}
 
     assert wide(17) == {256}
     assert wide(16) == {512}
@@ -148,10 +154,14 @@ def test_a_row_by_itself_keeps_its_spans_where_it_is_wide_too() -> None:
     assert parts_of(company, listed(company, tiling))[0] == parts_of([alone], listed([alone], tiling))[0]
 
 
-def test_the_longest_items_come_first() -> None:
-    rows = forest_of(random.Random(4), 6, 1, longest=90).rows
-    lengths = [hi - lo for _, _, _, lo, hi, _, _, _ in listed(rows, Tiling(1, 64, 16, 100, 64)).items.tolist()]
-    assert lengths == sorted(lengths, reverse=True)
+def test_the_wide_items_come_first_and_of_either_kind_the_longest() -> None:
+    rows = forest_of(random.Random(4), 6, 1, longest=150, siblings=8).rows
+    work = listed(rows, Tiling(8, 64, 16, 100, 64))
+    wide, narrow, total = work.counts.tolist()
+    assert min(wide, narrow) > 0
+    assert total == len(rows)
+    lengths = [hi - lo for _, _, _, lo, hi, *_ in work.items.tolist()]
+    assert lengths == sorted(lengths[:wide], reverse=True) + sorted(lengths[wide:], reverse=True)
 
 
 def test_no_rows() -> None:
@@ -159,6 +169,7 @@ def test_no_rows() -> None:
     assert [len(array) for array in (work.items, work.rows, work.blocks, work.part_slots)] == [0, 0, 0, 0]
     assert work.items.shape == (0, 8)
     assert work.parts.tolist() == [0]
+    assert work.counts.tolist() == [0, 0, 0]
 
 
 def test_a_table_becomes_an_array_once_for_as_long_as_it_is_used() -> None:

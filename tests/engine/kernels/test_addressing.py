@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 
-import numpy as np
 import pytest
 import torch
 
@@ -52,7 +51,7 @@ def test_decoding_at_the_far_end(kv: torch.Tensor) -> None:
     kv[:, last * BLOCK :] = torch.randn(len(kv), BLOCK, DIM)
     row, q = Row(0, 1, BLOCK - 1, (last,), DRAW), torch.randn(1, heads, DIM).half()
     work = work_list([row], plan_kv_spans([row], BLOCK), Tables().step([row]), BLOCK, Tiling(1, 64, 16, fill=1))
-    arrays = (work.items, work.rows, work.blocks, work.parts, work.part_slots, np.ones(2, dtype=np.int32))
+    arrays = (work.items, work.rows, work.blocks, work.parts, work.part_slots, work.counts)
     partial, lse = torch.empty(1, heads, DIM), torch.empty(1, heads)
     attn_items(q, kv, Work(*map(torch.from_numpy, arrays)), torch.empty(1), partial, lse, block_size=BLOCK, scale=0.25)
     keys, values = kv[:, last * BLOCK :].double().chunk(2)

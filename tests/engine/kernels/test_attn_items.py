@@ -47,7 +47,7 @@ class Case:
     def tiling(self) -> Tiling:
         group = self.heads // self.kv_heads
         tiles = launch.attn(self.dim, group, self.kv.element_size())
-        return Tiling(group, tiles.wide, tiles.narrow, fill=1000, span=self.span)
+        return Tiling(group, tiles.wide.lanes, tiles.narrow.lanes, fill=1000, span=self.span)
 
     def listed(self, rows: Sequence[Row], kv_spans: Sequence[KvSpan] | None = None) -> WorkList:
         kv_spans = plan_kv_spans(rows, BLOCK) if kv_spans is None else kv_spans
@@ -75,9 +75,9 @@ class Case:
             tensor = torch.from_numpy(array)
             return torch.cat((tensor, torch.full((self.spare, *tensor.shape[1:]), 10**9, dtype=torch.int32)))
 
-        counts = torch.tensor([len(work.items), rows], dtype=torch.int32)
+        assert work.counts.tolist()[2] == rows
         arrays = (work.items, work.rows, work.blocks, work.parts, work.part_slots)
-        return Work(*(longer(array) for array in arrays), counts)
+        return Work(*(longer(array) for array in arrays), torch.from_numpy(work.counts))
 
     def whole(self) -> torch.Tensor:
         """Each row's attention over all its past in one piece, [R, Q, D] in float64."""
@@ -209,7 +209,7 @@ def test_parts_that_a_window_left_empty_do_not_change_a_bit() -> None:
     part_slots = torch.cat([torch.arange(first, 40, dtype=torch.int32) for first in (0, 19, 26)])
     out = torch.empty(3, 16)
     unused = torch.empty(0, dtype=torch.int32)
-    merge_parts(partial, lse, Work(unused, unused, unused, parts, part_slots, torch.tensor([0, 3])), out)
+    merge_parts(partial, lse, Work(unused, unused, unused, parts, part_slots, torch.tensor([0, 0, 3])), out)
     assert torch.equal(out[0], out[1])
     weights = lse[26:].double().softmax(0)
     torch.testing.assert_close(out[2].double(), (weights * partial[26:, 0].double()).sum(0), rtol=1e-5, atol=1e-5)

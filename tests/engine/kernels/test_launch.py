@@ -35,19 +35,18 @@ def shared(lanes: int, keys: int, stages: int, size: int) -> int:
 def test_decode_attention(dim: int, itemsize: int) -> None:
     for group in GROUPS:
         tiles = launch.attn(dim, group, itemsize)
-        for lanes in (tiles.wide, tiles.narrow):
-            assert power_of_2(lanes)
-            assert lanes >= LEAST
-            assert lanes // group >= 1, "a tile holds a row at least"
-            assert lanes * DIMS[dim] <= MOST
-        assert tiles.narrow <= tiles.wide
-        assert power_of_2(tiles.keys)
-        assert tiles.keys >= LEAST
-        assert tiles.warps in WARPS
-        taken = shared(tiles.wide, tiles.keys, tiles.stages, DIMS[dim] * itemsize)
-        assert taken <= SHARED
-        if group <= 16:  # wider tiles, of very large groups, may be alone on a multiprocessor
-            assert taken * tiles.per_core <= SHARED
+        for tile in (tiles.wide, tiles.narrow):
+            assert power_of_2(tile.lanes)
+            assert tile.lanes >= LEAST
+            assert tile.lanes // group >= 1, "a tile holds a row at least"
+            assert tile.lanes * DIMS[dim] <= MOST
+            assert power_of_2(tile.keys)
+            assert tile.keys >= LEAST
+            assert tile.warps in WARPS
+            assert (tile.registers or 0) * 32 * tile.warps * tile.per_core <= 65536
+            taken = shared(tile.lanes, tile.keys, tile.stages, DIMS[dim] * itemsize)
+            assert taken <= SHARED
+        assert tiles.narrow.lanes <= tiles.wide.lanes
 
 
 @pytest.mark.parametrize(("dim", "itemsize"), [*product(HEADS, ITEMSIZES)])
