@@ -1,10 +1,11 @@
-"""Time the alternatives to engine/kernels/launch.py's attention tiles on a GPU.
+"""Time the alternatives to engine/kernels/launch.py's tiles on a GPU: of attention, and of products of few rows.
 
-    python bench/gpu/tune.py [--only decode,prefill] [--out FILE] [--dry]
+    python bench/gpu/tune.py [--only decode,prefill,products] [--out FILE] [--dry]
 
 One line per alternative and one column per case, in microseconds; the first line is the table's own entry. Decode
-attention's wide tiles are timed beside the table's narrow ones, and the other way round. Processes
-compile the alternatives concurrently beforehand; one that does not compile, or is wrong, says so.
+attention's wide tiles are timed beside the table's narrow ones, and the other way round. Processes compile the
+alternatives concurrently beforehand; one that does not compile, or is wrong, says so. Products have tables of their
+own: bench/gpu/tune_products.py.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ from pathlib import Path
 
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[2])
+    if "--dry" in sys.argv:
+        os.environ["TRITON_INTERPRET"] = "1"  # before the kernels are imported
 
 import torch
 
-from bench.gpu import references
+from bench.gpu import references, tune_products
 from bench.gpu.cases import DRY, FULL, Plan, Shape
 from bench.gpu.clocks import Clock, CudaClock, DryClock
 from bench.gpu.layer import UNSHARED, Fork, Layer, Tables, attention_spec
@@ -298,16 +301,16 @@ def _compile_one(way: str, dry: bool, one: tuple[str, Shape, Entry]) -> str:
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", default="decode,prefill", help="wide, narrow, prefill; decode: both")
+    help_ = "wide, narrow (decode: both), prefill, products"
+    parser.add_argument("--only", default="decode,prefill,products", help=help_)
     parser.add_argument("--out", type=Path, help="a file for the figures, JSON")
     parser.add_argument("--processes", type=int, default=max((os.cpu_count() or 2) - 2, 1))
     parser.add_argument("--dry", action="store_true", help="tiny shapes on a CPU, no figures")
     options = parser.parse_args()
-    if options.dry:
-        os.environ["TRITON_INTERPRET"] = "1"
     told: list[dict[str, object]] = []
     for way in options.only.replace("decode", "wide,narrow").split(","):
-        for one in sweep(way, options.dry, options.processes):
+        sweeping = tune_products.sweep if way == "products" else partial(sweep, way)
+        for one in sweeping(options.dry, options.processes):
             told.append(one)
             if options.out:
                 options.out.write_text(json.dumps(told, indent=1) + "\n")
