@@ -90,9 +90,20 @@ class DeviceRunner:
     """Runs steps in the order in which they are submitted, one call at a time."""
 
     def __init__(
-        self, config: EngineConfig, model: Model, cache: KvCache, *, overlaps: bool, record: Record | None = None
+        self,
+        config: EngineConfig,
+        model: Model,
+        cache: KvCache,
+        *,
+        overlaps: bool,
+        record: Record | None = None,
+        joins: bool | None = None,
     ) -> None:
-        """record: records decoding steps; if it is None, every launch of every step is made anew."""
+        """record: records decoding steps; if it is None, every launch of every step is made anew.
+
+        joins: whether steps without chunks use the kernel for products of few rows; by default where steps are recorded
+        on a GPU, in 16-bit numbers, and not in deterministic mode.
+        """
         self.overlaps = overlaps
         self.ready = ready_of(config, model, cache, "triton")
         self._model = model
@@ -106,6 +117,9 @@ class DeviceRunner:
         if config.deterministic:
             # In transformers' classes a row's numbers may depend on its index in the batch, so each row runs alone.
             self._rows = fixed_rows(config.max_sequences, _ROWS) if model.steady else 1
+        if joins is None:  # recording also compiles it for every number of rows
+            joins = record is not None and cache.device.type == "cuda" and cache.dtype.itemsize == 2
+        self._joins = joins and not config.deterministic
         sizes = (self._rows,) if self._rows else buckets(config.max_sequences)
         places = {rows: capacity(rows, model.context, FIXED_SPAN) for rows in sizes}
         most = max(places.values())
@@ -124,13 +138,15 @@ class DeviceRunner:
                 self._graphs = Graphs(frames, self._idle, self._drawing, record)
 
     @classmethod
-    def load(cls, config: EngineConfig, backend: Backend) -> DeviceRunner:
+    def load(cls, config: EngineConfig, backend: Backend, *, joins: bool | None = None) -> DeviceRunner:
         """Load the model, find memory for its cache, record its steps, and compile what draws from them.
+
+        joins: as for DeviceRunner.
 
         Raises ModelError for files that cannot be run, ConfigError for settings that do not fit the model.
         """
         try:
-            return cls._load(config, backend)
+            return cls._load(config, backend, joins)
         except torch.OutOfMemoryError as error:
             tokens = config.batch_tokens(backend.device.type)
             raise ConfigError(
@@ -139,7 +155,7 @@ class DeviceRunner:
             ) from error
 
     @classmethod
-    def _load(cls, config: EngineConfig, backend: Backend) -> DeviceRunner:
+    def _load(cls, config: EngineConfig, backend: Backend, joins: bool | None) -> DeviceRunner:
         device = backend.device
         round_once()
         model = load_model(Path(config.model), backend.dtype, config.max_model_len, config.adapters, device)
@@ -160,7 +176,7 @@ class DeviceRunner:
         config, memory = find_room(config, largest_step)
         blocks = config.kv_blocks(token_bytes, memory, KV_FRACTION)
         record = cuda_recorder() if config.cuda_graphs and model.steady else None
-        runner = cls(config, model, cache(blocks), overlaps=True, record=record)
+        runner = cls(config, model, cache(blocks), overlaps=True, record=record, joins=joins)
         runner.warm_up(config)
         return runner
 
@@ -285,7 +301,8 @@ class DeviceRunner:
         drawn = self._last.index_select(0, sources.clamp(min=0))
         tokens = torch.where(sources >= 0, drawn, there["tokens"])
         plan = self._attention.plan(there, prompt_tokens)
-        ops = TritonOps(self._attention, plan, self._turns, positions, self._cache.dtype)
+        joins = self._joins and not prompt_tokens
+        ops = TritonOps(self._attention, plan, self._turns, positions, self._cache.dtype, joins)
         return self._model.run(tokens, positions, ops, adapters)
 
     def _frame(self, rows: int, places: int) -> Frame:

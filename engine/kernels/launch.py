@@ -112,6 +112,17 @@ def few_rows(rows: int, columns: int, depth: int, *, gated: bool, normed: bool) 
 
 _DEPTH = {16: 128, 32: 64, 64: 64}  # by the tile's height; 72 to 147 KB of shared memory
 _DEPTH_NORMED = {16: 64, 32: 64, 64: 32}  # the input is float32; more would not fit, or spill
+JOINED_ROWS = 32  # the most rows of a decode step whose products are computed by that kernel
+
+
+def joins(rows: int) -> bool:
+    """Return whether a decode step of so many rows uses the kernel for few rows; torch's products are used beyond.
+
+    It changes only where a tile's height does, so that a recorded step, which has more rows, decides alike.
+    """
+    return rows <= JOINED_ROWS
+
+
 _CORES = 120  # multiprocessors that a matrix should occupy, a little less than a Hopper GPU has: 128 tiles suffice
 
 

@@ -8,6 +8,7 @@ built without oneDNN, the plain product is used.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +16,18 @@ import torch.nn.functional as F
 Linear = Callable[[torch.Tensor], torch.Tensor]
 
 _PACKED_FOR_ROWS = 32  # a hint to oneDNN; one packing works equally well for every batch size
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """The product by torch with a weight [out, in] that is kept as it is; a backend may compute it otherwise."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Return x [rows, in] times the weight, transposed, plus the bias: [rows, out]."""
+        return F.linear(x, self.weight, self.bias)
 
 
 def linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
@@ -25,7 +38,7 @@ def linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
     in which packing is not possible.
     """
     if not _can_pack(weight):
-        return lambda x: F.linear(x, weight, bias)
+        return Dense(weight, bias)
     packed = torch.ops.mkldnn._reorder_linear_weight(weight, _PACKED_FOR_ROWS)
     product = torch.ops.mkldnn._linear_pointwise.default
     keep_order = weight.dtype == torch.float32

@@ -17,6 +17,7 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 
+from engine.models.linear import Linear
 from engine.models.rope import rotate_
 from engine.models.spec import AttentionSpec
 
@@ -49,12 +50,41 @@ class AttentionOps(Protocol):
         ...
 
 
+class JoinedOps(Protocol):
+    """A layer's products together with what comes before and after them, for a backend that computes these at once.
+
+    x [T, H] float32 is the residual stream. added [T, H]: what the last product left to be added to it, or None.
+    """
+
+    def normed(
+        self, x: torch.Tensor, added: torch.Tensor | None, norm: torch.Tensor, eps: float, linear: Linear
+    ) -> torch.Tensor:
+        """Add `added` to x, in place; return the product of x's RMS norm with weight `norm` [H]."""
+        ...
+
+    def gated(
+        self, x: torch.Tensor, added: torch.Tensor | None, norm: torch.Tensor, eps: float, linear: Linear
+    ) -> torch.Tensor:
+        """Do the same with a product that gives [T, 2 * I]; return silu(gate) * up of it, [T, I]."""
+        ...
+
+    def add(self, x: torch.Tensor, h: torch.Tensor, linear: Linear) -> torch.Tensor | None:
+        """Add the product of h to x, in place; or return it, to be added by the next call or by the caller."""
+        ...
+
+
 class DecoderOps(Protocol):
     """What the engine's own decoder (llama.py) asks of one step's backend."""
 
     def layers(self, x: torch.Tensor) -> bool:
         """Run the residual stream x [T, H] through all layers, in place; return False if this backend has
         no such call.
+        """
+        ...
+
+    def joined(self, x: torch.Tensor) -> JoinedOps | None:
+        """Return how products are computed together with what is around them; None if this backend computes them
+        one by one.
         """
         ...
 
@@ -93,6 +123,10 @@ class TorchOps:
     def layers(self, x: torch.Tensor) -> bool:
         """Like DecoderOps.layers: this backend has no such call, so the layers run operation by operation."""
         return False
+
+    def joined(self, x: torch.Tensor) -> JoinedOps | None:
+        """Like DecoderOps.joined: one by one."""
+        return None
 
     def norm(self, x: torch.Tensor, added: torch.Tensor | None, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """Like DecoderOps.norm."""

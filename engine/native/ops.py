@@ -37,6 +37,9 @@ class NativeOps:
         self.stack.run(self.plan, x, self.turns)
         return True
 
+    def joined(self, x: torch.Tensor) -> None:
+        """Like DecoderOps.joined: one by one."""
+
     def norm(self, x: torch.Tensor, added: torch.Tensor | None, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """Like DecoderOps.norm."""
         out = torch.empty(x.shape, dtype=self.kernels.dtype)
