@@ -130,7 +130,7 @@ def _peers(run: Run) -> Iterator[Result]:
     ways: dict[str, Way] = {"9.generate": peers.generate, "9.batching": batching}
     for key, way in ways.items():
         try:
-            rounds = [_against(run, served, theirs, way, seed) for seed in range(-lengths.warm, lengths.rounds)]
+            rounds = list(_rounds(run, served, theirs, way))
         except Exception as error:  # report a peer's failure and measure the other one
             yield Result(key, None, f"{type(error).__name__}: {error}"[:160])
             continue
@@ -138,6 +138,17 @@ def _peers(run: Run) -> Iterator[Result]:
         middle, peer = statistics.median(ours), statistics.median(taken)
         yield Result(key, peer / middle, f"{middle:.3f} s against {peer:.3f}", detail={"ours": ours, "theirs": taken})
     peers.end_batching(theirs)
+
+
+def _rounds(run: Run, served: Served, theirs: PreTrainedModel, way: Way) -> Iterator[tuple[float, float]]:
+    """Yield the seconds of the rounds, those that do not count first; at least one counts, more if there is time."""
+    lengths, longest = run.plan.lengths, 0.0
+    for seed in range(-lengths.warm, lengths.rounds):
+        if seed > 0 and run.left < 1.5 * longest:
+            return
+        left = run.left
+        yield _against(run, served, theirs, way, seed)
+        longest = max(longest, left - run.left)
 
 
 def _against(run: Run, served: Served, theirs: PreTrainedModel, way: Way, seed: int) -> tuple[float, float]:
