@@ -17,7 +17,9 @@ from engine.core import Core, Runner
 from engine.device.graphs import Record, Recording, Step
 from engine.device.runner import DeviceRunner
 from engine.messages import Add, Embed, Logprobs, Sampling, Stats
+from engine.models.linear import Dense, Linear
 from engine.models.load import load_model
+from engine.models.products import Products
 from tests.fakes.adapters import write_adapter
 from tests.fakes.tiny_models import make, save
 
@@ -50,12 +52,21 @@ def config(folder: Path, **settings: Any) -> EngineConfig:
     return EngineConfig(str(folder), **(common | {"share_gate": 4} | settings))
 
 
-def device_runner(settings: EngineConfig, *, overlaps: bool = False, record: Record | None = None) -> DeviceRunner:
+class Kept(Products):
+    """Products whose weights stay as they are, like a GPU's."""
+
+    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
+        return Dense(weight, bias)
+
+
+def device_runner(
+    settings: EngineConfig, *, overlaps: bool = False, record: Record | None = None, joins: bool | None = None
+) -> DeviceRunner:
     """Return the device's runner with a folder's model, on the CPU."""
-    model = load_model(Path(settings.model), torch.float32, settings.max_model_len, settings.adapters)
+    model = load_model(Path(settings.model), torch.float32, settings.max_model_len, settings.adapters, products=Kept())
     assert settings.num_blocks is not None
     cache = KvCache(model.attention, settings.num_blocks, settings.block_size, torch.float32)
-    return DeviceRunner(settings, model, cache, overlaps=overlaps, record=record)
+    return DeviceRunner(settings, model, cache, overlaps=overlaps, record=record, joins=joins)
 
 
 @dataclass

@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from engine.cpu_runner import CpuRunner, load
+from engine.device import ops
 from engine.device.memory import largest_batch
 from engine.device.runner import DeviceRunner
 from engine.errors import ConfigError, ModelError
+from engine.kernels import few_rows, launch
 from engine.messages import Add, Embed, Sampling
 from engine.models.llama import Decoder
 from tests.engine.device.running import Recorder, adapter, config, device_runner, group, run, same, write
@@ -52,6 +54,33 @@ def test_overlapping_steps_replayed(qwen3: Path) -> None:
     same(mine, theirs)
     assert [len(one.output) for one in recorder.recordings] == [8, 8, 4, 4, 2, 2, 1, 1]  # each step, and its draws
     assert sum([one.replays for one in recorder.recordings]) >= 3
+
+
+@pytest.mark.parametrize("most", [2, 32])
+def test_products_joined_with_what_is_around_them(
+    llama: Path, qwen3: Path, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps without chunks only, and of few rows only."""
+    taken: list[int] = []
+
+    def product(x: torch.Tensor, *given: Any, **named: Any) -> torch.Tensor:
+        taken.append(len(x))
+        return few_rows.product(x, *given, **named)
+
+    monkeypatch.setattr(ops, "product", product)
+    monkeypatch.setattr(launch, "JOINED_ROWS", most)
+    for folder in (llama, qwen3):
+        settings = config(folder)
+        theirs, _ = run(CpuRunner.load(settings), settings, TRAFFIC)
+        for record in (None, Recorder()):
+            taken.clear()
+            mine, _ = run(device_runner(settings, record=record, joins=True), settings, TRAFFIC)
+            same(mine, theirs)
+            assert taken
+            assert max(taken) <= most
+        taken.clear()
+        run(device_runner(config(folder, deterministic=True), joins=True), settings, TRAFFIC[1:])
+        assert not taken
 
 
 def test_preemption_and_the_prefix_cache(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
