@@ -22,9 +22,13 @@ class Past:
     output: Sequence[int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Draw:
-    """One token to draw from one row of logits."""
+    """One token to draw from one row of logits.
+
+    It is not frozen, because one is made for every row of every step, and a frozen one takes three times as long to
+    make; but it is never changed.
+    """
 
     sequence: int
     """The sequence that gets the token."""
@@ -71,9 +75,9 @@ class Chunk:
     """As in Add."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Row:
-    """One decoding sequence: its newest token is run and the next one drawn."""
+    """One decoding sequence: its newest token is run and the next one drawn. Never changed, like Draw."""
 
     sequence: int
     token: int | None

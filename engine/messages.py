@@ -191,9 +191,12 @@ class Logprobs:
     top: tuple[tuple[int, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TokenDrawn:
-    """One new token of one choice; `finish` is "stop" or "length" if it was the choice's last."""
+    """One new token of one choice; `finish` is "stop" or "length" if it was the choice's last.
+
+    Not frozen, as it is the type made most often (see engine.batch.Draw); never changed.
+    """
 
     group: int
     choice: int
