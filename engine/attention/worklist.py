@@ -15,6 +15,9 @@ import numpy.typing as npt
 
 from engine.batch import KvSpan, Row, span_tokens
 
+MOST_PARTS = 32
+"""How many items spans are cut into where they are too few."""
+
 Ints = npt.NDArray[np.int32]
 HI = 4
 """The column of an item's `hi`."""
@@ -36,6 +39,10 @@ class Tiling:
     """
     span: int = 256
     """Items are cut at multiples of it; it divides batch.SPAN."""
+    shortest: int = 256
+    """Where a list is so short that half of the device would be idle, items of several rows take a half or a quarter
+    of a span, of so many tokens at least.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +103,9 @@ def work_list(
     spans = np.full(len(kv_spans), span_tokens(tiling.span, block_size))
     # A single row keeps its spans: in deterministic mode a prompt shorter than a block has no cut either.
     free = wide & (cuts == 0) & (widths > 1)
-    spans[free] <<= _doublings(int(((-(-ends // spans) - begins // spans) * sharers)[free].sum()), tiling.fill)
+    listed = int(((-(-ends // spans) - begins // spans) * sharers)[free].sum())
+    spans[free] <<= _doublings(listed, tiling.fill)
+    spans[free] //= _parts(listed, tiling, block_size)
 
     firsts = begins // spans
     counts = (-(-ends // spans) - firsts) * sharers  # items of each KV span
@@ -151,3 +160,18 @@ def _before(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 def _doublings(items: int, fill: int) -> int:
     """Return how often so many items can be halved and still be at least `fill`."""
     return max((items // max(fill, 1)).bit_length() - 1, 0)
+
+
+def _parts(items: int, tiling: Tiling, block_size: int) -> int:
+    """Return into how many equal parts of whole blocks each span is cut so that the items keep the device busy.
+
+    There will be at most MOST_PARTS of them, because each of an item's rows merges that many results.
+    """
+    span, parts = span_tokens(tiling.span, block_size), 1
+    while (
+        0 < items * 2 * parts <= min(tiling.fill, MOST_PARTS)
+        and span % (2 * parts * block_size) == 0
+        and span >= 2 * parts * tiling.shortest
+    ):
+        parts *= 2
+    return parts

@@ -240,7 +240,7 @@ def _tiling(kind: AttentionSpec, cache: KvCache) -> Tiling:
     group = kind.heads // kind.kv_heads
     shape = launch.attn(kind.head_dim, group, cache.dtype.itemsize)
     fill = launch.programs(cache.device, shape.wide.per_core) // kind.kv_heads  # an item is one program per key head
-    return Tiling(group, shape.wide.lanes, shape.narrow.lanes, fill, FIXED_SPAN)
+    return Tiling(group, shape.wide.lanes, shape.narrow.lanes, fill, FIXED_SPAN, launch.SHORTEST)
 
 
 def within_window(rows: Sequence[Row], kv_spans: Sequence[KvSpan], block_size: int, window: int) -> tuple[KvSpan, ...]:

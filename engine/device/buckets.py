@@ -5,6 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
+from engine.attention.worklist import MOST_PARTS
+
 _SMALL = (1, 2, 4, 8)
 _FINE, _FINE_END = 8, 64  # up to 64 rows a step is memory-bound and padding is nearly free, but sampling is not
 _COARSE = 16
@@ -31,6 +33,7 @@ def capacity(rows: int, context: int, span: int) -> int:
     `span` tokens.
 
     Enough for 32 spans per row and, if there are few rows, for those of a long prompt. A step with a longer list takes
-    so long that recording it would gain nothing.
+    so long that recording it would gain nothing. Rows that share may have MOST_PARTS more, of spans that are cut shorter.
     """
-    return min(rows * -(-context // span), max(rows * _PER_ROW, _LEAST))
+    parts = -(-context // span) + (MOST_PARTS if rows > 1 else 0)
+    return min(rows * parts, max(rows * _PER_ROW, _LEAST))

@@ -159,8 +159,16 @@ def _attn_items(
     LANES: tl.constexpr,
     KEYS: tl.constexpr,
     STAGES: tl.constexpr,
+    FOLLOWED: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
-    """The wide items, or the narrow ones, which may be BEHIND wide ones."""
+    """The wide items, or the narrow ones, which may be BEHIND wide ones.
+
+    FOLLOWED: the next launch may begin meanwhile. OVERLAP: this one may have begun while the one before still runs; it
+    needs nothing of that, but must not end first.
+    """
+    if FOLLOWED:
+        tl.extra.cuda.gdc_launch_dependents()
     GROUP: tl.constexpr = HEADS // KV_HEADS
     begin = tl.load(counts) * KV_HEADS if BEHIND else 0
     end = begin + tl.load(counts if WIDE else counts + 1) * KV_HEADS
@@ -201,6 +209,8 @@ def _attn_items(
             STAGES,
         )
         first, count, table, lo, hi, slot, row = first_, count_, table_, lo_, hi_, slot_, row_
+    if OVERLAP:
+        tl.extra.cuda.gdc_wait()
 
 
 class Work(NamedTuple):
@@ -243,6 +253,8 @@ def attn_items(
     tiles = launch.attn(dim, heads // kv_heads, q.element_size())
     for is_wide in (True, False) if wide else (False,):
         tile = tiles.wide if is_wide else tiles.narrow
+        behind = wide and not is_wide
+        overlap = launch.overlap(q.device, 1) if behind else {}
         grid = (min(launch.programs(q.device, tile.per_core), len(work.items) * kv_heads),)
         _attn_items[grid](
             q,
@@ -264,10 +276,13 @@ def attn_items(
             DIMS=max(triton.next_power_of_2(dim), 16),
             BLOCK_SIZE=block_size,
             WIDE=is_wide,
-            BEHIND=wide and not is_wide,
+            BEHIND=behind,
             LANES=tile.lanes,
             KEYS=tile.keys,
             STAGES=tile.stages,
+            FOLLOWED=bool(launch.overlap(q.device, 1 if is_wide else 2)),
+            OVERLAP=bool(overlap),
             num_warps=tile.warps,
             maxnreg=tile.registers,
+            **overlap,
         )

@@ -176,8 +176,31 @@ def attn(head_dim: int, group: int, itemsize: int) -> Attn:
     return Attn(wide, narrow if least <= narrow.lanes else replace(wide, lanes=least))
 
 
-# Partial results read at once: 16 KB in flight in a program for a head of 128, four rounds for a past of 32,768 tokens.
-MERGE_PARTS, MERGE_WARPS = 32, 4
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """How a program merges a row and head: `parts` partial results at a time."""
+
+    parts: int
+    warps: int
+
+
+# 16 KB in flight in a program for a head of 128, four rounds for a past of 32,768 tokens.
+MERGE = Merge(32, 4)
+
+SHORTEST = 128
+"""The least tokens of an item that several rows share; they are so short where a list is."""
+
+OVERLAP = 0
+"""Which of attention's launches may begin before the one before them has ended ("programmatic dependent launch").
+
+0: none. 1: that of the narrow items, which fills what that of the wide ones leaves free. 2: that of the merge too,
+which then waits for the others' results on the device.
+"""
+
+
+def overlap(device: torch.device, least: int) -> dict[str, bool]:
+    """Return the option of a launch that begins early if OVERLAP is at least `least`; the interpreter has none."""
+    return {"launch_pdl": True} if least <= OVERLAP and device.type != "cpu" else {}
 
 
 def programs(device: torch.device, per_core: int) -> int:

@@ -23,9 +23,13 @@ def _merge_parts(
     DIM: tl.constexpr,
     DIMS: tl.constexpr,
     PARTS: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     row, head = tl.program_id(0), tl.program_id(1)
-    if row >= tl.load(counts + 2):
+    rows = tl.load(counts + 2)
+    first = tl.load(parts + row)
+    last = tl.load(parts + row + 1)
+    if row >= rows:
         return
     dim = tl.arange(0, DIMS)
     inside = dim < DIM
@@ -36,16 +40,19 @@ def _merge_parts(
         highest = tl.load(sinks + head).to(tl.float32)
         total = 1.0
     mixed = tl.zeros([DIMS], tl.float32)
-    first = tl.load(parts + row)
     # From the newest part, which is never empty, back to the oldest: parts that a window has left empty then add zeros
     # at the end, and the sums are the same to the bit whether the list names them or not.
-    last = tl.load(parts + row + 1)
-    for done in tl.range(0, last - first, PARTS):
-        part = last - 1 - done - tl.arange(0, PARTS)
+    part = last - 1 - tl.arange(0, PARTS)
+    slot = tl.load(part_slots + part, mask=part >= first, other=0)
+    if OVERLAP:
+        tl.extra.cuda.gdc_wait()
+    for _ in tl.range(0, last - first, PARTS):
         mine = part >= first
-        place = tl.load(part_slots + part, mask=mine, other=0).to(tl.int64) * HEADS + head
+        place = slot.to(tl.int64) * HEADS + head
         scores = tl.load(lse + place, mask=mine, other=float("-inf"))
         values = tl.load(partial + place[:, None] * DIM + dim[None, :], mask=mine[:, None] & inside[None, :], other=0.0)
+        part -= PARTS
+        slot = tl.load(part_slots + part, mask=part >= first, other=0)  # of the next turn
         risen = tl.maximum(highest, tl.max(scores, 0))
         weights = tl.exp(scores - risen)
         kept = tl.exp(highest - risen)
@@ -65,6 +72,7 @@ def merge_parts(
     and contributes no value. Defined by reference.merge_parts.
     """
     heads, dim = partial.shape[1:]
+    overlap = launch.overlap(partial.device, 2)
     _merge_parts[(len(out), heads)](
         partial,
         lse,
@@ -76,6 +84,8 @@ def merge_parts(
         HEADS=heads,
         DIM=dim,
         DIMS=triton.next_power_of_2(dim),
-        PARTS=launch.MERGE_PARTS,
-        num_warps=launch.MERGE_WARPS,
+        PARTS=launch.MERGE.parts,
+        OVERLAP=bool(overlap),
+        num_warps=launch.MERGE.warps,
+        **overlap,
     )

@@ -65,7 +65,7 @@ def test_every_row_and_position_is_covered_once_in_order(
     seed: int, groups: int, depth: int, group: int, span: int, fill: int, gate: int, cuts: bool
 ) -> None:
     rows = forest_of(random.Random(seed), groups, depth, longest=60, cuts=cuts).rows
-    work = listed(rows, Tiling(group, 64, 16, fill, span), gate)
+    work = listed(rows, Tiling(group, 64, 16, fill, span, shortest=4), gate)
     for row, parts in zip(rows, parts_of(rows, work), strict=True):
         assert parts[0].lo == 0
         assert parts[-1].hi == row.position + 1
@@ -90,7 +90,7 @@ def test_every_row_and_position_is_covered_once_in_order(
 def test_a_cut_rows_parts_are_the_same_in_any_company(seed: int, groups: int, gate: int) -> None:
     # System prompts of up to two spans, prompts behind them, siblings; some share, some go on where others end.
     rows = forest_of(random.Random(seed), groups, 2, longest=2 * SPAN, siblings=3, cuts=True).rows
-    tiling = Tiling(4, 64, 16, fill=1)
+    tiling = Tiling(4, 64, 16, fill=1000, shortest=4)
     together = parts_of(rows, listed(rows, tiling, gate))
     for row, parts in zip(rows, together, strict=True):
         assert parts_of([row], listed([row], tiling))[0] == parts
@@ -144,6 +144,26 @@ def test_a_long_list_of_wide_items_takes_more_spans_to_an_item() -> None:
     assert wide(16) == {512}
     assert wide(8) == {1024}
     assert wide(8, cut=4096) == {256}
+
+
+def test_a_short_list_of_shared_items_takes_less_than_a_span_to_an_item() -> None:
+    def wide(fill: int, shortest: int, siblings: int = 8, cut: int = 0) -> list[int]:
+        rows = [
+            Row(i, 1, 600, (*range(128), *range(200 + 30 * i, 223 + 30 * i)), DRAW, cut=cut) for i in range(siblings)
+        ]
+        items = listed(rows, Tiling(4, 64, 16, fill, shortest=shortest)).items
+        return sorted({hi - lo for _, count, _, lo, hi, *_ in items.tolist() if count > 1})
+
+    assert wide(3, 64) == [256]
+    assert wide(4, 64) == [128]
+    assert wide(8, 64) == wide(1000, 64) == [64]
+    assert wide(1000, 16) == [16]  # 32 items
+    assert wide(1000, 128) == [128]
+    assert wide(1000, 64, cut=512) == [256]
+
+    alone = [Row(i, 1, 600, tuple(range(1000 * i, 1000 * i + 151)), DRAW) for i in range(2)]
+    items = listed(alone, Tiling(4, 64, 16, 1000, shortest=4)).items
+    assert {hi - lo for _, _, _, lo, hi, *_ in items.tolist()} == {256, 89}
 
 
 def test_a_row_by_itself_keeps_its_spans_where_it_is_wide_too() -> None:

@@ -38,10 +38,13 @@ def test_places_of_work_lists() -> None:
     assert capacity(1, 4096, 256) == 16  # one row of any length
     assert capacity(1, 1 << 20, 256) == 2560
     assert capacity(256, 1 << 20, 256) == 256 * 32
-    assert capacity(8, 300, 256) == 16
+    assert capacity(8, 300, 256) == 8 * (2 + 32)  # where a list is short, its items are
 
 
-@pytest.mark.parametrize(("n", "prompt"), [(8, 8191), (16, 8191), (32, 8191), (32, 32749), (128, 8191), (256, 8191)])
+@pytest.mark.parametrize(
+    ("n", "prompt"),
+    [(2, 300), (2, 4095), (4, 2037), (8, 8191), (16, 8191), (32, 8191), (32, 32749), (128, 8191), (256, 8191)],
+)
 def test_choices_over_a_long_prompt_fit_a_recorded_step(n: int, prompt: int) -> None:
     size, own, group = 16, 300, 2
     shared = tuple(range(prompt // size))
@@ -56,4 +59,4 @@ def test_choices_over_a_long_prompt_fit_a_recorded_step(n: int, prompt: int) -> 
     work = work_list(rows, plan_kv_spans(rows, size, gate=64), Tables().step(rows), size, tiling)
     bucket = bucket_for(n, buckets(256))
     assert bucket is not None
-    assert len(work.part_slots) <= capacity(bucket, 40960, tiling.span)
+    assert len(work.part_slots) <= capacity(bucket, max(prompt + own + 1, 2048), tiling.span)
