@@ -290,13 +290,14 @@ def _fields(tile: Tile | Merge | Prefill) -> str:
     return " ".join([f"{name}={getattr(tile, name)}" for name in tile.__slots__ if getattr(tile, name) is not None])
 
 
-def sweep(way: str, dry: bool, processes: int) -> Iterator[dict[str, object]]:
+def sweep(way: str, heads: Sequence[str], dry: bool, processes: int) -> Iterator[dict[str, object]]:
     """Yield one record per alternative, after printing a table per head size."""
     clock, plan = _setting(dry)
     columns_of = PREFILL_CASES if way == "prefill" else tuple(_cases(way, plan))
     todo = [
         (name, shape, entry)
         for name, shape in SHAPES.items()
+        if name in heads
         for entry in _listed(way, shape.dim)[: 1 if dry else None]
     ]
     if dry:
@@ -305,7 +306,7 @@ def sweep(way: str, dry: bool, processes: int) -> Iterator[dict[str, object]]:
     else:
         with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
             wrong = list(pool.map(partial(_compile_one, way, dry), todo))
-    for name in SHAPES:
+    for name in heads:
         lines: list[Sequence[str]] = [(f"{way}, {name}, us", *columns_of, "")]
         for (of, shape, entry), why in zip(todo, wrong, strict=True):
             if of != name:
@@ -332,13 +333,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     help_ = "wide, narrow, merge (decode: these three), prefill, products"
     parser.add_argument("--only", default="decode,prefill,products", help=help_)
+    parser.add_argument("--heads", default=",".join(SHAPES), help=", ".join(SHAPES))
     parser.add_argument("--out", type=Path, help="a file for the figures, JSON")
     parser.add_argument("--processes", type=int, default=max((os.cpu_count() or 2) - 2, 1))
     parser.add_argument("--dry", action="store_true", help="tiny shapes on a CPU, no figures")
     options = parser.parse_args()
     told: list[dict[str, object]] = []
     for way in options.only.replace("decode", "wide,narrow,merge").split(","):
-        sweeping = tune_products.sweep if way == "products" else partial(sweep, way)
+        sweeping = tune_products.sweep if way == "products" else partial(sweep, way, options.heads.split(","))
         for one in sweeping(options.dry, options.processes):
             told.append(one)
             if options.out:

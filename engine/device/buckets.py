@@ -33,7 +33,8 @@ def capacity(rows: int, context: int, span: int) -> int:
     `span` tokens.
 
     Enough for 32 spans per row and, if there are few rows, for those of a long prompt. A step with a longer list takes
-    so long that recording it would gain nothing. Rows that share may have MOST_PARTS more, of spans that are cut shorter.
+    so long that recording it would gain nothing. Rows that share may have MOST_PARTS more, of spans that are cut
+    shorter.
     """
     parts = -(-context // span) + (MOST_PARTS if rows > 1 else 0)
     return min(rows * parts, max(rows * _PER_ROW, _LEAST))
