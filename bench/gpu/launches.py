@@ -130,6 +130,12 @@ def _shared_depth(rows: int) -> None:
 
 
 def _attention(heads: Heads, tokens: int) -> None:
+    """Make the launches of a layer's attention, also those of a step with the rows for the largest tiles."""
+    for rows in (tokens, 128):
+        _attention_of(heads, rows)
+
+
+def _attention_of(heads: Heads, tokens: int) -> None:
     shape, dtype = heads.shape, heads.dtype
     both = 2 * shape.kv_heads
     kv = _empty(both, _SLOTS, shape.dim, dtype=dtype)

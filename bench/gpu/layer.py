@@ -115,7 +115,8 @@ class Layer:
         """Return the work list of some rows, as the engine plans it."""
         device = self.cache.device
         batch = Batch(rows=tuple(rows), kv_spans=plan_kv_spans(rows, self.size, gate=gate))
-        there = {name: torch.from_numpy(array).to(device) for name, array in self._attention.arrays(batch).items()}
+        arrays = self._attention.arrays(batch, len(rows))
+        there = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
         there["slots"] = torch.empty(0, dtype=torch.int64, device=device)
         there["row_positions"] = torch.tensor([row.position for row in rows], dtype=torch.int32, device=device)
         planned = self._attention.plan(there, 0)

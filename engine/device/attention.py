@@ -82,7 +82,6 @@ class DeviceAttention:
         kinds = [replace(layer, scale=1.0, softcap=None) for layer in layers]
         self._kinds = tuple(dict.fromkeys(kinds))
         self._kind_of = [self._kinds.index(kind) for kind in kinds]
-        self._tilings = {kind: _tiling(kind, cache) for kind in self._kinds}
         itemsize = cache.dtype.itemsize
         self._queries = {k: launch.prefill(k.head_dim, itemsize).queries(k.heads // k.kv_heads) for k in self._kinds}
         sizes = max(layer.heads * layer.head_dim for layer in layers), max(layer.heads for layer in layers)
@@ -92,8 +91,8 @@ class DeviceAttention:
 
     # On the host
 
-    def arrays(self, batch: Batch) -> Arrays:
-        """Return the arrays that the host plans for a step."""
+    def arrays(self, batch: Batch, rows: int) -> Arrays:
+        """Return the arrays that the host plans for a step of so many rows, the batch's own and the padding."""
         tables = self._tables.step(batch.rows)
         longest = max([row.position for row in batch.rows], default=0) + 1
         planned: dict[AttentionSpec, Arrays] = {}
@@ -101,7 +100,7 @@ class DeviceAttention:
             # If no row is past the window, the list is the same as for layers without one.
             window = kind.window if kind.window is not None and kind.window < longest else None
             seen = replace(kind, window=window)
-            planned[kind] = planned[seen] if seen in planned else self._planned(batch, kind, window, tables)
+            planned[kind] = planned[seen] if seen in planned else self._planned(batch, rows, kind, window, tables)
             planned[seen] = planned[kind]
         return _numbered([planned[kind] for kind in self._kinds])
 
@@ -127,7 +126,7 @@ class DeviceAttention:
         }
 
     def _planned(
-        self, batch: Batch, kind: AttentionSpec, window: int | None, tables: Sequence[NDArray[np.int32]]
+        self, batch: Batch, rows: int, kind: AttentionSpec, window: int | None, tables: Sequence[NDArray[np.int32]]
     ) -> Arrays:
         """Return a kind's work list, limited to the keys that its rows see through the window, and its tiles."""
         size = self._cache.block_size
@@ -136,7 +135,7 @@ class DeviceAttention:
             kv_spans = batch.kv_spans
             if window is not None:
                 kv_spans = within_window(batch.rows, kv_spans, size, window)
-            work = work_list(batch.rows, kv_spans, tables, size, self._tilings[kind])
+            work = work_list(batch.rows, kv_spans, tables, size, _tiling(kind, self._cache, rows))
             arrays |= {"items": work.items, "rows": work.rows, "blocks": work.blocks}
             arrays |= {"parts": work.parts, "part_slots": work.part_slots, "counts": work.counts}
         if batch.chunks:
@@ -236,10 +235,10 @@ class DeviceAttention:
         return self._partial[:numbers].view(places, spec.heads, -1), self._lse[:sums].view(places, -1)
 
 
-def _tiling(kind: AttentionSpec, cache: KvCache) -> Tiling:
+def _tiling(kind: AttentionSpec, cache: KvCache, rows: int) -> Tiling:
     group = kind.heads // kind.kv_heads
-    shape = launch.attn(kind.head_dim, group, cache.dtype.itemsize)
-    fill = launch.programs(cache.device, shape.wide.per_core) // kind.kv_heads  # an item is one program per key head
+    shape = launch.attn(kind.head_dim, group, cache.dtype.itemsize, rows)
+    fill = launch.fill(cache.device, shape.wide.per_core) // kind.kv_heads  # an item is one program per key head
     return Tiling(group, shape.wide.lanes, shape.narrow.lanes, fill, FIXED_SPAN, launch.SHORTEST)
 
 

@@ -190,6 +190,9 @@ class DeviceRunner:
         blocks = self._cache.blocks
         batch = largest_batch(config, self._model.context, blocks)
         self.submit(replace(batch, copies=((0, blocks - 1),))).result()
+        for rows in (1, 2):  # attention of one row, and of few, has kernels of its own
+            few = replace(config, max_sequences=rows, max_batch_tokens=rows + config.block_size)
+            self.submit(largest_batch(few, self._model.context, blocks)).result()
         with torch.inference_mode():
             self._sampler.warm_up(self._cache.dtype)
 
@@ -268,7 +271,8 @@ class DeviceRunner:
     def _arrays(self, part: _Part, copies: Sequence[tuple[int, int]]) -> Arrays:
         """Return the arrays of a part for the device, and of the copies that are made before it."""
         batch = part.batch
-        arrays = pack_tokens(batch, self._cache.block_size, self._drawn, part.rows) | self._attention.arrays(batch)
+        arrays = pack_tokens(batch, self._cache.block_size, self._drawn, part.rows)
+        arrays |= self._attention.arrays(batch, part.rows)
         if batch.chunks:
             arrays |= pack_chunks(batch, part.sources)
         if copies:

@@ -52,11 +52,10 @@ def test_choices_over_a_long_prompt_fit_a_recorded_step(n: int, prompt: int) -> 
     each = -(-(prompt % size + own) // size)
     draw = Draw(0, 0, 0, Sampling())
     rows = [Row(i, 0, prompt + own - 1, shared + tuple(islice(fresh, each)), draw) for i in range(n)]
-    tile = launch.attn(128, group, 2)
-    tiling = Tiling(
-        group, tile.wide.lanes, tile.narrow.lanes, fill=132 * tile.wide.per_core // 8
-    )  # a Hopper GPU, 8 key heads
-    work = work_list(rows, plan_kv_spans(rows, size, gate=64), Tables().step(rows), size, tiling)
     bucket = bucket_for(n, buckets(256))
     assert bucket is not None
+    tile = launch.attn(128, group, 2, bucket)
+    fill = 132 * tile.wide.per_core * 9 // 10 // 8  # a Hopper GPU, 8 key heads
+    tiling = Tiling(group, tile.wide.lanes, tile.narrow.lanes, fill)
+    work = work_list(rows, plan_kv_spans(rows, size, gate=64), Tables().step(rows), size, tiling)
     assert len(work.part_slots) <= capacity(bucket, max(prompt + own + 1, 2048), tiling.span)

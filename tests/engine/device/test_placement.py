@@ -210,6 +210,7 @@ STEPS: dict[str, Batch] = {
     "prompts beside rows": replace(_rows(3), chunks=_chunks(9, 32)),
     "an adapter's prompt and rows": replace(_rows(3, adapter="tuned"), chunks=_chunks(9, adapter="tuned")),
     "one row": _rows(1),
+    "few rows": _rows(3),
     "rows": _rows(5),
     "as many rows as there may be": _rows(8),
     "copies": replace(_rows(2), copies=((0, 60), (1, 61))),

@@ -46,7 +46,7 @@ class Case:
 
     def tiling(self) -> Tiling:
         group = self.heads // self.kv_heads
-        tiles = launch.attn(self.dim, group, self.kv.element_size())
+        tiles = launch.attn(self.dim, group, self.kv.element_size(), len(self.rows))
         return Tiling(group, tiles.wide.lanes, tiles.narrow.lanes, fill=1000, span=self.span)
 
     def listed(self, rows: Sequence[Row], kv_spans: Sequence[KvSpan] | None = None) -> WorkList:

@@ -69,7 +69,7 @@ def test_attention_uses_the_tensor_cores(rows: list[dict[str, Any]]) -> None:
 def test_programs_of_decode_attention_share_a_multiprocessor(rows: list[dict[str, Any]]) -> None:
     """Also where groups are so large that the narrow tile is as high as the wide one."""
     for case, group in (("Qwen3-0.6B", 2), (LARGE, 48)):
-        tiles = launch.attn(128, group, 2)
+        tiles = launch.attn(128, group, 2, 8)
         own = [row for row in rows if row["kernel"] == ATTENTION[0] and case in row["cases"]]
         assert len(own) == 3  # wide, narrow, narrow without wide
         for row in own:

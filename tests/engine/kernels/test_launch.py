@@ -33,8 +33,8 @@ def shared(lanes: int, keys: int, stages: int, size: int) -> int:
 
 @pytest.mark.parametrize(("dim", "itemsize"), [*product(HEADS, ITEMSIZES)])
 def test_decode_attention(dim: int, itemsize: int) -> None:
-    for group in GROUPS:
-        tiles = launch.attn(dim, group, itemsize)
+    for group, rows in product(GROUPS, (1, 256)):
+        tiles = launch.attn(dim, group, itemsize, rows)
         for tile in (tiles.wide, tiles.narrow):
             assert power_of_2(tile.lanes)
             assert tile.lanes >= LEAST
@@ -64,6 +64,6 @@ def test_prefill_attention(dim: int, itemsize: int) -> None:
 
 
 def test_heads_that_are_too_large_are_refused() -> None:
-    for tiles in (lambda: launch.attn(288, 4, 2), lambda: launch.prefill(288, 2)):
+    for tiles in (lambda: launch.attn(288, 4, 2, 1), lambda: launch.prefill(288, 2)):
         with pytest.raises(ModelError, match="heads of 288 numbers are more than the GPU's kernels take, 256"):
             tiles()
