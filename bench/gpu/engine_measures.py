@@ -134,17 +134,17 @@ def _peers(run: Run) -> Iterator[Result]:
         except Exception as error:  # report a peer's failure and measure the other one
             yield Result(key, None, f"{type(error).__name__}: {error}"[:160])
             continue
-        ours, taken = zip(*rounds[lengths.warm :], strict=True)
+        ours, taken = zip(*(rounds[lengths.warm :] or rounds), strict=True)
         middle, peer = statistics.median(ours), statistics.median(taken)
         yield Result(key, peer / middle, f"{middle:.3f} s against {peer:.3f}", detail={"ours": ours, "theirs": taken})
     peers.end_batching(theirs)
 
 
 def _rounds(run: Run, served: Served, theirs: PreTrainedModel, way: Way) -> Iterator[tuple[float, float]]:
-    """Yield the seconds of the rounds, those that do not count first; at least one counts, more if there is time."""
+    """Yield the seconds of the rounds, those first that do not count; fewer if there is no time for all, but one."""
     lengths, longest = run.plan.lengths, 0.0
     for seed in range(-lengths.warm, lengths.rounds):
-        if seed > 0 and run.left < 1.5 * longest:
+        if longest and run.left < 1.5 * longest:
             return
         left = run.left
         yield _against(run, served, theirs, way, seed)

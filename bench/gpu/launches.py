@@ -13,12 +13,12 @@ from functools import partial
 import torch
 
 from bench.gpu.cases import LLAMA, QWEN3, ModelShape, Shape
+from engine.kernels import launch
 from engine.kernels.activation import silu_mul
+from engine.kernels.add_product import add_product
 from engine.kernels.attn_items import Work, attn_items
 from engine.kernels.copy_blocks import copy_blocks
 from engine.kernels.draw_table import BLOCK, DRAW
-from engine.kernels.few_rows import product
-from engine.kernels.launch import MOST_ROWS, FewRows
 from engine.kernels.logits_edit import CHANGE, logits_edit
 from engine.kernels.logprob_rank import logprob_rank
 from engine.kernels.merge_parts import merge_parts
@@ -63,9 +63,8 @@ def cases(tokens: int = 8) -> Iterator[Case]:
     for model in (QWEN3, LLAMA, QWEN25, SMOLLM2):
         heads = Heads(model.attention, normed=model.architecture == "qwen3")
         yield Case(model.name, partial(_model, model, heads, tokens))
-        for rows in (min(tokens, 16), 32, MOST_ROWS):
+        for rows in (min(tokens, 16), launch.FEW_ROWS):
             yield Case(f"{model.name}, {'few' if rows == tokens else rows} rows", partial(_products, model, rows))
-    yield Case("a shared depth", partial(_shared_depth, tokens))
     for name, heads in _HEADS.items():
         yield Case(name, partial(_attention, heads, tokens))
 
@@ -113,20 +112,11 @@ def _model(model: ModelShape, heads: Heads, tokens: int) -> None:
 
 
 def _products(model: ModelShape, rows: int) -> None:
-    """Make the products of one layer's decode step."""
-    hidden, inner, heads = model.hidden, model.intermediate, model.attention.heads * model.attention.dim
-    x, norm = _floats(rows, hidden), _floats(hidden)
-    fused = heads + 2 * model.attention.kv_heads * model.attention.dim
-    for bias in (None, _empty(fused)):
-        product(x, _empty(fused, hidden), _empty(rows, fused), bias=bias, norm=norm, eps=1e-6)
-    product(x, _empty(2 * inner, hidden), _empty(rows, inner), norm=norm, eps=1e-6, gated=True)
-    for depth in (heads, inner):
-        product(_empty(rows, depth), _empty(hidden, depth), x, adds=True)
-
-
-def _shared_depth(rows: int) -> None:
-    for out, adds in ((_empty(rows, 1024), False), (_floats(rows, 1024), True)):
-        product(_empty(rows, 3072), _empty(1024, 3072), out, adds=adds, shape=FewRows(32, 64, 4, 4, 4))
+    """Make the products of one layer's decode step that are added to the residual stream."""
+    x = _floats(rows, model.hidden)
+    for depth in (model.attention.heads * model.attention.dim, model.intermediate):
+        for bias in (None, _empty(model.hidden)):
+            add_product(_empty(rows, depth), _empty(model.hidden, depth), bias, x)
 
 
 def _attention(heads: Heads, tokens: int) -> None:

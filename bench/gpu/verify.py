@@ -72,8 +72,8 @@ PARTS = (
     Part("layer", frozenset("12345"), 90),
     Part("step", frozenset("6"), 80),
     Part("requests", frozenset({"7", "8", "10"}), 90),
-    Part("peers", frozenset("9"), 90),
     Part("deterministic", frozenset({"11"}), 90),
+    Part("peers", frozenset("9"), 90),  # the last, because it uses all the time that is left
 )
 WORDS = frozenset().union(*[part.words for part in PARTS])
 

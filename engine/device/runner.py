@@ -97,12 +97,12 @@ class DeviceRunner:
         *,
         overlaps: bool,
         record: Record | None = None,
-        joins: bool | None = None,
+        adds: bool | None = None,
     ) -> None:
         """record: records decoding steps; if it is None, every launch of every step is made anew.
 
-        joins: whether steps without chunks use the kernel for products of few rows; by default where steps are recorded
-        on a GPU, in 16-bit numbers, and not in deterministic mode.
+        adds: whether steps without chunks may use the kernel for products of few rows; by default if they are recorded
+        on a GPU, in 16-bit numbers. Never in deterministic mode.
         """
         self.overlaps = overlaps
         self.ready = ready_of(config, model, cache, "triton")
@@ -117,9 +117,9 @@ class DeviceRunner:
         if config.deterministic:
             # In transformers' classes a row's numbers may depend on its index in the batch, so each row runs alone.
             self._rows = fixed_rows(config.max_sequences, _ROWS) if model.steady else 1
-        if joins is None:  # recording also compiles it for every number of rows
-            joins = record is not None and cache.device.type == "cuda" and cache.dtype.itemsize == 2
-        self._joins = joins and not config.deterministic
+        if adds is None:  # recording also compiles it for every number of rows
+            adds = record is not None and cache.device.type == "cuda" and cache.dtype.itemsize == 2
+        self._adds = adds and not config.deterministic
         sizes = (self._rows,) if self._rows else buckets(config.max_sequences)
         places = {rows: capacity(rows, model.context, FIXED_SPAN) for rows in sizes}
         most = max(places.values())
@@ -138,15 +138,13 @@ class DeviceRunner:
                 self._graphs = Graphs(frames, self._idle, self._drawing, record)
 
     @classmethod
-    def load(cls, config: EngineConfig, backend: Backend, *, joins: bool | None = None) -> DeviceRunner:
+    def load(cls, config: EngineConfig, backend: Backend) -> DeviceRunner:
         """Load the model, find memory for its cache, record its steps, and compile what draws from them.
-
-        joins: as for DeviceRunner.
 
         Raises ModelError for files that cannot be run, ConfigError for settings that do not fit the model.
         """
         try:
-            return cls._load(config, backend, joins)
+            return cls._load(config, backend)
         except torch.OutOfMemoryError as error:
             tokens = config.batch_tokens(backend.device.type)
             raise ConfigError(
@@ -155,7 +153,7 @@ class DeviceRunner:
             ) from error
 
     @classmethod
-    def _load(cls, config: EngineConfig, backend: Backend, joins: bool | None) -> DeviceRunner:
+    def _load(cls, config: EngineConfig, backend: Backend) -> DeviceRunner:
         device = backend.device
         round_once()
         model = load_model(Path(config.model), backend.dtype, config.max_model_len, config.adapters, device)
@@ -176,7 +174,7 @@ class DeviceRunner:
         config, memory = find_room(config, largest_step)
         blocks = config.kv_blocks(token_bytes, memory, KV_FRACTION)
         record = cuda_recorder() if config.cuda_graphs and model.steady else None
-        runner = cls(config, model, cache(blocks), overlaps=True, record=record, joins=joins)
+        runner = cls(config, model, cache(blocks), overlaps=True, record=record)
         runner.warm_up(config)
         return runner
 
@@ -305,8 +303,8 @@ class DeviceRunner:
         drawn = self._last.index_select(0, sources.clamp(min=0))
         tokens = torch.where(sources >= 0, drawn, there["tokens"])
         plan = self._attention.plan(there, prompt_tokens)
-        joins = self._joins and not prompt_tokens
-        ops = TritonOps(self._attention, plan, self._turns, positions, self._cache.dtype, joins)
+        adds = self._adds and not prompt_tokens
+        ops = TritonOps(self._attention, plan, self._turns, positions, self._cache.dtype, adds)
         return self._model.run(tokens, positions, ops, adapters)
 
     def _frame(self, rows: int, places: int) -> Frame:

@@ -71,7 +71,7 @@ def warps(elements: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class FewRows:
+class AddProduct:
     """A program of a product of few rows: `columns` of the result, and `depth` numbers of each column's weights per
     warp at a time.
     """
@@ -80,50 +80,29 @@ class FewRows:
     depth: int
     warps: int
     stages: int
-    parts: int = 1
-    """Programs that share one column's depth; more than one cost another launch, which adds their sums."""
 
 
-MOST_ROWS = 64  # of a product of few rows; beyond, products are not bound by reading the weights
-_FEW_ROWS = (16, 32, 64)  # heights of its tile
-SUM_ELEMENTS = 1024  # of a row of such a product, to which a program adds the parts
+FEW_ROWS = 32  # of such a product: with 64 rows, cuBLAS was faster on an H200
+_CORES = 120  # multiprocessors that a matrix should occupy, a little less than a Hopper GPU has: 128 tiles suffice
 
 
-def few_rows_tile(rows: int) -> int:
-    """Return the height of the tile that holds so many rows."""
-    return next(tile for tile in _FEW_ROWS if rows <= tile)
+def row_tile(rows: int) -> int:
+    """Return the height of the tile that holds so many rows, at most FEW_ROWS."""
+    return 16 if rows <= 16 else FEW_ROWS
 
 
-def few_rows(rows: int, columns: int, depth: int, *, gated: bool, normed: bool) -> FewRows:
-    """Return the program for rows [T, depth] and `columns` of the result, each of two weights' rows if it is gated.
+def add_product(rows: int, columns: int) -> AddProduct:
+    """Return the program for so many rows and `columns` of the result.
 
     All rows of one tile's height have the same program, so that a row's bits do not depend on how many run beside it.
     """
-    tile = few_rows_tile(rows)
+    tile = row_tile(rows)
     # A program reads all rows from L2, so its columns should not be far fewer than these; but every multiprocessor
     # should have one.
     wide = tile
     while wide > 8 and columns < wide * _CORES:
         wide //= 2
-    if gated:
-        wide = max(min(wide // 2, 16), 8)
-    return FewRows(wide, _DEPTH_NORMED[tile] if normed else _DEPTH[tile], 4, 4)
-
-
-_DEPTH = {16: 128, 32: 64, 64: 64}  # by the tile's height; 72 to 147 KB of shared memory
-_DEPTH_NORMED = {16: 64, 32: 64, 64: 32}  # the input is float32; more would not fit, or spill
-JOINED_ROWS = 32  # the most rows of a decode step whose products are computed by that kernel
-
-
-def joins(rows: int) -> bool:
-    """Return whether a decode step of so many rows uses the kernel for few rows; torch's products are used beyond.
-
-    It changes only where a tile's height does, so that a recorded step, which has more rows, decides alike.
-    """
-    return rows <= JOINED_ROWS
-
-
-_CORES = 120  # multiprocessors that a matrix should occupy, a little less than a Hopper GPU has: 128 tiles suffice
+    return AddProduct(wide, 128 if tile == 16 else 64, 4, 4)  # 72 to 98 KB of shared memory
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from engine.models.linear import Linear
 from engine.models.llama_lora import fused_pairs
 from engine.models.lora import Pair, TokensOf, add_pair
 from engine.models.model import CPU
-from engine.models.ops import DecoderOps, Heads, JoinedOps
+from engine.models.ops import DecoderOps, Heads
 from engine.models.products import TORCH, Products
 from engine.models.quantized import Int8Matrix
 from engine.models.rope import frequencies, interleave
@@ -95,28 +95,15 @@ class Decoder:
         x = self._embedding(tokens)  # [T, H]
         if not adapted and ops.layers(x):
             return x
-        if not adapted and (joined := ops.joined(x)) is not None:
-            return self._run_joined(x, ops, joined)
-        added: torch.Tensor | None = None  # what the last product adds to x
+        added: torch.Tensor | None = None  # what the last product adds to x, if it has not
         for index, layer in enumerate(self.layers):
             pairs = [(self._adapters[a.adapter][index], a.tokens) for a in adapted]
             h = ops.norm(x, added, layer.attention_norm, eps)
             h = ops.heads(index, _with(pairs, "qkv", h, layer.qkv(h)), layer.heads)  # [T, Q * D]
-            added = _with(pairs, "output", h, layer.output(h))
+            added = _with(pairs, "output", h, layer.output(h)) if pairs else ops.add(x, h, layer.output)
             h = ops.norm(x, added, layer.mlp_norm, eps)
             h = ops.silu_mul(_with(pairs, "gate_up", h, layer.gate_up(h)))  # [T, I]
-            added = _with(pairs, "down", h, layer.down(h))
-        return x if added is None else x.add_(added)
-
-    def _run_joined(self, x: torch.Tensor, ops: DecoderOps, joined: JoinedOps) -> torch.Tensor:
-        """Run the residual stream x [T, H] through all layers, in place; return it."""
-        eps = self.spec.eps
-        added: torch.Tensor | None = None
-        for index, layer in enumerate(self.layers):
-            qkv = joined.normed(x, added, layer.attention_norm, eps, layer.qkv)
-            added = joined.add(x, ops.heads(index, qkv, layer.heads), layer.output)
-            h = joined.gated(x, added, layer.mlp_norm, eps, layer.gate_up)  # [T, I]
-            added = joined.add(x, h, layer.down)
+            added = _with(pairs, "down", h, layer.down(h)) if pairs else ops.add(x, h, layer.down)
         return x if added is None else x.add_(added)
 
     def hidden(self, x: torch.Tensor) -> torch.Tensor:

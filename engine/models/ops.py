@@ -50,29 +50,6 @@ class AttentionOps(Protocol):
         ...
 
 
-class JoinedOps(Protocol):
-    """A layer's products together with what comes before and after them, for a backend that computes these at once.
-
-    x [T, H] float32 is the residual stream. added [T, H]: what the last product left to be added to it, or None.
-    """
-
-    def normed(
-        self, x: torch.Tensor, added: torch.Tensor | None, norm: torch.Tensor, eps: float, linear: Linear
-    ) -> torch.Tensor:
-        """Add `added` to x, in place; return the product of x's RMS norm with weight `norm` [H]."""
-        ...
-
-    def gated(
-        self, x: torch.Tensor, added: torch.Tensor | None, norm: torch.Tensor, eps: float, linear: Linear
-    ) -> torch.Tensor:
-        """Do the same with a product that gives [T, 2 * I]; return silu(gate) * up of it, [T, I]."""
-        ...
-
-    def add(self, x: torch.Tensor, h: torch.Tensor, linear: Linear) -> torch.Tensor | None:
-        """Add the product of h to x, in place; or return it, to be added by the next call or by the caller."""
-        ...
-
-
 class DecoderOps(Protocol):
     """What the engine's own decoder (llama.py) asks of one step's backend."""
 
@@ -82,9 +59,9 @@ class DecoderOps(Protocol):
         """
         ...
 
-    def joined(self, x: torch.Tensor) -> JoinedOps | None:
-        """Return how products are computed together with what is around them; None if this backend computes them
-        one by one.
+    def add(self, x: torch.Tensor, h: torch.Tensor, linear: Linear) -> torch.Tensor | None:
+        """Add the product of h [T, *] to x [T, H] float32, in place, and return None; or return it, for the next
+        norm or the caller to add.
         """
         ...
 
@@ -124,9 +101,9 @@ class TorchOps:
         """Like DecoderOps.layers: this backend has no such call, so the layers run operation by operation."""
         return False
 
-    def joined(self, x: torch.Tensor) -> JoinedOps | None:
-        """Like DecoderOps.joined: one by one."""
-        return None
+    def add(self, x: torch.Tensor, h: torch.Tensor, linear: Linear) -> torch.Tensor | None:
+        """Like DecoderOps.add: returns it."""
+        return linear(h)
 
     def norm(self, x: torch.Tensor, added: torch.Tensor | None, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """Like DecoderOps.norm."""

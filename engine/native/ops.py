@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from engine.attention.cache import KvCache
+from engine.models.linear import Linear
 from engine.models.ops import Heads
 from engine.native.attention import NativeAttention, NativePlan
 from engine.native.build import Kernels
@@ -37,8 +38,9 @@ class NativeOps:
         self.stack.run(self.plan, x, self.turns)
         return True
 
-    def joined(self, x: torch.Tensor) -> None:
-        """Like DecoderOps.joined: one by one."""
+    def add(self, x: torch.Tensor, h: torch.Tensor, linear: Linear) -> torch.Tensor:
+        """Like DecoderOps.add: returns it."""
+        return linear(h)
 
     def norm(self, x: torch.Tensor, added: torch.Tensor | None, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """Like DecoderOps.norm."""

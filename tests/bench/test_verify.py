@@ -51,6 +51,18 @@ def test_without_a_gpu_it_says_so_in_a_line(monkeypatch: pytest.MonkeyPatch) -> 
     assert done.stderr.splitlines() == ["there is no CUDA device here; --dry runs everything but the figures on a CPU"]
 
 
+@pytest.mark.parametrize(
+    ("script", "lines"),
+    [("step_profile.py", ["tiny Qwen3, n=1:"]), ("tune.py", ["wide, 32/8/128", "prefill, 14/2/64"])],
+)
+def test_the_tools_for_tuning_run_without_a_gpu(tmp_path: Path, script: str, lines: list[str]) -> None:
+    argv = [sys.executable, f"bench/gpu/{script}", "--dry", "--out", str(tmp_path / "told.json")]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert all(line in done.stdout for line in lines)
+    assert json.loads((tmp_path / "told.json").read_text())
+
+
 def test_an_unknown_part_is_named() -> None:
     with pytest.raises(SystemExit):
         verify.main(["--dry", "--only", "1,12"])

@@ -60,13 +60,13 @@ class Kept(Products):
 
 
 def device_runner(
-    settings: EngineConfig, *, overlaps: bool = False, record: Record | None = None, joins: bool | None = None
+    settings: EngineConfig, *, overlaps: bool = False, record: Record | None = None, adds: bool | None = None
 ) -> DeviceRunner:
     """Return the device's runner with a folder's model, on the CPU."""
     model = load_model(Path(settings.model), torch.float32, settings.max_model_len, settings.adapters, products=Kept())
     assert settings.num_blocks is not None
     cache = KvCache(model.attention, settings.num_blocks, settings.block_size, torch.float32)
-    return DeviceRunner(settings, model, cache, overlaps=overlaps, record=record, joins=joins)
+    return DeviceRunner(settings, model, cache, overlaps=overlaps, record=record, adds=adds)
 
 
 @dataclass

@@ -1,50 +1,45 @@
-"""A decode step's products with what is around them, each with its kernel and by torch."""
+"""A decode step's products that are added to the residual stream: by the kernel, or by torch for the next norm."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import torch
 
-from engine.device.ops import FewRows
-from engine.kernels import launch, reference
-from engine.models.linear import Dense, Linear
+from engine.device.ops import TritonOps
+from engine.kernels import launch
+from engine.models.linear import Dense
 
-CLOSE = {torch.float32: 1e-5, torch.float16: 5e-3}
+HALF, FLOAT = torch.float16, torch.float32
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-@pytest.mark.parametrize("most", [0, 32])
-@pytest.mark.parametrize("adds", [False, True])
-def test_products(dtype: torch.dtype, most: int, adds: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "JOINED_ROWS", most)
+@pytest.mark.parametrize(
+    ("adds", "rows", "dtype", "inside"),
+    [
+        (True, 1, HALF, True),
+        (True, launch.FEW_ROWS, HALF, True),
+        (True, launch.FEW_ROWS + 1, HALF, False),
+        (True, 1, FLOAT, True),
+        (False, 1, HALF, False),
+    ],
+)
+def test_few_rows_are_added_in_place(adds: bool, rows: int, dtype: torch.dtype, inside: bool) -> None:
     torch.manual_seed(0)
-    rows, hidden, inner, eps = 3, 40, 24, 1e-5
-    ops, norm = FewRows(dtype), torch.rand(hidden) + 0.5
-    x, added = torch.randn(rows, hidden), torch.randn(rows, hidden).to(dtype) if adds else None
-    total = x.double() if added is None else x.double() + added.double()
-    normed = reference.rms_norm(total, norm.double(), eps)
+    nothing: Any = None
+    ops = TritonOps(nothing, nothing, None, nothing, dtype, adds=adds)
+    weight, bias = (torch.randn(40, 24) / 24**0.5).to(dtype), torch.randn(40).to(dtype)
+    x, h = torch.randn(rows, 40), torch.randn(rows, 24).to(dtype)
+    expected = x.double() + h.double() @ weight.double().T + bias.double()
+    left = ops.add(x, h, Dense(weight, bias))
+    assert (left is None) == inside
+    torch.testing.assert_close((x if left is None else x + left).double(), expected, rtol=5e-3, atol=5e-3)
 
-    def dense(height: int, depth: int) -> tuple[Linear, torch.Tensor, torch.Tensor]:
-        weight, bias = (torch.randn(height, depth) / depth**0.5).to(dtype), torch.randn(height).to(dtype)
-        return Dense(weight, bias), weight.double().T, bias.double()
 
-    def close(result: torch.Tensor, expected: torch.Tensor) -> None:
-        torch.testing.assert_close(result.double(), expected, rtol=CLOSE[dtype], atol=CLOSE[dtype])
-
-    linear, weight, bias = dense(inner, hidden)
-    mine = x.clone()
-    result = ops.normed(mine, added, norm, eps, linear)
-    assert result.dtype == dtype
-    close(result, normed @ weight + bias)
-    close(mine, total)
-    linear, weight, bias = dense(2 * inner, hidden)
-    mine = x.clone()
-    h = ops.gated(mine, added, norm, eps, linear)
-    assert h.dtype == dtype
-    close(h, reference.silu_mul(normed @ weight + bias))
-    close(mine, total)
-    linear, weight, bias = dense(hidden, inner)
-    mine = x.clone()
-    left = ops.add(mine, h, linear)
-    assert (left is None) == (most > 0)
-    close(mine if left is None else mine + left, x.double() + h.double() @ weight + bias)
+def test_a_product_of_another_kind_is_left_to_itself() -> None:
+    nothing: Any = None
+    ops = TritonOps(nothing, nothing, None, nothing, HALF, adds=True)
+    x, h = torch.zeros(1, 3), torch.ones(1, 3)
+    left = ops.add(x, h, lambda given: given * 2)
+    assert left is not None
+    assert torch.equal(left, h * 2)

@@ -166,7 +166,7 @@ def _decoder() -> Decoder:
 def _runner(gpu: Gpu, config: EngineConfig, model: Model | None = None) -> DeviceRunner:
     model = model or _decoder()
     cache = KvCache(model.attention, 64, BLOCK, torch.bfloat16, THERE)
-    return DeviceRunner(config, model, cache, overlaps=True, record=gpu.record if model.steady else None, joins=True)
+    return DeviceRunner(config, model, cache, overlaps=True, record=gpu.record if model.steady else None, adds=True)
 
 
 _KINDS: tuple[dict[str, Any], ...] = (
@@ -248,7 +248,7 @@ def test_nothing_is_compiled_once_the_runner_is_warm(gpu: Gpu, settings: dict[st
     runner = _runner(gpu, config)
     runner.warm_up(config)
     known = set(gpu.launched)
-    assert {name for name, *_ in known} == KERNELS | ({"_few_rows"} if not config.deterministic else set())
+    assert {name for name, *_ in known} == KERNELS | ({"_add_product"} if not config.deterministic else set())
     for batch in STEPS.values():
         runner.submit(_rows(8, token=5))
         runner.submit(batch)

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from engine.cpu_runner import CpuRunner, load
-from engine.device import ops
 from engine.device.memory import largest_batch
 from engine.device.runner import DeviceRunner
 from engine.errors import ConfigError, ModelError
-from engine.kernels import few_rows, launch
+from engine.kernels import launch
+from engine.kernels.add_product import add_product
 from engine.messages import Add, Embed, Sampling
 from engine.models.llama import Decoder
 from tests.engine.device.running import Recorder, adapter, config, device_runner, group, run, same, write
@@ -57,29 +57,30 @@ def test_overlapping_steps_replayed(qwen3: Path) -> None:
 
 
 @pytest.mark.parametrize("most", [2, 32])
-def test_products_joined_with_what_is_around_them(
+def test_products_that_are_added_to_the_residual_stream(
     llama: Path, qwen3: Path, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Steps without chunks only, and of few rows only."""
     taken: list[int] = []
 
-    def product(x: torch.Tensor, *given: Any, **named: Any) -> torch.Tensor:
+    def add(x: torch.Tensor, *given: Any) -> torch.Tensor:
         taken.append(len(x))
-        return few_rows.product(x, *given, **named)
+        return add_product(x, *given)
 
-    monkeypatch.setattr(ops, "product", product)
-    monkeypatch.setattr(launch, "JOINED_ROWS", most)
+    monkeypatch.setattr("engine.device.ops.add_product", add)
+    monkeypatch.setattr(launch, "FEW_ROWS", most)
+    monkeypatch.setattr(launch, "row_tile", lambda rows: 32)
     for folder in (llama, qwen3):
         settings = config(folder)
         theirs, _ = run(CpuRunner.load(settings), settings, TRAFFIC)
         for record in (None, Recorder()):
             taken.clear()
-            mine, _ = run(device_runner(settings, record=record, joins=True), settings, TRAFFIC)
+            mine, _ = run(device_runner(settings, record=record, adds=True), settings, TRAFFIC)
             same(mine, theirs)
             assert taken
             assert max(taken) <= most
         taken.clear()
-        run(device_runner(config(folder, deterministic=True), joins=True), settings, TRAFFIC[1:])
+        run(device_runner(config(folder, deterministic=True), adds=True), settings, TRAFFIC[1:])
         assert not taken
 
 
