@@ -120,8 +120,8 @@ def _products(model: ModelShape, rows: int) -> None:
 
 
 def _attention(heads: Heads, tokens: int) -> None:
-    """Make the launches of a layer's attention, also those of a step with the rows for the largest tiles."""
-    for rows in (tokens, 128):
+    """Make the launches of a layer's attention, also those of steps with few rows and with those for larger tiles."""
+    for rows in (tokens, 2, 128):
         _attention_of(heads, rows)
 
 

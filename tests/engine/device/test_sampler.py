@@ -111,7 +111,10 @@ def test_arrays_may_be_longer_than_the_step_needs() -> None:
     logits, sampler = _rows(5, 700), DeviceSampler(_CPU, 700)
     plan = sampler.plan(rows, draws, masks)
     longer = {name: _longer(torch.from_numpy(array)) for name, array in plan.arrays.items()}
-    _compare(sampler.launch(logits, plan, longer), Sampler().sample(logits, rows, draws, masks))
+    _compare(
+        sampler.launch(logits, plan, longer, torch.zeros(99, dtype=torch.int64)),
+        Sampler().sample(logits, rows, draws, masks),
+    )
 
 
 def _longer(array: torch.Tensor) -> torch.Tensor:

@@ -19,6 +19,7 @@ from engine.kernels import launch
 ROOT = Path(__file__).parents[3]
 SELECTED = ("Qwen3-0.6B", "head 64, group 7", "head 96, group 3", "head 256, group 8")
 LARGE = "head 128, group 48"
+ADD_PRODUCT = "add_product._add_product"
 ATTENTION = ("attn_items._attn_items", "merge_parts._merge_parts", "prefill_attn._prefill_attn")
 
 pytestmark = pytest.mark.timeout(600)  # seconds each on a quiet machine
@@ -60,21 +61,26 @@ def test_attention_uses_the_tensor_cores(rows: list[dict[str, Any]]) -> None:
     """A narrow tile is too low for Hopper's own products of 64 rows, where groups are not as large as that."""
     items, prefill = "attn_items._attn_items", "prefill_attn._prefill_attn"
     for large, products in ((False, {"wgmma", "mma.sync"}), (True, {"wgmma"})):
-        used = {
-            (row["kernel"], row["products"]) for row in rows if row["products"] and (LARGE in row["cases"]) == large
-        }
+        of = [row for row in rows if (LARGE in row["cases"]) == large and row["kernel"] != ADD_PRODUCT]
+        used = {(row["kernel"], row["products"]) for row in of if row["products"]}
         assert used == {*[(items, one) for one in products], (prefill, "wgmma")}
+
+
+def test_products_of_few_rows_use_the_tensor_cores_and_keep_everything_in_registers(rows: list[dict[str, Any]]) -> None:
+    products = [row for row in rows if row["kernel"] == ADD_PRODUCT]
+    assert {(row["products"], row["local"]) for row in products} == {("mma.sync", 0)}
+    assert {case for row in products for case in row["cases"]} >= {f"Qwen3-0.6B, {n} rows" for n in ("few", 32)}
 
 
 def test_programs_of_decode_attention_share_a_multiprocessor(rows: list[dict[str, Any]]) -> None:
     """Also where groups are so large that the narrow tile is as high as the wide one."""
     for case, group in (("Qwen3-0.6B", 2), (LARGE, 48)):
-        tiles = launch.attn(128, group, 2, 8)
+        tiles, many = launch.attn(128, group, 2, 2), launch.attn(128, group, 2, 128).wide
         own = [row for row in rows if row["kernel"] == ATTENTION[0] and case in row["cases"]]
-        assert len(own) == 3  # wide, narrow, narrow without wide
+        assert len(own) == 4  # wide, wider with many rows, narrow, narrow without wide
         for row in own:
-            tile = tiles.wide if row["products"] == "wgmma" else tiles.narrow
-            assert tile.per_core >= 2
+            tile = tiles.narrow if row["products"] != "wgmma" else many if row["warps"] == 8 else tiles.wide
+            assert tile is many or tile.per_core >= 2
             assert -(-row["registers"] // 8) * 8 * 32 * row["warps"] * tile.per_core <= 65536
             assert (row["shared"] + 1024) * tile.per_core <= 228 * 1024  # the system takes 1 KB for each program
 
