@@ -113,10 +113,13 @@ class Decode:
     merge: Merge = launch.MERGE
     overlap: int = launch.OVERLAP
     shortest: int = launch.SHORTEST
+    many: bool = True
+    """Whether steps with the rows for it take launch._MANY_LANES instead of the wide tile."""
 
 
 Entry = Decode | Prefill
-MERGES = (Merge(32, 2), Merge(16, 4), Merge(16, 2), Merge(16, 1), Merge(8, 2), Merge(8, 1))
+_MANY = dict(launch._MANY_LANES)
+MERGES = (Merge(32, 4), Merge(32, 2), Merge(32, 1), Merge(16, 2), Merge(8, 2), Merge(8, 1))
 
 
 def _listed(way: str, dim: int) -> tuple[Entry, ...]:
@@ -127,15 +130,15 @@ def _listed(way: str, dim: int) -> tuple[Entry, ...]:
     table = Decode(attn)
     if way == "wide":
         tiles = [attn, *[replace(attn, wide=tile) for tile in _WIDE[dim]]]
-        found = [Decode(tile) for tile in tiles]
+        found = [table, *[Decode(tile, many=False) for tile in tiles]]
         found += [replace(table, shortest=shortest) for shortest in (64, 256)]
-        return (*found, *[replace(one, overlap=2) for one in (table, found[2])])
+        return (*found, *[replace(table, overlap=overlap) for overlap in (0, 1)])
     if way == "narrow":
         tiles = [attn, *[replace(attn, narrow=tile) for tile in _NARROW[dim]]]
         found = [Decode(tile) for tile in tiles]
-        return (*found, *[replace(table, overlap=overlap) for overlap in (1, 2)])
+        return (*found, *[replace(table, overlap=overlap) for overlap in (0, 1)])
     merges = MERGES if dim == 128 else MERGES[2:4]
-    return (table, *[replace(table, merge=merge) for merge in merges], replace(table, merge=Merge(16, 2), overlap=2))
+    return (table, *[replace(table, merge=merge) for merge in merges])
 
 
 def _put(dim: int, entry: Entry) -> None:
@@ -144,6 +147,8 @@ def _put(dim: int, entry: Entry) -> None:
         if isinstance(entry, Decode):
             launch._ATTN[dim, itemsize] = entry.attn
             launch.MERGE, launch.OVERLAP, launch.SHORTEST = entry.merge, entry.overlap, entry.shortest
+            launch._MANY_LANES.clear()
+            launch._MANY_LANES.update(_MANY if entry.many else {})
         else:
             launch._PREFILL[dim, itemsize] = entry
 
@@ -283,7 +288,7 @@ def _text(way: str, entry: Entry) -> str:
     if isinstance(entry, Prefill):
         return _fields(entry)
     tile = {"wide": entry.attn.wide, "narrow": entry.attn.narrow}.get(way, entry.merge)
-    return f"{_fields(tile)} overlap={entry.overlap} shortest={entry.shortest}"
+    return f"{_fields(tile)} overlap={entry.overlap} shortest={entry.shortest} many={entry.many}"
 
 
 def _fields(tile: Tile | Merge | Prefill) -> str:

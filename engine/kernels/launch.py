@@ -1,7 +1,7 @@
 """Launch tables: which tiles, warps and stages a kernel runs with, by the model's shapes; nothing is tuned at run time.
 
 Plain numbers, chosen for an H200 (sm_90: 65,536 registers and 227 KB of shared memory per multiprocessor) from what the
-compiler reports; bench/gpu measures them.
+compiler reports and what bench/gpu/tune.py measured on one (docs/performance.md).
 """
 
 from __future__ import annotations
