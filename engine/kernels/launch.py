@@ -156,13 +156,15 @@ def attn(head_dim: int, group: int, itemsize: int, rows: int) -> Attn:
     """
     shape = _of(_ATTN, head_dim, itemsize)
     wide, narrow = shape.wide, shape.narrow
-    for (most, size), tile in _MANY_LANES.items():
-        if size == itemsize and _ATTN[most, size] is shape and rows * group >= tile.lanes:
-            wide = tile
     least = 1 << (group - 1).bit_length()  # a tile holds at least one row
     if least > wide.lanes:  # more warps hold it, and no other program fits beside them
         wide = replace(wide, lanes=least, warps=8, per_core=1, registers=None)
-    return Attn(wide, narrow if least <= narrow.lanes else replace(wide, lanes=least))
+    if least > narrow.lanes:
+        narrow = replace(wide, lanes=least)
+    for (most, size), tile in _MANY_LANES.items():
+        if _ATTN[most, size] is shape and tile.lanes > wide.lanes and rows * group >= tile.lanes:
+            wide = tile
+    return Attn(wide, narrow)
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,11 +52,14 @@ def test_without_a_gpu_it_says_so_in_a_line(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(
-    ("script", "lines"),
-    [("step_profile.py", ["tiny Qwen3, n=1:"]), ("tune.py", ["wide, 32/8/128", "prefill, 14/2/64"])],
+    ("words", "lines"),
+    [
+        (["step_profile.py"], ["tiny Qwen3, n=1:"]),
+        (["tune.py", "--only", "wide,products", "--heads", "32/8/128"], ["wide, 32/8/128", "tiny o"]),
+    ],
 )
-def test_the_tools_for_tuning_run_without_a_gpu(tmp_path: Path, script: str, lines: list[str]) -> None:
-    argv = [sys.executable, f"bench/gpu/{script}", "--dry", "--out", str(tmp_path / "told.json")]
+def test_the_tools_for_tuning_run_without_a_gpu(tmp_path: Path, words: list[str], lines: list[str]) -> None:
+    argv = [sys.executable, f"bench/gpu/{words[0]}", *words[1:], "--dry", "--out", str(tmp_path / "told.json")]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert all(line in done.stdout for line in lines)

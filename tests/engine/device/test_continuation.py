@@ -100,7 +100,7 @@ def test_a_draw_that_looks_at_more_than_its_scores_is_planned(
     llama: Path, went_on: list[int], sampling: Sampling, logprobs: int | None
 ) -> None:
     settings = config(llama, block_size=8)
-    adds = [replace(group(1, 17, 2, 6, 100, sampling), logprobs=logprobs)]
+    adds = [replace(group(1, 9, 2, 4, 100, sampling), logprobs=logprobs)]
     mine, _ = run(device_runner(settings, overlaps=True, record=Recorder()), settings, adds)
     theirs, _ = run(CpuRunner.load(settings), settings, adds)
     same(mine, theirs)
