@@ -7,7 +7,6 @@ end of its last work item, and its draw's. Its token is on the device.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,43 +22,40 @@ LINES = "lines"
 """The name of a recorded step's draws, of which it has as many as rows."""
 
 
-@dataclass(slots=True)
 class Continuation:
-    """The arrays of a step that has rows only, each of which draws, as `image`: the bytes of its frame.
+    """The arrays of a step that has rows only, each of which draws; `image` is the bytes of its frame."""
 
-    arrays: the step's, of `recorded.frame`. ends: by name of a list of work items, those that the rows' newest
-    positions are in.
-    """
+    def __init__(
+        self, number: int, recorded: Recorded, plan: Plan, arrays: Arrays, ends: Mapping[str, NDArray[np.intp]]
+    ) -> None:
+        """number: Batch.number of the step. arrays: the step's, of `recorded.frame`.
 
-    number: int
-    """Batch.number of the step."""
-    recorded: Recorded
-    plan: Plan
-    arrays: Arrays
-    ends: Mapping[str, NDArray[np.intp]]
-    image: NDArray[np.uint8] = field(init=False)
-
-    def __post_init__(self) -> None:
-        frame, rows = self.recorded.frame, len(self.plan.draws)
-        self.image = np.zeros(frame.size, dtype=np.uint8)
-        frame.write(self.arrays, self.image)
-        self.arrays = {name: array[:rows] for name, array in frame.arrays(self.image).items() if name not in self.ends}
-        self.arrays |= {name: frame.arrays(self.image)[name] for name in self.ends}
+        ends: by name of a list of work items, those that the rows' newest positions are in.
+        """
+        self.recorded = recorded
+        self.plan = plan
+        self.image = np.zeros(recorded.frame.size, dtype=np.uint8)
+        recorded.frame.write(arrays, self.image)
+        there, rows = recorded.frame.arrays(self.image), len(plan.draws)
+        self._number = number
+        self._sources = there["sources"][:rows]
+        self._positions = [there[name][:rows] for name in ("positions", "slots", "row_positions")]
+        self._positions.append(there[LINES][:rows, POSITION.value])
+        self._ends = [(there[name][:, HI], items) for name, items in ends.items()]
 
     def follow(self, batch: Batch) -> bool:
         """Become the batch's step and return True if it continues this one and draws alike."""
         draws = self.plan.draws
-        if not batch.continues or batch.number != self.number + 1 or batch.masks:
+        if not batch.continues or batch.number != self._number + 1 or batch.masks:
             return False
         if not all(row.token is None and _alike(row.draw, draw) for row, draw in zip(batch.rows, draws, strict=True)):
             return False
-        self.number = batch.number
-        self.arrays["sources"][:] = np.arange(len(draws))
-        for name in ("positions", "slots", "row_positions"):
-            self.arrays[name] += 1
-        self.arrays[LINES][:, POSITION.value] += 1
-        for name, items in self.ends.items():
-            self.arrays[name][items, HI] += 1
+        self._number = batch.number
+        self._sources[:] = np.arange(len(draws))  # each row begins with what its own draw was
+        for positions in self._positions:
+            positions += 1
+        for ends, items in self._ends:
+            ends[items] += 1
         return True
 
 

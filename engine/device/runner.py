@@ -125,7 +125,8 @@ class DeviceRunner:
         most = max(places.values())
         self._attention = DeviceAttention(model.attention, cache, max(places), most, cuts=config.deterministic)
         self._sampler = DeviceSampler(cache.device, model.vocab)
-        self._last = torch.zeros(config.max_sequences, dtype=torch.int64, device=cache.device)
+        # In deterministic mode a step has more rows than there may be sequences.
+        self._last = torch.zeros(max(config.max_sequences, *sizes), dtype=torch.int64, device=cache.device)
         self._drawn: dict[int, int] = {}  # by sequence, the index in `_last`
         frames = {rows: self._frame(rows, most) for rows, most in places.items()} if record else {}
         masks = config.max_sequences * (model.vocab // 8 + 1)

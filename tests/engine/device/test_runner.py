@@ -12,6 +12,7 @@ import torch
 from engine.cpu_runner import CpuRunner, load
 from engine.device.memory import largest_batch
 from engine.device.runner import DeviceRunner
+from engine.device.sampler import DeviceSampler
 from engine.errors import ConfigError, ModelError
 from engine.kernels import launch
 from engine.kernels.add_product import add_product
@@ -127,6 +128,20 @@ def test_adapters(llama: Path, tmp_path: Path) -> None:
     same(mine, theirs)
     assert mine.tokens[1, 0] != mine.tokens[2, 0]
     assert not any(one.replays for one in recorder.recordings)
+
+
+def test_recorded_draws_have_a_place_for_each_of_their_rows(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In deterministic mode these are a power of two, more than the sequences that there may be."""
+    seen: list[tuple[int, int]] = []
+
+    def draw(self: DeviceSampler, logits: torch.Tensor, lines: torch.Tensor, drawn: torch.Tensor, last: Any) -> None:
+        seen.append((len(lines), len(last)))
+
+    monkeypatch.setattr(DeviceSampler, "draw", draw)
+    device_runner(config(llama, deterministic=True, max_sequences=5), record=Recorder())
+    device_runner(config(llama, max_sequences=5), record=Recorder())
+    assert [lines for lines, _ in seen] == [8, 5, 4, 2, 1]
+    assert all(last >= lines for lines, last in seen)
 
 
 def test_a_model_of_transformers_with_windows_and_sinks(tmp_path: Path) -> None:
