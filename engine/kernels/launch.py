@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TypeVar
 
 import torch
@@ -191,8 +192,17 @@ which then waits for the others' results on the device.
 
 
 def overlap(device: torch.device, least: int) -> dict[str, bool]:
-    """Return the option of a launch that begins early if OVERLAP is at least `least`; the interpreter has none."""
-    return {"launch_pdl": True} if least <= OVERLAP and device.type != "cpu" else {}
+    """Return the option of a launch that begins early if OVERLAP is at least `least`; nothing for the interpreter, and
+    for GPUs before Hopper, which do not have it.
+    """
+    return {"launch_pdl": True} if least <= OVERLAP and _has_early_launches(device) else {}
+
+
+@cache
+def _has_early_launches(device: torch.device) -> bool:
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (9, 0)
+    return device.type == "meta"  # as which kernels are compiled for a Hopper GPU without one
 
 
 def fill(device: torch.device, per_core: int) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
+import torch
 
 from engine.errors import ModelError
 from engine.kernels import launch
@@ -61,6 +62,18 @@ def test_prefill_attention(dim: int, itemsize: int) -> None:
     for group in GROUPS:
         assert tile.queries(group) >= 1
         assert tile.queries(group) * min(group, tile.rows) <= tile.rows
+
+
+@pytest.mark.parametrize(("capability", "early"), [((8, 0), False), ((8, 9), False), ((9, 0), True), ((10, 0), True)])
+def test_launches_overlap_where_the_gpu_can_do_that(
+    capability: tuple[int, int], early: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch._has_early_launches.cache_clear()
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    assert launch.overlap(torch.device("cuda"), 1) == ({"launch_pdl": True} if early else {})
+    launch._has_early_launches.cache_clear()
+    assert launch.overlap(torch.device("cpu"), 1) == {}
+    assert launch.overlap(torch.device("cuda"), launch.OVERLAP + 1) == {}
 
 
 def test_heads_that_are_too_large_are_refused() -> None:
