@@ -141,7 +141,7 @@ class Batch:
     """Counts the scheduler's batches."""
     continues: bool = False
     """Whether there is nothing in it but the rows of the batch with the number before, in the same order, each one
-    position further in the same blocks.
+    position further, in the same blocks or with one more.
     """
 
     @property
@@ -253,21 +253,19 @@ def plan_kv_spans(rows: Sequence[Row], block_size: int, *, gate: int = 0) -> tup
 
 
 def continued(before: Batch, rows: Sequence[Row], block_size: int) -> tuple[KvSpan, ...] | None:
-    """Return what plan_kv_spans returns for the rows of a batch, each one position further in the same blocks; None if
-    these are other rows, or one has begun a block.
+    """Return what plan_kv_spans returns for the rows of a batch, each one position further, in the same blocks or with
+    one more; None if these are other rows.
 
-    Only each row's last span differs: which blocks are shared depends on the tables, and on the block written to.
+    Only each row's last span differs: what a row writes to belongs to it alone, and to be shared it would have to
+    change its table.
     """
     if len(rows) != len(before.rows):
         return None
     for row, old in zip(rows, before.rows, strict=True):
         position = row.position
-        if (
-            row.blocks is not old.blocks
-            or position != old.position + 1
-            or row.sequence != old.sequence
-            or not position % block_size
-        ):
+        if position != old.position + 1 or row.sequence != old.sequence:
+            return None
+        if row.blocks is not old.blocks and (position % block_size or row.blocks[:-1] != old.blocks):
             return None
     return tuple(
         [

@@ -19,8 +19,8 @@ MOST_PARTS = 32
 """How many items spans are cut into where they are too few."""
 
 Ints = npt.NDArray[np.int32]
-HI = 4
-"""The column of an item's `hi`."""
+TABLE, LO, HI = 2, 3, 4
+"""Columns of an item."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,9 @@ class WorkList:
     rows: Ints
     """Indices into Batch.rows; items over the same KV span share theirs."""
     blocks: Ints
-    """Block numbers."""
+    """Block numbers. Where a row's newest position is, there is room for all blocks of the item, so that the item can
+    grow.
+    """
     parts: Ints
     """[R + 1]: row r's partial results, in the order of lo, are numbers part_slots[parts[r] : parts[r + 1]]."""
     part_slots: Ints
@@ -114,13 +116,15 @@ def work_list(
     piece, part = firsts[of] + number // sharers[of], number % sharers[of]
     item_rows = np.minimum(widths[of] - part * most[of], most[of])
     table_sizes = -(-ends // block_size) - begins // block_size
+    grows = ends == np.array([rows[members[0]].position + 1 for members, _, _ in kv_spans])
+    places = np.where(grows, -(-ends // spans) * spans // block_size - begins // block_size, table_sizes)
 
     items = np.zeros((len(of), 8), dtype=np.int32)
     items[:, 0] = _before(widths)[of] + part * most[of]
     items[:, 1] = item_rows
     items[:, 3] = lows = np.maximum(piece * spans[of], begins[of])
     items[:, HI] = highs = np.minimum((piece + 1) * spans[of], ends[of])
-    items[:, 2] = _before(table_sizes)[of] + (lows - begins[of]) // block_size
+    items[:, 2] = _before(places)[of] + (lows - begins[of]) // block_size
     items[:, 5] = slots = _before(item_rows)
 
     members = np.fromiter(chain.from_iterable([members for members, _, _ in kv_spans]), np.int32)
@@ -132,7 +136,7 @@ def work_list(
     return WorkList(
         items=items[np.lexsort((lows - highs, ~wide[of]))],
         rows=members,
-        blocks=np.concatenate([tables[m[0]][lo // block_size : -(-hi // block_size)] for m, lo, hi in kv_spans]),
+        blocks=_blocks(kv_spans, tables, block_size, places),
         parts=parts,
         part_slots=np.argsort(row_of, kind="stable").astype(np.int32),
         counts=_counts(int(counts[wide].sum()), int(counts[~wide].sum()), len(rows)),
@@ -140,11 +144,26 @@ def work_list(
 
 
 def newest(items: Ints, rows: Ints, positions: Ints) -> npt.NDArray[np.intp]:
-    """Return the items of a work list that the rows' newest positions are in, one per row.
+    """Return, by row, the item of a work list that its newest position is in.
 
     rows: WorkList.rows. positions: by row, its newest.
     """
-    return np.flatnonzero(items[:, HI] == positions[rows[items[:, 0]]] + 1)
+    owners = rows[items[:, 0]]
+    last = np.flatnonzero(items[:, HI] == positions[owners] + 1)
+    found = np.zeros(len(positions), dtype=np.intp)
+    found[owners[last]] = last
+    return found
+
+
+def _blocks(kv_spans: Sequence[KvSpan], tables: Sequence[Ints], block_size: int, places: npt.NDArray[np.int64]) -> Ints:
+    """Return the spans' block numbers, each span's followed by zeros up to its number of places."""
+    blocks = np.zeros(int(places.sum()), dtype=np.int32)
+    at = 0
+    for (members, lo, hi), room in zip(kv_spans, places.tolist(), strict=True):
+        own = tables[members[0]][lo // block_size : -(-hi // block_size)]
+        blocks[at : at + len(own)] = own
+        at += room
+    return blocks
 
 
 def _counts(wide: int, narrow: int, rows: int) -> Ints:

@@ -111,19 +111,18 @@ class DeviceAttention:
         shapes |= {"part_slots": (places,), "counts": (3,)}
         return _numbered([{name: np.zeros(shape, dtype=np.int32) for name, shape in shapes.items()}] * len(self._kinds))
 
-    def ends(self, arrays: Arrays) -> dict[str, NDArray[np.intp]] | None:
-        """Return, by the name of each work list's items, those that the rows' newest positions are in: the only ones
-        that change when all rows move on within their blocks. None if a window moves on with them.
+    def newest(self, arrays: Arrays) -> list[NDArray[np.intp]] | None:
+        """Return, by work list and row, the item that the row's newest position is in: what changes when all rows move
+        on, until one begins another span of FIXED_SPAN tokens. None if a window moves on with them.
 
         arrays: of a step without chunks, with its "row_positions".
         """
         if any(kind.window is not None for kind in self._kinds):
             return None
         positions = arrays["row_positions"]
-        return {
-            f"items {number}": newest(arrays[f"items {number}"], arrays[f"rows {number}"], positions)
-            for number in range(len(self._kinds))
-        }
+        return [
+            newest(arrays[f"items {number}"], arrays[f"rows {number}"], positions) for number in range(len(self._kinds))
+        ]
 
     def _planned(
         self, batch: Batch, rows: int, kind: AttentionSpec, window: int | None, tables: Sequence[NDArray[np.int32]]

@@ -246,8 +246,9 @@ class DeviceRunner:
         if recorded is None:
             return self._sampler.launch(self._model.logits(x), drawing, {"draws": there[LINES]}, self._last)
         arrays.pop("copies", None)
-        if (ends := self._attention.ends(arrays)) is not None:
-            self._continuation = Continuation(batch.number, recorded, drawing, arrays, ends)
+        if (newest := self._attention.newest(arrays)) is not None:
+            size = self._cache.block_size
+            self._continuation = Continuation(batch.number, recorded, drawing, arrays, newest, size)
         return self._drawn_by(recorded, drawing)
 
     def _drawn_by(self, recorded: Recorded, drawing: Plan) -> Drawn:

@@ -26,8 +26,9 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> list[Batch]:
             assert batch.number == before.number + 1
             assert not batch.chunks
             assert not batch.copies
-            pairs = [(row.sequence, row.position - 1, row.blocks) for row in batch.rows]
-            assert pairs == [(row.sequence, row.position, row.blocks) for row in before.rows]
+            for row, old in zip(batch.rows, before.rows, strict=True):
+                assert (row.sequence, row.position) == (old.sequence, old.position + 1)
+                assert row.blocks[: len(old.blocks)] == old.blocks
         seen.append(batch)
         return batch
 
@@ -79,5 +80,13 @@ def test_other_rows_do_not_continue(rows: tuple[Row, ...]) -> None:
     assert continued(BEFORE, rows, 4) is None
 
 
-def test_a_block_that_begins_is_planned() -> None:
-    assert continued(BEFORE, _after(), 5) is None
+def test_a_block_that_begins_belongs_to_the_last_span() -> None:
+    rows = Row(5, 1, 7, (0, 1), None), Row(6, 1, 6, (0, 2), None)
+    before = Batch(rows=rows, kv_spans=plan_kv_spans(rows, 4))
+    assert before.kv_spans == (KvSpan((0, 1), 0, 4), KvSpan((0,), 4, 8), KvSpan((1,), 4, 7))
+    after = Row(5, 1, 8, (0, 1, 3), None), Row(6, 1, 7, (0, 2), None)
+    assert continued(before, after, 4) == plan_kv_spans(after, 4)
+
+
+def test_a_table_that_grows_within_a_block_is_another_one() -> None:
+    assert continued(BEFORE, _after(blocks=(0, 1, 3, 4)), 4) is None

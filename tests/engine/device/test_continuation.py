@@ -66,14 +66,26 @@ def _compare(going: Continuation, batch: Batch, planned: Arrays) -> None:
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
-def test_within_a_block_a_step_continues_the_one_before(llama: Path, went_on: list[int], deterministic: bool) -> None:
+def test_a_step_continues_the_one_before(llama: Path, went_on: list[int], deterministic: bool) -> None:
     settings = config(llama, deterministic=deterministic, block_size=8)
     adds = [replace(group(1, 17, 3, 12, 100), stop_tokens=frozenset())]
     mine, _ = run(device_runner(settings, overlaps=True, record=Recorder()), settings, adds)
     theirs, _ = run(CpuRunner.load(replace(settings, deterministic=False)), settings, adds)
     same(mine, theirs)
-    # Positions 17 to 27 are run. 17 is planned, as it follows the prompt, and so is 24, which begins a block.
-    assert went_on == [3] * 9
+    # Positions 17 to 27 are run, and 24 begins a block. 17 is planned, as it follows the prompt.
+    assert went_on == [3] * 10
+
+
+def test_a_span_that_begins_is_planned(llama: Path, went_on: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("continuation", "attention"):
+        monkeypatch.setattr(f"engine.device.{module}.FIXED_SPAN", 16)
+    settings = config(llama, block_size=4)
+    adds = [replace(group(1, 26, 2, 12, 100), stop_tokens=frozenset())]
+    mine, _ = run(device_runner(settings, overlaps=True, record=Recorder()), settings, adds)
+    theirs, _ = run(CpuRunner.load(settings), settings, adds)
+    same(mine, theirs)
+    # Of positions 26 to 36, 26 follows the prompt and 32 begins a span.
+    assert went_on == [2] * 9
 
 
 def test_groups_that_begin_blocks_at_different_steps(llama: Path, went_on: list[int]) -> None:
