@@ -57,9 +57,9 @@ def test_overlapping_steps_replayed(qwen3: Path) -> None:
     assert sum([one.replays for one in recorder.recordings]) >= 3
 
 
-@pytest.mark.parametrize("most", [2, 32])
+@pytest.mark.parametrize(("model", "most", "recorded"), [("llama", 2, False), ("qwen3", 32, True)])
 def test_products_that_are_added_to_the_residual_stream(
-    llama: Path, qwen3: Path, most: int, monkeypatch: pytest.MonkeyPatch
+    model: str, most: int, recorded: bool, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Steps without chunks only, and of few rows only."""
     taken: list[int] = []
@@ -71,18 +71,18 @@ def test_products_that_are_added_to_the_residual_stream(
     monkeypatch.setattr("engine.device.ops.add_product", add)
     monkeypatch.setattr(launch, "FEW_ROWS", most)
     monkeypatch.setattr(launch, "row_tile", lambda rows: 32)
-    for folder in (llama, qwen3):
-        settings = config(folder)
-        theirs, _ = run(CpuRunner.load(settings), settings, TRAFFIC)
-        for record in (None, Recorder()):
-            taken.clear()
-            mine, _ = run(device_runner(settings, record=record, adds=True), settings, TRAFFIC)
-            same(mine, theirs)
-            assert taken
-            assert max(taken) <= most
-        taken.clear()
-        run(device_runner(config(folder, deterministic=True), adds=True), settings, TRAFFIC[1:])
-        assert not taken
+    settings = config(request.getfixturevalue(model))
+    theirs, _ = run(CpuRunner.load(settings), settings, TRAFFIC)
+    mine, _ = run(device_runner(settings, record=Recorder() if recorded else None, adds=True), settings, TRAFFIC)
+    same(mine, theirs)
+    assert taken
+    assert max(taken) <= most
+
+
+def test_deterministic_mode_adds_no_products_of_few_rows(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.device.ops.add_product", None)
+    settings = config(llama, deterministic=True)
+    run(device_runner(settings, adds=True), settings, [group(2, 9, 1, 3, 200)])
 
 
 def test_preemption_and_the_prefix_cache(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
