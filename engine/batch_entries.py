@@ -14,11 +14,9 @@ def row(sequence: Sequence, block_size: int) -> Row:
 
     No other sequence may hold the block that its key and value are written to.
     """
-    group, ahead = sequence.group, sequence.ahead
-    length = sequence.length
-    position = length - 1 + ahead - sequence.replay
-    token = None if ahead else sequence.output[position - len(group.prompt)]
-    draw = None if sequence.replay else _draw(sequence, length)
+    group, position = sequence.group, sequence.position
+    token = None if sequence.ahead else sequence.output[position - len(group.prompt)]
+    draw = None if sequence.replay else _draw(sequence, position + 1)
     cut = len(group.prompt) // block_size * block_size if group.replays else 0
     return Row(sequence.id, token, position, sequence.blocks, draw, group.adapter, cut)
 
@@ -37,7 +35,7 @@ def chunk(sequence: Sequence, end: int, block_size: int) -> Chunk:
         tokens=sequence.span(start, end),
         start=start,
         blocks=sequence.blocks[: -(-end // block_size)],
-        draws=tuple([_draw(one, one.length) for one in leaving]),
+        draws=tuple([_draw(one, one.length + one.ahead) for one in leaving]),
         next_tokens=group.prompt[start + 1 : end + 1] if group.scoring else (),
         prompt_logprobs=group.prompt_logprobs or 0,
         pooling=group.pooling,
@@ -46,12 +44,13 @@ def chunk(sequence: Sequence, end: int, block_size: int) -> Chunk:
     )
 
 
-def _draw(sequence: Sequence, length: int) -> Draw:
+def _draw(sequence: Sequence, position: int) -> Draw:
+    """Return a sequence's draw of the token that will stand at a position."""
     group, sampling = sequence.group, sequence.sampling
     return Draw(
         sequence=sequence.id,
         seed=sequence.seed,
-        position=length + sequence.ahead,
+        position=position,
         sampling=sampling,
         past=Past(group.prompt, sequence.output) if sequence.needs_past and sampling.looks_back else None,
         banned=group.stop_tokens if len(sequence.output) + sequence.ahead < sampling.min_tokens else frozenset(),

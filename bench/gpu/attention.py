@@ -14,14 +14,12 @@ import torch
 
 from bench.gpu import peers
 from bench.gpu.clocks import Timing
-from bench.gpu.layer import UNSHARED, Fork, Layer, Tables, attention_spec
+from bench.gpu.layer import UNSHARED, Layer, Prompt, Tables, attention_spec, forked
 from bench.gpu.run import Run
 from bench.gpu.table import Result
 from bench.roofline import PEAK
-from engine.attention.tiles import plan_tiles
-from engine.batch import Chunk, Row
+from engine.batch import Row
 from engine.kernels import launch
-from engine.kernels.prefill_attn import prefill_attn
 
 
 def measure(run: Run, parts: frozenset[str]) -> None:
@@ -46,16 +44,6 @@ def _layer(run: Run, blocks: int) -> Layer:
     return Layer(attention_spec(run.plan.layer), blocks, run.plan.block, run.clock.dtype, run.clock.device)
 
 
-def _forked(run: Run, n: int, prefix: int, own: int) -> tuple[Fork, int]:
-    """Return the fork of n rows behind a prefix, and the number of blocks it needs.
-
-    The prefix's whole blocks are shared; each row has its own copy of the rest of the prefix.
-    """
-    size = run.plan.block
-    left = prefix % size + own
-    return Fork(prefix // size, (left,) * n), prefix // size + n * -(-left // size)
-
-
 def _time(run: Run, layer: Layer, rows: Sequence[Row], gate: int) -> Timing:
     planned = layer.plan(rows, gate)
     queries = [layer.queries(len(rows)) for _ in range(run.plan.lengths.sets)]
@@ -76,7 +64,7 @@ def _note(ours: Timing, theirs: Timing) -> str:
 def _shared(run: Run, number: str, n: int, prefix: int, name: str) -> Iterator[Result]:
     """Time the same rows on shared blocks, with sharing and without it, and on private copies of all blocks."""
     own = run.plan.lengths.own
-    fork, blocks = _forked(run, n, prefix, own)
+    fork, blocks = forked(run.plan.block, n, prefix, own)
     apart = n * -(-(prefix + own) // run.plan.block)
     timings = {}
     layer = _layer(run, blocks)
@@ -140,25 +128,15 @@ def _unshared(run: Run) -> Iterator[Result]:
 def _prefill(run: Run) -> Iterator[Result]:
     """Time one prompt in one chunk, and torch's causal kernels on the same keys and values, contiguous."""
     length, size, device = run.plan.lengths.middle, run.plan.block, run.clock.device
-    blocks = -(-length // size)
-    layer = _layer(run, blocks)
+    layer = _layer(run, -(-length // size))
     spec = layer.spec
-    table = Tables(blocks, size).take(blocks)
-    chunk = Chunk(0, (0,) * length, 0, table)
-    shape = launch.prefill(spec.head_dim, run.clock.dtype.itemsize)
-    tiles = plan_tiles([chunk], shape.queries(spec.heads // spec.kv_heads), size)
-    listed, there = torch.from_numpy(tiles.tiles).to(device), torch.from_numpy(tiles.blocks).to(device)
-    count = torch.tensor([len(tiles.tiles)], dtype=torch.int32, device=device)
+    own = Prompt(layer, length, launch.prefill(spec.head_dim, run.clock.dtype.itemsize))
     queries = [layer.queries(length) for _ in range(run.plan.lengths.sets)]
     out = torch.empty(length, spec.heads * spec.head_dim, dtype=run.clock.dtype, device=device)
-
-    def call(q: torch.Tensor) -> None:
-        prefill_attn(q, layer.kv, listed, count, there, out, block_size=size, scale=spec.scale)
-
     repeats = run.plan.lengths.repeats
-    ours = run.clock.time([partial(call, q) for q in queries], repeats)
-    last = Row(0, 0, length - 1, table, None)
-    keys, values = (half.contiguous() for half in layer.kv.index_select(1, layer.slots(last)).unsqueeze(0).chunk(2, 1))
+    ours = run.clock.time([partial(own.attend, q, out) for q in queries], repeats)
+    there = layer.kv.index_select(1, layer.slots(own.row))
+    keys, values = (half.contiguous() for half in there.unsqueeze(0).chunk(2, 1))
     taken = [peers.sdpa(q.transpose(0, 1).unsqueeze(0).contiguous(), keys, values, causal=True) for q in queries]
     timings = {name: run.clock.time([each[name] for each in taken], repeats) for name in taken[0]}
     best = min(timings, key=lambda name: timings[name].seconds)
@@ -178,7 +156,7 @@ def _gate(run: Run) -> Iterator[Result]:
     """
     own, ratios, detail = run.plan.lengths.own, {}, {}
     for n, prefix in run.plan.lengths.gate:
-        fork, blocks = _forked(run, n, prefix, own)
+        fork, blocks = forked(run.plan.block, n, prefix, own)
         layer = _layer(run, blocks)
         rows = Tables(blocks, layer.size).rows(fork)
         gated, off = zip(

@@ -19,14 +19,14 @@ import triton
 
 from bench.gpu.random_models import twin
 from bench.gpu.run import Run
-from bench.gpu.serving import Answers, Served, prompt, request
+from bench.gpu.serving import Answers, Served, Watched, prompt, request
 from bench.gpu.table import Result
 from engine.batch import Batch
 from engine.config import EngineConfig
 from engine.core import Pending
 from engine.cpu_runner import load
 from engine.device.runner import DeviceRunner
-from engine.messages import Add, Ready, Sampling
+from engine.messages import Add, Sampling
 
 _WAITS, _COMPILED = "steps that wait for the device", "kernels compiled while serving"
 _RETRIES, _BITS = "searches for memory while serving", "deterministic, recorded and launched: differing tokens"
@@ -45,20 +45,11 @@ def check(run: Run) -> None:
 
 
 @dataclass(slots=True)
-class _Strict:
+class _Strict(Watched):
     """A runner that counts the steps in which torch would wait for the device while they are submitted."""
 
-    inner: DeviceRunner
     waited: int = 0
     first: str = ""
-
-    @property
-    def ready(self) -> Ready:
-        return self.inner.ready
-
-    @property
-    def overlaps(self) -> bool:
-        return self.inner.overlaps
 
     def submit(self, batch: Batch) -> Pending:
         if self.ready.device != "cuda":
@@ -84,7 +75,7 @@ def _check(run: Run) -> Iterator[Result]:
         retries = _retries()
         triton.knobs.runtime.jit_cache_hook = partial(_note, compiled)
         try:
-            Served(served.config, strict, run.clock).answer(_requests(run))  # type: ignore[arg-type]
+            Served(served.config, strict, run.clock).answer(_requests(run))
         finally:
             triton.knobs.runtime.jit_cache_hook = None
             yield Result(_WAITS, strict.waited, strict.first[:120], goal=0)

@@ -13,11 +13,14 @@ import torch
 
 from bench.gpu.cases import Shape
 from engine.attention.cache import KvCache
-from engine.batch import Batch, Draw, Row, plan_kv_spans
+from engine.attention.tiles import plan_tiles
+from engine.batch import Batch, Chunk, Draw, Row, plan_kv_spans
 from engine.config import EngineConfig
 from engine.device.attention import DeviceAttention
+from engine.kernels import launch
 from engine.kernels.attn_items import Work, attn_items
 from engine.kernels.merge_parts import merge_parts
+from engine.kernels.prefill_attn import prefill_attn
 from engine.messages import Sampling
 from engine.models.spec import AttentionSpec, kv_values_per_token
 
@@ -83,6 +86,15 @@ class Planned:
         """Fill everything that is to be written with NaN."""
         for written in (self.partial, self.lse, self.out):
             written.fill_(torch.nan)
+
+
+def forked(size: int, n: int, prefix: int, own: int) -> tuple[Fork, int]:
+    """Return the fork of n rows behind a prefix, in blocks of `size` tokens, and the number of blocks it needs.
+
+    The prefix's whole blocks are shared; each row has its own copy of the rest of the prefix.
+    """
+    left = prefix % size + own
+    return Fork(prefix // size, (left,) * n), prefix // size + n * -(-left // size)
 
 
 class Layer:
@@ -154,3 +166,34 @@ class Layer:
         blocks = torch.tensor(row.blocks, device=self.cache.device)
         at = torch.arange(row.position + 1, device=self.cache.device)
         return blocks[at // self.size] * self.size + at % self.size
+
+
+class Prompt:
+    """One prompt in one chunk over a layer's cache; `row`: as the row of its last token."""
+
+    def __init__(self, layer: Layer, length: int, shape: launch.Prefill) -> None:
+        """The layer must have the blocks for it, and `shape` is the tile that it is computed with."""
+        blocks, device = -(-length // layer.size), layer.cache.device
+        table = Tables(blocks, layer.size).take(blocks)
+        group = layer.spec.heads // layer.spec.kv_heads
+        tiles = plan_tiles([Chunk(0, (0,) * length, 0, table)], shape.queries(group), layer.size)
+        self.row = Row(0, 0, length - 1, table, None)
+        self._layer = layer
+        self._shape = shape
+        self._tiles, self._blocks = torch.from_numpy(tiles.tiles).to(device), torch.from_numpy(tiles.blocks).to(device)
+        self._count = torch.tensor([len(tiles.tiles)], dtype=torch.int32, device=device)
+
+    def attend(self, q: torch.Tensor, out: torch.Tensor) -> None:
+        """Launch the attention of queries q [T, Q, D], into out [T, Q * D]."""
+        layer = self._layer
+        prefill_attn(
+            q,
+            layer.kv,
+            self._tiles,
+            self._count,
+            self._blocks,
+            out,
+            block_size=layer.size,
+            scale=layer.spec.scale,
+            shape=self._shape,
+        )

@@ -56,6 +56,12 @@ def turned(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.T
     return torch.stack((even * c - odd * s, even * s + odd * c), -1).flatten(-2)
 
 
+def require(out: torch.Tensor, expected: torch.Tensor) -> None:
+    """Raise RuntimeError if a row's error is more than bfloat16 explains."""
+    if not (found := error(out, expected)) <= 1e-2:
+        raise RuntimeError(f"the error is {found:.3g}")
+
+
 def error(out: torch.Tensor, expected: torch.Tensor) -> float:
     """Return the largest relative error of a row, |out - expected| / |expected|; NaN if `out` has a NaN."""
     expected = expected.double().flatten(1)

@@ -14,7 +14,7 @@ import torch
 
 from bench.gpu.cases import Plan
 from bench.gpu.clocks import Clock
-from bench.gpu.table import Result
+from bench.gpu.table import Result, failure
 from engine.backends import round_once
 
 
@@ -52,7 +52,7 @@ class Run:
                     self.tell(result)
             except Exception as error:
                 traceback.print_exc(file=sys.stderr)
-                note = f"{type(error).__name__}: {' '.join(str(error).split())}"[:160]
+                note = failure(error, 160)
                 if self.clock.device.type == "cuda":
                     with suppress(RuntimeError):  # the device may be in an error state
                         torch.cuda.empty_cache()

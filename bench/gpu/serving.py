@@ -12,11 +12,12 @@ from bench.gpu.clocks import Clock
 from bench.gpu.random_models import RandomCheckpoint
 from bench.gpu.run import Run
 from engine.attention.cache import KvCache
+from engine.batch import Batch
 from engine.config import EngineConfig
-from engine.core import Core
+from engine.core import Core, Pending, Runner
 from engine.device.graphs import cuda_recorder
 from engine.device.runner import DeviceRunner
-from engine.messages import Add, Logprobs, Sampling
+from engine.messages import Add, Logprobs, Ready, Sampling
 from engine.models.llama import Decoder
 
 
@@ -75,12 +76,33 @@ class Answers:
         return sum([len(tokens) for tokens in self.tokens.values()])
 
 
+@dataclass(slots=True)
+class Watched:
+    """A runner that passes steps on to another one; subclasses note something of them."""
+
+    inner: Runner
+
+    @property
+    def ready(self) -> Ready:
+        """The inner runner's."""
+        return self.inner.ready
+
+    @property
+    def overlaps(self) -> bool:
+        """The inner runner's."""
+        return self.inner.overlaps
+
+    def submit(self, batch: Batch) -> Pending:
+        """Submit a step to the inner runner."""
+        return self.inner.submit(batch)
+
+
 @dataclass(frozen=True, slots=True)
 class Served:
     """A runner that serves one core after the other."""
 
     config: EngineConfig
-    runner: DeviceRunner
+    runner: Runner
     clock: Clock
 
     def answer(self, adds: Iterable[Add], **settings: Any) -> Answers:

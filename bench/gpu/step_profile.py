@@ -17,7 +17,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +31,11 @@ from torch.profiler import ProfilerActivity, profile
 from bench.gpu.cases import DRY, FULL, ModelShape
 from bench.gpu.clocks import CudaClock, DryClock
 from bench.gpu.run import Run
-from bench.gpu.serving import Model, Served, prompt, request
+from bench.gpu.serving import Model, Served, Watched, prompt, request
 from bench.gpu.table import columns
 from engine.batch import Batch, StepOutput
 from engine.core import Pending
-from engine.device.runner import DeviceRunner
-from engine.messages import Add, Ready
+from engine.messages import Add
 
 _STEPS = 64
 _KERNELS = 16  # lines of a table; the rest is one more
@@ -58,20 +57,11 @@ class _Waited:
 
 
 @dataclass(slots=True)
-class _Timed:
+class _Timed(Watched):
     """A runner that notes how long the host took to submit each step, and to wait for it."""
 
-    inner: DeviceRunner
     submits: list[float] = field(default_factory=list)
     waits: list[float] = field(default_factory=list)
-
-    @property
-    def ready(self) -> Ready:
-        return self.inner.ready
-
-    @property
-    def overlaps(self) -> bool:
-        return self.inner.overlaps
 
     def submit(self, batch: Batch) -> Pending:
         began = time.perf_counter()
@@ -125,7 +115,7 @@ def profiles(run: Run) -> Iterator[Profile]:
 
 def _profile(run: Run, served: Served, shape: ModelShape, n: int) -> Profile:
     timed = _Timed(served.runner)
-    watched = Served(served.config, timed, run.clock)  # type: ignore[arg-type]
+    watched = Served(served.config, timed, run.clock)
     tokens, short = prompt(shape, run.plan.lengths.short, n), 2
     steps = 2 if run.clock.dry else _STEPS
     long = [request(tokens, n, short + steps)]
@@ -173,7 +163,7 @@ def main() -> None:
     told: list[dict[str, Any]] = []
     for one in profiles(run):
         print(one.table() + "\n", flush=True)
-        told.append({name: getattr(one, name) for name in one.__slots__})
+        told.append(asdict(one))
         if options.out:
             options.out.write_text(json.dumps(told, indent=1) + "\n")
 

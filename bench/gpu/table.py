@@ -64,6 +64,16 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
+def failure(error: Exception, most: int = 100) -> str:
+    """Return an exception in one line of at most so many characters."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:most]
+
+
+def fields_text(one: Any) -> str:
+    """Return the fields of a dataclass with slots that are not None, as text."""
+    return " ".join([f"{name}={getattr(one, name)}" for name in one.__slots__ if getattr(one, name) is not None])
+
+
 _WORDS = {True: "yes", False: "NO", None: ""}
 
 

@@ -32,14 +32,11 @@ import torch
 from bench.gpu import references, tune_products
 from bench.gpu.cases import DRY, FULL, Plan, Shape
 from bench.gpu.clocks import Clock, CudaClock, DryClock
-from bench.gpu.layer import UNSHARED, Fork, Layer, Tables, attention_spec
+from bench.gpu.layer import UNSHARED, Layer, Prompt, Tables, attention_spec, forked
 from bench.gpu.run import Run
-from bench.gpu.table import columns
-from engine.attention.tiles import plan_tiles
-from engine.batch import Chunk, Row
+from bench.gpu.table import columns, failure, fields_text
 from engine.kernels import launch
 from engine.kernels.launch import Attn, Merge, Prefill, Tile
-from engine.kernels.prefill_attn import prefill_attn
 
 SHAPES = {"32/8/128": Shape(32, 8, 128), "14/2/64": Shape(14, 2, 64)}
 _TABLE = dict(launch._ATTN)
@@ -84,9 +81,8 @@ _NARROW = {
         Tile(16, 128, 3, 4, 3, 168),
     ),
 }
-PREFILL = {
+_PREFILL = {
     128: (
-        Prefill(128, 64, 8, 3),
         Prefill(128, 64, 8, 2),
         Prefill(128, 64, 8, 4),
         Prefill(128, 128, 8, 2),
@@ -96,7 +92,6 @@ PREFILL = {
         Prefill(256, 64, 8, 2),
     ),
     64: (
-        Prefill(128, 64, 8, 3),
         Prefill(128, 64, 8, 4),
         Prefill(128, 128, 8, 3),
         Prefill(128, 64, 4, 3),
@@ -126,7 +121,7 @@ MERGES = (Merge(32, 4), Merge(32, 2), Merge(32, 1), Merge(16, 2), Merge(8, 2), M
 def _listed(way: str, dim: int) -> tuple[Entry, ...]:
     """Return the alternatives; of decode attention, the table's entry with another wide or another narrow tile."""
     if way == "prefill":
-        return PREFILL[dim]
+        return (launch.prefill(dim, 2), *_PREFILL[dim])
     attn = _TABLE[dim, 2]
     table = Decode(attn)
     if way == "wide":
@@ -143,21 +138,14 @@ def _listed(way: str, dim: int) -> tuple[Entry, ...]:
 
 
 def _put(dim: int, entry: Entry) -> None:
-    """Make the launch table give this entry to heads of `dim` numbers of 2 bytes."""
+    """Make the launch table give this entry to heads of `dim` numbers of 2 bytes; prefill's is an argument."""
+    if isinstance(entry, Prefill):
+        return
     for itemsize in (2, 4):  # 4: the dry run's float32
-        if isinstance(entry, Decode):
-            launch._ATTN[dim, itemsize] = entry.attn
-            launch.MERGE, launch.OVERLAP, launch.SHORTEST = entry.merge, entry.overlap, entry.shortest
-            launch._MANY_LANES.clear()
-            launch._MANY_LANES.update(_MANY if entry.many else {})
-        else:
-            launch._PREFILL[dim, itemsize] = entry
-
-
-def _forked(plan: Plan, n: int, prefix: int) -> tuple[Fork, int]:
-    size, own = plan.block, plan.lengths.own
-    left = prefix % size + own
-    return Fork(prefix // size, (left,) * n), prefix // size + n * -(-left // size)
+        launch._ATTN[dim, itemsize] = entry.attn
+    launch.MERGE, launch.OVERLAP, launch.SHORTEST = entry.merge, entry.overlap, entry.shortest
+    launch._MANY_LANES.clear()
+    launch._MANY_LANES.update(_MANY if entry.many else {})
 
 
 def _cases(way: str, plan: Plan) -> dict[str, tuple[int, int, int]]:
@@ -188,7 +176,7 @@ def decode(
         if gate:
             fork, blocks = None, n * -(-prefix // plan.block)
         else:
-            fork, blocks = _forked(plan, n, prefix)
+            fork, blocks = forked(plan.block, n, prefix, lengths.own)
         layer = Layer(spec, blocks, plan.block, clock.dtype, clock.device)
         tables = Tables(blocks, plan.block)
         rows = tables.rows(fork) if fork else [row for _ in range(n) for row in tables.rows(prefix)]
@@ -205,8 +193,7 @@ def decode(
             want = references.attention(
                 queries[0][at:], layer.kv, layer.slots(rows[at]), [rows[at].position], layer.spec
             )
-            if not (error := references.error(out[at:], want)) <= 1e-2:
-                raise RuntimeError(f"the error is {error:.3g}")
+            references.require(out[at:], want)
             checked.add(gate)
         yield clock.time([partial(layer.attend, q, planned) for q in queries], 12).seconds
         replay = clock.record(partial(layer.attend, queries[0], planned))
@@ -221,38 +208,20 @@ def decode(
 def prefill(clock: Clock, plan: Plan, shape: Shape, tile: Entry, *, compile_only: bool = False) -> Iterator[float]:
     """Yield the seconds of a layer's prefill attention in each case; RuntimeError if a result is wrong."""
     assert isinstance(tile, Prefill)
-    lengths, size, device = plan.lengths, plan.block, clock.device
-    spec = attention_spec(shape)
+    lengths, spec = plan.lengths, attention_spec(shape)
     for length in (lengths.short, lengths.middle):
-        blocks = -(-length // size)
-        layer = Layer(spec, blocks, size, clock.dtype, device)
-        table = Tables(blocks, size).take(blocks)
-        tiles = plan_tiles([Chunk(0, (0,) * length, 0, table)], tile.queries(spec.heads // spec.kv_heads), size)
-        listed, there = torch.from_numpy(tiles.tiles).to(device), torch.from_numpy(tiles.blocks).to(device)
-        count = torch.tensor([len(tiles.tiles)], dtype=torch.int32, device=device)
+        layer = Layer(spec, -(-length // plan.block), plan.block, clock.dtype, clock.device)
+        own = Prompt(layer, length, tile)
         queries = [layer.queries(length) for _ in range(lengths.sets)]
-        out = torch.full((length, spec.heads * spec.head_dim), torch.nan, dtype=clock.dtype, device=device)
-
-        def call(
-            q: torch.Tensor,
-            layer: Layer = layer,
-            listed: torch.Tensor = listed,
-            count: torch.Tensor = count,
-            there: torch.Tensor = there,
-            out: torch.Tensor = out,
-        ) -> None:
-            prefill_attn(q, layer.kv, listed, count, there, out, block_size=size, scale=spec.scale, shape=tile)
-
-        call(queries[0])
+        out = torch.full((length, spec.heads * spec.head_dim), torch.nan, dtype=clock.dtype, device=clock.device)
+        own.attend(queries[0], out)
         if compile_only:
             clock.wait()
             return
-        last = Row(0, 0, length - 1, table, None)
         at = length - 5
-        want = references.attention(queries[0][at:], layer.kv, layer.slots(last), list(range(at, length)), layer.spec)
-        if not (error := references.error(out[at:], want)) <= 1e-2:
-            raise RuntimeError(f"the error is {error:.3g}")
-        yield clock.time([partial(call, q) for q in queries], 12).seconds
+        slots, positions = layer.slots(own.row), list(range(at, length))
+        references.require(out[at:], references.attention(queries[0][at:], layer.kv, slots, positions, spec))
+        yield clock.time([partial(own.attend, q, out) for q in queries], 12).seconds
 
 
 PREFILL_CASES = ("2k", "8k")
@@ -272,28 +241,25 @@ def _setting(dry: bool) -> tuple[Clock, Plan]:
     return CudaClock(), FULL
 
 
-def _compile(way: str, shape: Shape, entry: Entry, dry: bool) -> str:
+def _compile(way: str, dry: bool, todo: tuple[str, Shape, Entry]) -> str:
     """Compile an alternative in this process, for the cache on disk; return why that failed, or nothing."""
+    _, shape, entry = todo
     clock, plan = _setting(dry)
     _put(shape.dim, entry)
     began = time.monotonic()
     try:
         list(_WAYS[way](clock, plan, shape, entry, compile_only=True))
     except Exception as error:
-        return f"{type(error).__name__}: {' '.join(str(error).split())}"[:100]
+        return failure(error)
     print(f"compiled {_text(way, entry)} in {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)
     return ""
 
 
 def _text(way: str, entry: Entry) -> str:
     if isinstance(entry, Prefill):
-        return _fields(entry)
+        return fields_text(entry)
     tile = {"wide": entry.attn.wide, "narrow": entry.attn.narrow}.get(way, entry.merge)
-    return f"{_fields(tile)} overlap={entry.overlap} shortest={entry.shortest} many={entry.many}"
-
-
-def _fields(tile: Tile | Merge | Prefill) -> str:
-    return " ".join([f"{name}={getattr(tile, name)}" for name in tile.__slots__ if getattr(tile, name) is not None])
+    return f"{fields_text(tile)} overlap={entry.overlap} shortest={entry.shortest} many={entry.many}"
 
 
 def sweep(way: str, heads: Sequence[str], dry: bool, processes: int) -> Iterator[dict[str, object]]:
@@ -311,7 +277,7 @@ def sweep(way: str, heads: Sequence[str], dry: bool, processes: int) -> Iterator
         wrong = [""] * len(todo)
     else:
         with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
-            wrong = list(pool.map(partial(_compile_one, way, dry), todo))
+            wrong = list(pool.map(partial(_compile, way, dry), todo))
     for name in heads:
         lines: list[Sequence[str]] = [(f"{way}, {name}, us", *columns_of, "")]
         for (of, shape, entry), why in zip(todo, wrong, strict=True):
@@ -323,15 +289,11 @@ def sweep(way: str, heads: Sequence[str], dry: bool, processes: int) -> Iterator
                 try:
                     taken.extend(seconds * 1e6 for seconds in _WAYS[way](clock, plan, shape, entry))
                 except Exception as error:
-                    why = f"{type(error).__name__}: {' '.join(str(error).split())}"[:100]
+                    why = failure(error)
             figures = [f"{one:.1f}" for one in taken] + ["-"] * (len(columns_of) - len(taken))
             lines.append((_text(way, entry), *figures, why))
             yield {"way": way, "heads": name, "tile": _text(way, entry), "us": taken, "why": why}
         print(columns(lines) + "\n", flush=True)
-
-
-def _compile_one(way: str, dry: bool, one: tuple[str, Shape, Entry]) -> str:
-    return _compile(way, one[1], one[2], dry)
 
 
 def main() -> None:

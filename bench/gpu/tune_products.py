@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from bench.gpu import references
 from bench.gpu.clocks import Clock, CudaClock, DryClock
 from bench.gpu.run import Run
-from bench.gpu.table import columns
+from bench.gpu.table import columns, failure, fields_text
 from engine.kernels import launch
 from engine.kernels.add_product import add_product
 from engine.kernels.launch import AddProduct
@@ -77,8 +77,7 @@ def _alternative(clock: Clock, x: torch.Tensor, weights: Sequence[torch.Tensor],
     """Return the microseconds of one product; RuntimeError if it is wrong."""
     out = torch.zeros(len(x), len(weights[0]), device=clock.device)
     expected = x.double() @ weights[0].double().T
-    if not (error := references.error(add_product(x, weights[0], None, out, shape), expected)) <= 1e-2:
-        raise RuntimeError(f"the error is {error:.3g}")
+    references.require(add_product(x, weights[0], None, out, shape), expected)
     return _microseconds(clock, weights, lambda weight: add_product(x, weight, None, out, shape))
 
 
@@ -97,12 +96,8 @@ def _compile(dry: bool, todo: tuple[int, AddProduct]) -> str:
         if not dry:
             torch.cuda.synchronize()
     except Exception as error:
-        return f"{type(error).__name__}: {' '.join(str(error).split())}"[:100]
+        return failure(error)
     return ""
-
-
-def _text(shape: AddProduct) -> str:
-    return " ".join([f"{name}={getattr(shape, name)}" for name in shape.__slots__])
 
 
 def sweep(dry: bool, processes: int) -> Iterator[dict[str, object]]:
@@ -141,15 +136,15 @@ def _table(
             "F.linear": partial(_microseconds, clock, weights, partial(F.linear, x)),
             "the table's": partial(_alternative, clock, x, weights, None),
         }
-        ways |= {_text(shape): partial(_alternative, clock, x, weights, shape) for shape in shapes}
-        whys = {_text(shape): wrong.get((rows, shape), "does not fit") for shape in shapes}
+        ways |= {fields_text(shape): partial(_alternative, clock, x, weights, shape) for shape in shapes}
+        whys = {fields_text(shape): wrong.get((rows, shape), "does not fit") for shape in shapes}
         for name, way in ways.items():
             taken, why = None, whys.get(name, "")
             if not why:
                 try:
                     taken = way()
                 except Exception as error:
-                    why = f"{type(error).__name__}: {' '.join(str(error).split())}"[:100]
+                    why = failure(error)
             told = "-" if taken is None else f"{taken:.1f} ({size / taken / 1e6:.2f})"
             cells.setdefault(name, []).append(told)
             if why:

@@ -122,9 +122,9 @@ def work_list(
     items = np.zeros((len(of), 8), dtype=np.int32)
     items[:, 0] = _before(widths)[of] + part * most[of]
     items[:, 1] = item_rows
-    items[:, 3] = lows = np.maximum(piece * spans[of], begins[of])
+    items[:, LO] = lows = np.maximum(piece * spans[of], begins[of])
     items[:, HI] = highs = np.minimum((piece + 1) * spans[of], ends[of])
-    items[:, 2] = _before(places)[of] + (lows - begins[of]) // block_size
+    items[:, TABLE] = _before(places)[of] + (lows - begins[of]) // block_size
     items[:, 5] = slots = _before(item_rows)
 
     members = np.fromiter(chain.from_iterable([members for members, _, _ in kv_spans]), np.int32)
