@@ -83,10 +83,10 @@ def backend(config: EngineConfig, machine: Machine) -> Backend:
         raise ConfigError("device is cuda, so kernels must be auto or triton: the others are for a CPU")
     dtype = _dtype(config, device, kernels, machine)
     if kernels == "auto":
-        native = machine.compiler and dtype in _NATIVE and not config.deterministic
+        native = machine.compiler and dtype in _NATIVE
         kernels = "triton" if device == "cuda" else "native" if native else "torch"
     if kernels == "native":
-        _check_native(config, machine, dtype)
+        _check_native(machine, dtype)
     if kernels == "triton" and not machine.triton:
         raise ConfigError("kernels is triton, which is not installed: pip install triton")
     if kernels == "triton" and device == "cpu" and not machine.interpreted:
@@ -110,13 +110,11 @@ def cpu_backend(config: EngineConfig, machine: Machine) -> Backend:
     return backend(replace(config, device="cpu", kernels=kernels), machine)
 
 
-def _check_native(config: EngineConfig, machine: Machine, dtype: torch.dtype) -> None:
+def _check_native(machine: Machine, dtype: torch.dtype) -> None:
     if not machine.compiler:
         raise ConfigError("kernels is native, which needs a C compiler, and there is none: install gcc")
     if dtype not in _NATIVE:
         raise ConfigError(f"kernels is native, which supports only float32 and bfloat16, but dtype is {str(dtype)[6:]}")
-    if config.deterministic:
-        raise ConfigError("deterministic is set, so kernels must be auto or torch on a CPU")
 
 
 def round_once() -> None:

@@ -64,9 +64,9 @@ class EngineConfig:
     """Where the model runs; "auto" takes a CUDA device if there is one that can be used and Triton is installed."""
     kernels: Kernels = "auto"
     """What computes attention and everything else between the matrix products. "auto" is Triton on a CUDA device. On a
-    CPU it is "native", which the C compiler builds, or torch if there is no compiler, in deterministic mode, for
-    float16, and for models that the native kernels do not support. Triton's kernels run on a CPU only under its
-    interpreter.
+    CPU it is "native", which the C compiler builds, or torch if there is no compiler, for float16, for models that the
+    native kernels do not support, and in deterministic mode for models of which they do not compute every product.
+    Triton's kernels run on a CPU only under its interpreter.
     """
     cuda_graphs: bool = True
     """On a CUDA device, replay recorded launches in decoding steps."""

@@ -1,7 +1,8 @@
 """A loaded model with its KV cache on the CPU: turns a Batch into tokens, and knows nothing of requests.
 
 One step is one pass: the tokens of all chunks and rows run through the matrix products together, and only the rows of
-the residual stream that are drawn from become logits. In deterministic mode a step is several passes (passes.py).
+the residual stream that are drawn from become logits. In deterministic mode a step of torch's backend is several passes
+(passes.py).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from engine.models.model import Model
 from engine.models.products import TORCH
 from engine.models.rope import rotations
 from engine.models.spec import kv_values_per_token
-from engine.native.backend import NativeBackend, compiled, takes
+from engine.native.backend import NativeBackend, compiled, is_steady, takes
 from engine.native.build import Kernels
 from engine.native.draws import exponentials, from_whole
 from engine.native.products import NativeProducts
@@ -99,7 +100,7 @@ class CpuRunner:
     _cache: KvCache
     _backend: NativeBackend | TorchBackend
     _sampler: Sampler
-    _rows: int | None = None  # decoding rows of one pass, in deterministic mode
+    _rows: int | None = None  # decoding rows of one pass, in deterministic mode by torch
 
     @classmethod
     def load(cls, config: EngineConfig) -> CpuRunner:
@@ -122,13 +123,14 @@ class CpuRunner:
         token_bytes = kv_values_per_token(model.attention) * dtype.itemsize
         blocks = config.kv_blocks(token_bytes, ram(), cap=cpu_pool(model.context * token_bytes))
         cache = KvCache(model.attention, blocks, config.block_size, dtype)
-        ready = ready_of(config, model, cache, chosen.kernels)
+        made = _cpu_backend(config, native, model, cache, emulated=emulated)
+        ready = ready_of(config, model, cache, made.kernels)
         rows = None
-        if config.deterministic:
+        if config.deterministic and isinstance(made, TorchBackend):
             # In transformers' classes a row's numbers may depend on its index in the batch, so each row runs alone.
             rows = fixed_rows(config.max_sequences, _ROWS) if model.steady else 1
         sampler = Sampler() if native is None else Sampler(exponentials(native), from_whole(native))
-        return cls(ready, model, cache, _cpu_backend(config, native, model, cache, emulated=emulated), sampler, rows)
+        return cls(ready, model, cache, made, sampler, rows)
 
     def submit(self, batch: Batch) -> StepOutput:
         """Carry out copies, then run chunks and rows, and draw; all of it is done when this returns."""
@@ -211,14 +213,15 @@ def _cpu_backend(
     emulated: the processor has no products in bfloat16. Raises ConfigError if the settings ask for the native backend
     and it does not support this model.
     """
-    turns = None if model.frequencies is None else rotations(model.frequencies, model.context)
-    if native is not None and turns is not None and takes(model):
-        return NativeBackend(model, cache, native, turns)
-    if config.kernels == "native":
-        raise ConfigError(
-            "kernels is native, which does not support this model: set it to auto, which uses torch's kernels"
-        )
     fixed = config.deterministic
+    turns = None if model.frequencies is None else rotations(model.frequencies, model.context)
+    if native is not None and turns is not None and takes(model) and (not fixed or is_steady(model)):
+        return NativeBackend(model, cache, native, turns, fixed=fixed)
+    if config.kernels == "native":
+        mode = " in deterministic mode" if native is not None and takes(model) else ""
+        raise ConfigError(
+            f"kernels is native, which does not support this model{mode}: set it to auto, which uses torch's kernels"
+        )
     attention = Attention(
         model.attention,
         cache,

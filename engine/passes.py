@@ -1,5 +1,5 @@
-"""A step as passes through the model: normally one; in deterministic mode several, whose shapes do not depend on the
-other sequences.
+"""A step as passes through the model: normally one; in deterministic mode, where kernels choose the order of their sums
+by shape, several, whose shapes do not depend on the other sequences.
 
 A product with another number of rows may use another kernel with another order of its sums, and in bfloat16 that can
 change tokens. So in deterministic mode each chunk, whose shape depends on its prompt alone, is a pass of its own, and

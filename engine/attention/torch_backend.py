@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import torch
 
@@ -25,6 +26,7 @@ class TorchBackend:
     deterministic mode.
     """
 
+    kernels: ClassVar = "torch"
     model: Model
     attention: Attention
     turns: torch.Tensor | None

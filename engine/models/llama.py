@@ -9,7 +9,7 @@ Shapes: T tokens, H hidden, Q query heads, K key (and value) heads, D head_dim, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -80,12 +80,25 @@ class Decoder:
         self._norm = reader.norm("model.norm.weight", spec.hidden)
         self._head = head or reader.linear(reader.matrix("lm_head", spec.vocab, spec.hidden))
         self.frequencies = frequencies(spec, reader.optional("rope_freqs.weight", spec.head_dim // 2))
-        self._adapters: dict[str, list[dict[str, Pair]]] = {}
+        self._adapters: dict[str, list[dict[str, Linear]]] = {}
         reader.refuse_unread()
 
     def adapt(self, name: str, pairs: Mapping[str, Pair]) -> None:
         """Like Model.adapt; the linear products of the layers can be adapted."""
-        self._adapters[name] = fused_pairs(pairs, self.spec)
+        fused = fused_pairs(pairs, self.spec)
+        self._adapters[name] = [
+            {product: self._products.pair(pair) for product, pair in layer.items()} for layer in fused
+        ]
+
+    @property
+    def products(self) -> Iterator[Linear]:
+        """All matrix products of the layers, the head and the adapters."""
+        for layer in self.layers:
+            yield from (layer.qkv, layer.output, layer.gate_up, layer.down)
+        yield self._head
+        for layers in self._adapters.values():
+            for pairs in layers:
+                yield from pairs.values()
 
     def run(
         self, tokens: torch.Tensor, positions: torch.Tensor, ops: DecoderOps, adapted: Sequence[TokensOf] = ()
@@ -116,7 +129,7 @@ class Decoder:
 
 
 def _with(
-    added: Sequence[tuple[Mapping[str, Pair], torch.Tensor]], product: str, x: torch.Tensor, y: torch.Tensor
+    added: Sequence[tuple[Mapping[str, Linear], torch.Tensor]], product: str, x: torch.Tensor, y: torch.Tensor
 ) -> torch.Tensor:
     """Return y, a layer's product of x, with what adapters add to it for their tokens."""
     for pairs, tokens in added:

@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 from engine.errors import ModelError
 from engine.models.fields import Fields
 from engine.models.hf_folder import read_json
+from engine.models.linear import Linear
 
 _TENSOR = re.compile(r"base_model\.model\.(.+)\.lora_(A|B)\.weight")
 _NO_MATTER = {  # settings of training, or evident from the tensors themselves
@@ -38,6 +39,10 @@ class Pair:
     a: torch.Tensor  # [in, r]
     b: torch.Tensor  # [r, out]
 
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Return x a b, by torch; a backend may compute it otherwise."""
+        return x @ self.a @ self.b
+
     def to(self, device: torch.device) -> Pair:
         """Return the pair on a device."""
         return Pair(self.a.to(device), self.b.to(device))
@@ -51,9 +56,9 @@ class TokensOf:
     tokens: torch.Tensor  # [N] int64, positions in the step
 
 
-def add_pair(y: torch.Tensor, x: torch.Tensor, pair: Pair, tokens: torch.Tensor) -> None:
+def add_pair(y: torch.Tensor, x: torch.Tensor, pair: Linear, tokens: torch.Tensor) -> None:
     """Add the pair's part to y [T, out], a product of x [T, in], for some tokens [N]; in place."""
-    y.index_add_(0, tokens, x.index_select(0, tokens) @ pair.a @ pair.b)
+    y.index_add_(0, tokens, pair(x.index_select(0, tokens)))
 
 
 def read_adapter(folder: Path, dtype: torch.dtype) -> dict[str, Pair]:

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from engine.models.linear import Linear, linear
+from engine.models.lora import Pair
 from engine.models.quantized import Int8Matrix, check_int8
 from engine.models.stored import StoredMatrix
 
@@ -40,6 +41,10 @@ class Products:
         """
         check_int8()
         return partial(matrix.product, bias=bias)
+
+    def pair(self, pair: Pair) -> Linear:
+        """Return the product with both matrices of an adapter's pair."""
+        return pair
 
     def normed(self, x: torch.Tensor, weight: torch.Tensor, eps: float, dtype: torch.dtype) -> torch.Tensor:
         """Return the input of the last product: x [N, H] float32 by its root mean square, times weight [H],

@@ -18,11 +18,12 @@ import torch
 
 from engine.attention.cache import KvCache
 from engine.attention.plan import by_layer, kinds, slots_of, within_window
-from engine.batch import Batch, Chunk, Item, Row, cut_items
+from engine.batch import FIXED_SPAN, Batch, Chunk, Item, Row, cut_items
 from engine.models.spec import AttentionSpec
 from engine.native.build import LANES, MOST_DIM, MOST_GROUP, Kernels, Layer, Work
 
-_SPAN = 256  # keys of decoding rows' items: short enough that a few rows give items for several threads
+_SPAN = FIXED_SPAN  # keys of decoding rows' items: short enough that a few rows give items for several threads
+_ITEM = 6  # numbers of struct item
 
 
 def fits(layers: Sequence[AttentionSpec]) -> bool:
@@ -67,14 +68,14 @@ class _List:
         self.blocks: list[int] = []
         self.places: list[list[int]] = [[] for _ in range(tokens)]  # by token
 
-    def add(self, first_block: int, tokens: Sequence[int], seen: Sequence[int]) -> None:
-        """Add an item.
+    def add(self, first_block: int, tokens: Sequence[int], seen: Sequence[int], *, steady: bool = False) -> None:
+        """Add an item. steady: its tokens' results are the same with any other tokens in it.
 
         seen: for each token, the first key that it sees and the one behind its last, one pair after the other, counted
         from the first key of the block at `first_block`. A token's items must be added in the order of their keys.
         """
         at = len(self.members)
-        self.items += (at, len(tokens), first_block, max(seen[1::2]), at)
+        self.items += (at, len(tokens), first_block, max(seen[1::2]), at, steady)
         self.members += tokens
         self.seen += seen
         for place, token in enumerate(tokens, at):
@@ -87,11 +88,25 @@ class NativeAttention:
     layers: the layers in the kernels' format.
     """
 
-    def __init__(self, layers: Sequence[AttentionSpec], cache: KvCache, kernels: Kernels, span: int = _SPAN) -> None:
+    def __init__(
+        self,
+        layers: Sequence[AttentionSpec],
+        cache: KvCache,
+        kernels: Kernels,
+        span: int = _SPAN,
+        *,
+        fixed: bool = False,
+    ) -> None:
+        """Describe the layers to the kernels.
+
+        fixed: a row's results do not depend on the other rows (deterministic mode). Then what several rows may read
+        together, up to their cuts, is read in the same way by one row, which costs more.
+        """
         self._cache = cache
         self._attention = kernels.attention
         self._queries = kernels.queries
         self._span = span
+        self._fixed = fixed
         self._kinds = kinds(layers)
         self.layers = [
             Layer(
@@ -129,7 +144,7 @@ class NativeAttention:
         sums = torch.empty(2, len(made.members), kind.heads)
         pointers = [table.data_ptr() + 8 * begin for begin in begins[:-1]]
         return Listed(
-            Work(len(made.items) // 5, *pointers, values.data_ptr(), sums[0].data_ptr(), sums[1].data_ptr()),
+            Work(len(made.items) // _ITEM, *pointers, values.data_ptr(), sums[0].data_ptr(), sums[1].data_ptr()),
             (table, values, sums),
         )
 
@@ -156,7 +171,7 @@ class NativeAttention:
     ) -> None:
         """Add the rows' items. before: the number of the chunks' tokens."""
         if window is not None:
-            items = within_window(rows, items, self._cache.block_size, window)
+            items = within_window(rows, items, self._cache.block_size, window, whole=self._fixed)
         for item in items:
             table = len(made.blocks)
             made.blocks += item.blocks
@@ -168,7 +183,8 @@ class NativeAttention:
                 else:
                     firsts = [max(rows[row].position - window + 1 - item.lo, 0) for row in together]
                     seen = [bound for first in firsts for bound in (first, keys)]
-                made.add(table, [before + row for row in together], seen)
+                steady = self._fixed and item.hi <= rows[item.rows[0]].cut
+                made.add(table, [before + row for row in together], seen, steady=steady)
 
     def run(self, plan: NativePlan, number: int, qkv: torch.Tensor) -> torch.Tensor:
         """Run one layer, whose keys and values are stored: qkv [T, Q + 2K, D], dense -> [T, Q * D]."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TypeGuard
+from typing import ClassVar, TypeGuard
 
 import torch
 
@@ -17,6 +17,7 @@ from engine.models.model import Model
 from engine.native.attention import NativeAttention, fits
 from engine.native.build import LANES, Kernels, kernels
 from engine.native.ops import NativeOps
+from engine.native.products import NativePair, NativeProduct
 from engine.native.stack import Stack
 from engine.passes import Pass
 
@@ -46,15 +47,26 @@ def takes(model: Model) -> TypeGuard[Decoder]:
     return spec.hidden % LANES == 0 and spec.intermediate % LANES == 0 and fits(spec.attention)
 
 
+def is_steady(model: Decoder) -> bool:
+    """Whether a row's numbers depend on no other row in any of the model's products: those in C add up every row in
+    the same order.
+    """
+    return all(isinstance(product, NativeProduct | NativePair) for product in model.products)
+
+
 class NativeBackend:
     """Runs passes through one decoder, over its cache.
 
-    turns: each position's rotation, [positions, D / 2] complex64.
+    turns: each position's rotation, [positions, D / 2] complex64. fixed: as for NativeAttention.
     """
 
-    def __init__(self, model: Decoder, cache: KvCache, kernels: Kernels, turns: torch.Tensor) -> None:
+    kernels: ClassVar = "native"
+
+    def __init__(
+        self, model: Decoder, cache: KvCache, kernels: Kernels, turns: torch.Tensor, *, fixed: bool = False
+    ) -> None:
         self._model = model
-        self._attention = NativeAttention(model.attention, cache, kernels)
+        self._attention = NativeAttention(model.attention, cache, kernels, fixed=fixed)
         self._stack = Stack.of(model, self._attention, kernels)
         self._cache = cache
         self._kernels = kernels

@@ -14,8 +14,10 @@ from ctypes import byref
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 
 from engine.models.linear import Linear
+from engine.models.lora import Pair
 from engine.models.products import Products
 from engine.models.quantized import Int8Matrix
 from engine.models.stored import StoredMatrix
@@ -72,6 +74,15 @@ class NativeProducts(Products):
         parts = [each.transpose(1, 2).contiguous().view(torch.int32) for each in shared]  # [., I / G, P]
         panels = torch.cat([*parts, words.permute(0, 2, 3, 1).flatten(2)], 2)
         return NativeProduct.of(self.kernels, panels, None, bias, (outputs, inputs), kind, group)
+
+    def pair(self, pair: Pair) -> Linear:
+        """Like Products.pair. Zeros fill up the rank to whole panels."""
+        more = -len(pair.b) % max(self.kernels.panel, LANES)
+        first = self.linear(F.pad(pair.a, (0, more)).T.contiguous())
+        second = self.linear(F.pad(pair.b, (0, 0, 0, more)).T.contiguous())
+        if isinstance(first, NativeProduct) and isinstance(second, NativeProduct):
+            return NativePair(first, second)
+        return super(NativeProducts, self).pair(pair)
 
     def normed(self, x: torch.Tensor, weight: torch.Tensor, eps: float, dtype: torch.dtype) -> torch.Tensor:
         """Like Products.normed."""
@@ -135,3 +146,15 @@ class NativeProduct:
         beside = room(rows, inputs)
         self.kernels.product(x.data_ptr(), byref(self.matrix), out.data_ptr(), beside.data_ptr(), rows)
         return out
+
+
+@dataclass(frozen=True, slots=True)
+class NativePair:
+    """x [N, I] -> [N, O], like Linear: the products of an adapter's pair one after the other."""
+
+    first: NativeProduct
+    second: NativeProduct
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Multiply."""
+        return self.second(self.first(x))

@@ -139,23 +139,25 @@ INLINE vec weights_in_place(float *scores, int64_t stride, vec top, const int ma
     return sums;
 }
 
-/* Scores are [keys, stride]: a stride of 4 is for up to four queries, any other one is whole vectors of queries. */
+/* Scores are [keys, stride]: a stride of 4 is for up to four queries of an item that need not be steady, because it adds
+ * in another order; any other one is whole vectors of queries. */
 static void attend(const struct layer *layer, const struct work *work, const struct item *item, const element *q,
                    int64_t q_stride, int64_t head) {
     const int64_t dim = layer->dim, group = layer->group, queries = item->width * group;
-    const int64_t stride = queries <= 4 ? 4 : (queries + LANES - 1) / LANES * LANES;
+    const int few = queries <= 4 && !item->steady;
+    const int64_t stride = few ? 4 : (queries + LANES - 1) / LANES * LANES;
     const int64_t vectors = stride < LANES ? 1 : stride / LANES;
     const struct seen common = seen_by_all(work, item);
     float q_mine[MOST_QUERIES * MOST_DIM], out[MOST_QUERIES * MOST_DIM], scores[KEYS * MOST_QUERIES];
     vec top[MOST_VECTORS], total[MOST_VECTORS];
 
-    float *rows = stride == 4 ? q_mine : out; /* [stride, D] */
+    float *rows = few ? q_mine : out; /* [stride, D] */
     memset(rows + queries * dim, 0, (stride - queries) * dim * sizeof *rows);
     for (int64_t m = 0; m < queries; m++) {
         const element *from = query_of(layer, work, item, q, q_stride, head, m);
         for (int64_t i = 0; i < dim; i += LANES) store_floats(rows + m * dim + i, load(from + i) * layer->scale);
     }
-    if (stride != 4)
+    if (!few)
         for (int64_t m = 0; m < stride; m += LANES)
             for (int64_t i = 0; i < dim; i++) {
                 vec column;
@@ -172,7 +174,7 @@ static void attend(const struct layer *layer, const struct work *work, const str
         const element *k[KEYS], *v[KEYS];
         const float *kf[KEYS], *vf[KEYS]; /* the same as floats, if there are many queries */
         find(layer, work, item, head, begin, count, k, v);
-        if (stride == 4) {
+        if (few) {
             if (dim == 64) /* the usual size of small heads: the compiler keeps the queries in registers */
                 score_few(q_mine, k, count, 64, scores);
             else
@@ -224,32 +226,37 @@ static void attend(const struct layer *layer, const struct work *work, const str
             vec now = top[g], sums = all(0);
             for (int64_t i = g; i < last; i += vectors) now = larger(now, load_floats(scores + i * LANES));
             const int grown = !(largest(now - top[g]) <= MUCH); /* or is NaN */
-            if (!grown) now = top[g];
-            if (grown && stride == 4) /* a vector holds the scores of several keys */
+            if (grown && few) /* a vector holds the scores of several keys */
                 for (int lane = 0; lane < 4; lane++) {
                     float most = NEVER;
                     for (int i = lane; i < LANES; i += 4) most = now[i] > most ? now[i] : most;
                     for (int i = lane; i < LANES; i += 4) now[i] = most;
                 }
+            now = grown ? grown_only(top[g], now) : top[g];
             int64_t i = g;
-            if (masked)
-                for (; i < last; i += vectors) sums += weights_in_place(scores + i * LANES, vectors * LANES, now, 1, 1);
-            for (; i + 3 * vectors < last; i += 4 * vectors)
-                sums += weights_in_place(scores + i * LANES, vectors * LANES, now, 0, 4);
-            for (; i < last; i += vectors) sums += weights_in_place(scores + i * LANES, vectors * LANES, now, 0, 1);
+#define WEIGHTS(masked) /* in the same groups if some are masked, so that they are added in the same order */ \
+    for (; i + 3 * vectors < last; i += 4 * vectors)                                                          \
+        sums += weights_in_place(scores + i * LANES, vectors * LANES, now, masked, 4);                        \
+    for (; i < last; i += vectors) sums += weights_in_place(scores + i * LANES, vectors * LANES, now, masked, 1)
+            if (masked) {
+                WEIGHTS(1);
+            } else {
+                WEIGHTS(0);
+            }
+#undef WEIGHTS
             if (!grown) {
                 total[g] += sums;
                 continue;
             }
             vec less = exponential(top[g] - now);
             total[g] = total[g] * less + sums;
-            if (begin) lessen(out + g * LANES * dim, less, stride == 4 ? 4 : LANES, dim);
+            if (begin) lessen(out + g * LANES * dim, less, few ? 4 : LANES, dim);
             top[g] = now;
         }
 #define WEIGH(v, wide, rows) \
     weigh_all(scores + m, stride, (const void *const *)v, wide, count, dim, out + m * dim, rows)
         int64_t m = 0;
-        if (stride == 4) {
+        if (few) {
             WEIGH(v, 0, 4);
         } else {
             for (; m + WEIGHED_ROWS <= queries; m += WEIGHED_ROWS) WEIGH(vf, 1, WEIGHED_ROWS);
@@ -260,7 +267,7 @@ static void attend(const struct layer *layer, const struct work *work, const str
     }
     for (int64_t m = 0; m < queries; m++) {
         float weight = total[m / LANES][m % LANES];
-        if (stride == 4)
+        if (few)
             for (int lane = m + 4; lane < LANES; lane += 4) weight += total[0][lane];
         give(layer, work, item, head, m, out + m * dim, weight, top[m / LANES][m % LANES]);
     }

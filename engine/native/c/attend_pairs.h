@@ -177,7 +177,7 @@ INLINE void attend_by(const struct layer *layer, const struct work *work, const 
                 for (int64_t key = 0; key < count; key++) now = larger(now, load_floats(mine + key * stride));
             }
             const int grown = !(largest(now - top[g]) <= MUCH); /* or is NaN */
-            now = grown ? upwards(now) : top[g];
+            now = grown ? grown_only(top[g], upwards(now)) : top[g];
             vec sums = some || odd ? weights_in_place(mine, stride, pairs, now, 1)
                                    : weights_in_place(mine, stride, pairs, now, 0);
             if (!grown) {

@@ -12,9 +12,10 @@ struct layer {
 };
 
 /* A work item: it lets tokens members[m] see keys seen[m].first .. seen[m].end - 1 of its blocks, for m from
- * first_member on; `keys` is the largest end. Its results go to places from `place` on, one for each token. */
+ * first_member on; `keys` is the largest end. Its results go to places from `place` on, one for each token. If `steady`,
+ * a token's results are bit for bit those that it has with any other members. */
 struct item {
-    int64_t first_member, width, first_block, keys, place;
+    int64_t first_member, width, first_block, keys, place, steady;
 };
 
 struct seen {
@@ -33,7 +34,7 @@ struct work {
     float *values, *weights, *tops;
 };
 
-static const float MUCH = 8; /* weights may grow to e^8, or 2^8 with pairs, before all are scaled down */
+static const float MUCH = 8; /* a query's weights may grow to e^8, or 2^8 with pairs, before they are scaled down */
 static const float NEVER = -1e30f; /* the score of a key that a row does not see */
 
 /* Return an item's m-th query of a key head, [D]. q [T, ...] has a token stride; query heads come first in a token. */
@@ -84,6 +85,14 @@ static void hide(const struct work *work, const struct item *item, int64_t group
         for (int64_t key = 0; key < count; key++)
             if (begin + key < mine.first || begin + key >= mine.end) scores[key * stride + m] = NEVER;
     }
+}
+
+/* Return what to subtract from the scores of a vector of queries: for those that have grown by more than MUCH, or are no
+ * numbers, `now`; for the others `top`, as before. Each lane decides for itself, so that no query's rounding depends on
+ * those beside it. */
+INLINE vec grown_only(vec top, vec now) {
+    ints little = now - top <= MUCH;
+    return (vec)(((ints)top & little) | ((ints)now & ~little));
 }
 
 /* Scale down the sums of weighted values of `queries` queries, [queries, D], by `less`. */

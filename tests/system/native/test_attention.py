@@ -40,12 +40,14 @@ class Case:
         dtype: torch.dtype,
         span: int = 256,
         size: int = BLOCK,
+        *,
+        fixed: bool = False,
     ) -> None:
         torch.manual_seed(5)
         self.spec = spec
         self.cache = KvCache([spec, spec], blocks, size, dtype)
         self.cache.pools[0].copy_(torch.randn(self.cache.pools[0].shape))
-        self.attention = NativeAttention([spec, spec], self.cache, kernels(dtype), span)
+        self.attention = NativeAttention([spec, spec], self.cache, kernels(dtype), span, fixed=fixed)
         self.qkv = torch.randn(tokens, spec.heads + 2 * spec.kv_heads, spec.head_dim).to(dtype) * 2
 
     def run(self, batch: Batch, layer: int = 1) -> torch.Tensor:
@@ -182,6 +184,57 @@ def test_what_is_rounded_off_depends_on_no_company(heads: int) -> None:
     together = run(256, *range(20))
     for other in (run(64, *range(20)), torch.cat([run(256, number) for number in range(20)])):
         assert (other != together).double().mean() < 0.01
+
+
+@BOTH
+@pytest.mark.parametrize("heads", [1, 2, 5, 8])
+@pytest.mark.parametrize("window", [None, 5, 64, 90])
+@pytest.mark.parametrize("loud", [1, 12], ids=["even", "of some keys only"])
+def test_in_deterministic_mode_a_row_is_the_same_in_any_company(
+    heads: int, window: int | None, loud: float, dtype: torch.dtype
+) -> None:
+    """Bit for bit: alone, beside all others, beside half of them.
+
+    loud: scores grow so much at some keys, which differ between queries, that sums are scaled down.
+    """
+    chance = random.Random(heads)
+    forest = forest_of(chance, groups=3, depth=2, longest=300, cuts=True)
+    rows = tuple(forest.rows)
+    spec = spec_of(2 * heads, 2, 32, window)
+    case = Case(spec, forest.blocks, len(rows), dtype, fixed=True)
+    case.cache.pools[0][1, :2, 70::97] *= loud
+    queries, stored = case.qkv, case.cache.pools[0].clone()
+
+    def run(*numbers: int) -> torch.Tensor:
+        case.cache.pools[0].copy_(stored)
+        case.qkv = queries[list(numbers)]
+        some = tuple(rows[number] for number in numbers)
+        return case.run(Batch(rows=some, kv_spans=plan_kv_spans(some, BLOCK)))
+
+    together = run(*range(len(rows)))
+    assert torch.equal(together, torch.cat([run(number) for number in range(len(rows))]))
+    half = chance.sample(range(len(rows)), len(rows) // 2)
+    assert torch.equal(together[half], run(*half))
+
+
+@BOTH
+def test_in_deterministic_mode_nobody_is_scaled_down_for_others(dtype: torch.dtype) -> None:
+    """Every second row's scores grow by twelve with each 64 keys. The others' grow by two and a half, too little to be
+    scaled down. If they were, one of ten thousand of their weights would be rounded in another way: there are enough.
+    """
+    shared, spec = 1024, spec_of(16, 8, 64)
+    rows = tuple(Row(i, 1, shared, (*range(shared // BLOCK), shared // BLOCK + i), DRAW, cut=shared) for i in range(48))
+    case = Case(spec, shared // BLOCK + len(rows), len(rows), dtype, fixed=True)
+    later = torch.arange(shared) // 64 % 4  # how many 64 keys come before in their item
+    case.cache.pools[0][1, : spec.kv_heads, :shared, 0] = 10 * later
+    case.cache.pools[0][1, : spec.kv_heads, :shared, 1] = 4 * later.clamp(max=1)
+    case.qkv[:, : spec.heads, 0] = (torch.arange(len(rows)) % 2 * 8).unsqueeze(1)
+    case.qkv[:, : spec.heads, 1] = 4
+    together, queries = case.run(Batch(rows=rows, kv_spans=plan_kv_spans(rows, BLOCK))), case.qkv
+    for number, row in list(enumerate(rows))[::2]:
+        case.qkv = queries[number : number + 1]
+        alone = case.run(Batch(rows=(row,), kv_spans=plan_kv_spans([row], BLOCK)))
+        assert torch.equal(alone[0], together[number])
 
 
 @BOTH
