@@ -67,7 +67,7 @@ def _compare(going: Continuation, batch: Batch, planned: Arrays) -> None:
 
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_a_step_continues_the_one_before(llama: Path, went_on: list[int], deterministic: bool) -> None:
-    settings = config(llama, deterministic=deterministic, block_size=8)
+    settings = config(llama, deterministic=deterministic, block_size=8, max_sequences=4)
     adds = [replace(group(1, 17, 3, 12, 100), stop_tokens=frozenset())]
     mine, _ = run(device_runner(settings, overlaps=True, record=Recorder()), settings, adds)
     theirs, _ = run(CpuRunner.load(replace(settings, deterministic=False)), settings, adds)
@@ -79,7 +79,7 @@ def test_a_step_continues_the_one_before(llama: Path, went_on: list[int], determ
 def test_a_span_that_begins_is_planned(llama: Path, went_on: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("continuation", "attention"):
         monkeypatch.setattr(f"engine.device.{module}.FIXED_SPAN", 16)
-    settings = config(llama, block_size=4)
+    settings = config(llama, block_size=4, max_sequences=2)
     adds = [replace(group(1, 26, 2, 12, 100), stop_tokens=frozenset())]
     mine, _ = run(device_runner(settings, overlaps=True, record=Recorder()), settings, adds)
     theirs, _ = run(CpuRunner.load(settings), settings, adds)
@@ -89,12 +89,12 @@ def test_a_span_that_begins_is_planned(llama: Path, went_on: list[int], monkeypa
 
 
 def test_groups_that_begin_blocks_at_different_steps(llama: Path, went_on: list[int]) -> None:
-    settings = config(llama, block_size=8)
-    adds = [group(1, 17, 2, 12, 100), group(2, 12, 1, 12, 200), group(3, 12, 2, 3, 300)]
+    settings = config(llama, block_size=8, max_sequences=4)
+    adds = [group(1, 17, 2, 12, 100), group(2, 12, 1, 12, 200), group(3, 12, 1, 3, 300)]
     mine, _ = run(device_runner(settings, overlaps=True, record=Recorder()), settings, adds)
     theirs, _ = run(CpuRunner.load(settings), settings, adds)
     same(mine, theirs)
-    assert {3, 5} <= set(went_on)
+    assert {3, 4} <= set(went_on)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_groups_that_begin_blocks_at_different_steps(llama: Path, went_on: list[
 def test_a_draw_that_looks_at_more_than_its_scores_is_planned(
     llama: Path, went_on: list[int], sampling: Sampling, logprobs: int | None
 ) -> None:
-    settings = config(llama, block_size=8)
+    settings = config(llama, block_size=8, max_sequences=4)
     adds = [replace(group(1, 9, 2, 4, 100, sampling), logprobs=logprobs)]
     mine, _ = run(device_runner(settings, overlaps=True, record=Recorder()), settings, adds)
     theirs, _ = run(CpuRunner.load(settings), settings, adds)
@@ -121,7 +121,7 @@ def test_a_draw_that_looks_at_more_than_its_scores_is_planned(
 
 def test_minimum_lengths_end_between_two_steps(llama: Path, went_on: list[int]) -> None:
     """The first draws exclude the stop token, the later ones are by scores alone; greedy and sampled side by side."""
-    settings = config(llama, block_size=8)
+    settings = config(llama, block_size=8, max_sequences=4)
     one = group(1, 17, 2, 12, 100)
     choices = (
         Choice(1, 12, Sampling(min_tokens=3, temperature=0.0)),
