@@ -36,10 +36,11 @@ test-system: $(VENV)/.dev  ## Install other people's servers and clients, and ru
 docs: $(VENV)/.dev  ## Write the pages of docs/ that are made from the code
 	$(bin)/python -m docs.generate
 
-kernels: $(VENV)/.dev  ## Compile all kernels for a Hopper GPU, no GPU is needed; write bench/results/gpu/compile.json (minutes)
+kernels: $(VENV)/.dev  ## Compile all kernels for GPUs, none is needed; write bench/results/gpu/compile.json (minutes)
 	$(bin)/python -m tests.system.packages triton-oldest
 	PYTHONPATH=.venvs/triton-oldest $(bin)/python bench/gpu/compile.py --record bench/results/gpu/compile.json
 	$(bin)/python bench/gpu/compile.py --record bench/results/gpu/compile.json
+	$(bin)/python bench/gpu/compile.py --capability 89 --record bench/results/gpu/compile.json
 
 conformance-mutations: $(VENV)/.dev  ## Switch off one rule after another and see its tests fail (minutes)
 	$(bin)/python -m tests.conformance.mutate $(ARGS)

@@ -130,7 +130,7 @@ def _prefill(run: Run) -> Iterator[Result]:
     length, size, device = run.plan.lengths.middle, run.plan.block, run.clock.device
     layer = _layer(run, -(-length // size))
     spec = layer.spec
-    own = Prompt(layer, length, launch.prefill(spec.head_dim, run.clock.dtype.itemsize))
+    own = Prompt(layer, length, launch.prefill(spec.head_dim, run.clock.dtype.itemsize, small=launch.is_small(device)))
     queries = [layer.queries(length) for _ in range(run.plan.lengths.sets)]
     out = torch.empty(length, spec.heads * spec.head_dim, dtype=run.clock.dtype, device=device)
     repeats = run.plan.lengths.repeats

@@ -223,7 +223,7 @@ def _prefill(run: Run, case: _Case) -> Iterator[Result]:
     device, tokens = run.clock.device, sum([count for _, count in stretches])
     q = layer.queries(tokens)
     sinks = torch.randn(heads, device=device).to(q.dtype) if case.sinks else None
-    shape = launch.prefill(case.dim, q.element_size())
+    shape = launch.prefill(case.dim, q.element_size(), small=launch.is_small(q.device))
     tiles = plan_tiles(chunks, shape.queries(case.group), size)
     listed = torch.from_numpy(tiles.tiles).to(device)
     outs = []

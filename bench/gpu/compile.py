@@ -1,10 +1,11 @@
-"""Compile every kernel of the engine for a Hopper GPU, on a machine without one, and print the resources of each.
+"""Compile every kernel of the engine for a GPU, on a machine without one, and print the resources of each.
 
-    python bench/gpu/compile.py [--only TEXT ...] [--record FILE]
+    python bench/gpu/compile.py [--capability 90] [--only TEXT ...] [--record FILE]
 
 Prints one line per kernel and set of constants: registers per thread, bytes spilled to local memory (stored, loaded),
-shared memory per program, and the instructions of its matrix products. --only: cases or kernels whose names contain one
-of these texts. --record: bench/results/gpu/compile.json, which has one entry per version of Triton.
+shared memory per program, and the instructions of its matrix products. --capability: the compute capability, 90 for a
+Hopper GPU, 89 for a graphics card. --only: cases or kernels whose names contain one of these texts. --record:
+bench/results/gpu/compile.json, which has one entry per version of Triton and capability.
 
 PYTHONPATH can select another Triton: `make kernels` also compiles with the oldest version that the engine supports.
 """
@@ -40,8 +41,8 @@ from triton.runtime.jit import JITFunction
 import engine.kernels
 from bench.gpu.launches import Case, cases
 from bench.gpu.table import columns
+from engine.kernels import launch as tables
 
-HOPPER = GPUTarget("cuda", 90, 32)
 _TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 _WIDTHS = {"": 4, ".S16": 2, ".U16": 2, ".S8": 1, ".U8": 1, ".64": 8, ".128": 16}  # of loads and stores, in bytes
 
@@ -81,11 +82,12 @@ class Compiled:
     """The instructions of its matrix products: wgmma, mma.sync, or both."""
 
 
-class _Hopper:
-    """A Triton driver for a GPU that is not present."""
+class _Absent:
+    """A Triton driver for a GPU that is not present, of the capability that the launch tables take."""
 
     def get_current_target(self) -> GPUTarget:
-        return HOPPER
+        major, minor = tables.compiled_for
+        return GPUTarget("cuda", 10 * major + minor, 32)
 
     def get_current_device(self) -> int:
         return 0
@@ -106,7 +108,7 @@ def launches(wanted: Iterable[Case]) -> list[Launch]:
             noted.append(case)
         return True  # skip the compilation
 
-    driver.set_active(_Hopper())
+    driver.set_active(_Absent())
     triton.knobs.runtime.jit_cache_hook = note
     try:
         for one in wanted:
@@ -181,10 +183,11 @@ def table(rows: Sequence[Compiled]) -> str:
 
 
 def record(file: Path, rows: Sequence[Compiled]) -> None:
-    """Write the rows to `file` under this Triton's version; entries of other versions stay."""
+    """Write the rows to `file` under this Triton's version and the capability; other entries stay."""
     told = json.loads(file.read_text()) if file.exists() else {}
-    told[triton.__version__] = {
-        "conditions": {"python": platform.python_version(), "torch": torch.__version__, "target": "sm_90"},
+    target = "sm_{}{}".format(*tables.compiled_for)
+    told[f"{triton.__version__}, {target}"] = {
+        "conditions": {"python": platform.python_version(), "torch": torch.__version__, "target": target},
         "kernels": [asdict(row) for row in rows],
     }
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -194,16 +197,18 @@ def record(file: Path, rows: Sequence[Compiled]) -> None:
 def main() -> None:
     """Compile the kernels and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--capability", type=int, default=90)
     parser.add_argument("--only", nargs="+", default=[""], metavar="TEXT")
     parser.add_argument("--record", type=Path, metavar="FILE")
     options = parser.parse_args()
+    tables.compiled_for = divmod(options.capability, 10)
     found = launches(cases())
     if missing := forgotten(found):
         sys.exit(f"no case in bench/gpu/launches.py launches {', '.join(missing)}")
     wanted = [one for one in found if any(text in name for text in options.only for name in (one.name, *one.cases))]
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         rows = sorted(threads.map(compiled, wanted), key=lambda row: row.kernel)
-    print(f"Triton {triton.__version__}, sm_90\n\n{table(rows)}")
+    print(f"Triton {triton.__version__}, sm_{options.capability}\n\n{table(rows)}")
     if options.record:
         record(options.record, rows)
 

@@ -82,8 +82,7 @@ class DeviceAttention:
         kinds = [replace(layer, scale=1.0, softcap=None) for layer in layers]
         self._kinds = tuple(dict.fromkeys(kinds))
         self._kind_of = [self._kinds.index(kind) for kind in kinds]
-        itemsize = cache.dtype.itemsize
-        self._queries = {k: launch.prefill(k.head_dim, itemsize).queries(k.heads // k.kv_heads) for k in self._kinds}
+        self._queries = {kind: _queries(kind, cache) for kind in self._kinds}
         sizes = max(layer.heads * layer.head_dim for layer in layers), max(layer.heads for layer in layers)
         self._partial, self._lse = (torch.empty(places * size, device=cache.device) for size in sizes)
         # Padding rows are never written but are computed with, so they must hold numbers.
@@ -234,9 +233,14 @@ class DeviceAttention:
         return self._partial[:numbers].view(places, spec.heads, -1), self._lse[:sums].view(places, -1)
 
 
+def _queries(kind: AttentionSpec, cache: KvCache) -> int:
+    tile = launch.prefill(kind.head_dim, cache.dtype.itemsize, small=launch.is_small(cache.device))
+    return tile.queries(kind.heads // kind.kv_heads)
+
+
 def _tiling(kind: AttentionSpec, cache: KvCache, rows: int) -> Tiling:
     group = kind.heads // kind.kv_heads
-    shape = launch.attn(kind.head_dim, group, cache.dtype.itemsize, rows)
+    shape = launch.attn(kind.head_dim, group, cache.dtype.itemsize, rows, small=launch.is_small(cache.device))
     fill = launch.fill(cache.device, shape.wide.per_core) // kind.kv_heads  # an item is one program per key head
     return Tiling(group, shape.wide.lanes, shape.narrow.lanes, fill, FIXED_SPAN, launch.SHORTEST)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from triton.runtime.errors import OutOfResources
 
 from engine.attention.cache import KvCache
 from engine.backends import Backend, round_once
@@ -151,6 +152,11 @@ class DeviceRunner:
             raise ConfigError(
                 f"the device's memory is too small for the model, the KV cache and a step of {tokens} tokens:"
                 " lower max_batch_tokens, max_sequences, num_blocks or kv_fraction"
+            ) from error
+        except OutOfResources as error:
+            raise ConfigError(
+                f"the device has too few {error.name} for the kernels of this model: they need {error.required}, and it"
+                f" has {error.limit}; set device to cpu"
             ) from error
 
     @classmethod

@@ -250,7 +250,7 @@ def attn_items(
     """
     heads, dim = q.shape[1:]
     kv_heads = len(kv) // 2
-    tiles = launch.attn(dim, heads // kv_heads, q.element_size(), len(q))
+    tiles = launch.attn(dim, heads // kv_heads, q.element_size(), len(q), small=launch.is_small(q.device))
     for is_wide in (True, False) if wide else (False,):
         tile = tiles.wide if is_wide else tiles.narrow
         behind = wide and not is_wide

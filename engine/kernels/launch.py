@@ -1,7 +1,8 @@
 """Launch tables: which tiles, warps and stages a kernel runs with, by the model's shapes; nothing is tuned at run time.
 
 Plain numbers, chosen for an H200 (sm_90: 65,536 registers and 227 KB of shared memory per multiprocessor) from what the
-compiler reports and what bench/gpu/tune.py measured on one (docs/performance.md).
+compiler reports and what bench/gpu/tune.py measured on one (docs/performance.md). For GPUs with less than half of that
+shared memory some tiles are smaller; these were compiled, and are not measured.
 """
 
 from __future__ import annotations
@@ -40,11 +41,17 @@ _PREFILL = {
     (128, 4): Prefill(64, 32, 8, 2),
     (256, 4): Prefill(32, 32, 4, 2),
 }
+# What does not fit a small GPU otherwise: 80 KB, 67 KB and 68 KB, in registers without spilling.
+_SMALL_PREFILL = _PREFILL | {
+    (128, 2): Prefill(128, 64, 8, 2),
+    (256, 2): Prefill(64, 32, 8, 2),
+    (256, 4): Prefill(32, 16, 8, 2),
+}
 
 
-def prefill(head_dim: int, itemsize: int) -> Prefill:
-    """Return the tile for heads of head_dim numbers of `itemsize` bytes."""
-    return _of(_PREFILL, head_dim, itemsize)
+def prefill(head_dim: int, itemsize: int, *, small: bool = False) -> Prefill:
+    """Return the tile for heads of head_dim numbers of `itemsize` bytes. small: as is_small says."""
+    return _of(_SMALL_PREFILL if small else _PREFILL, head_dim, itemsize)
 
 
 _Shape = TypeVar("_Shape")
@@ -144,6 +151,7 @@ _ATTN = {
     (128, 4): Attn(Tile(64, 16, 2, 8, 1), Tile(16, 16, 2, 8, 3)),
     (256, 4): Attn(Tile(32, 16, 2, 8, 1), Tile(16, 16, 2, 8, 3)),
 }
+_SMALL_ATTN = _ATTN | {(256, 2): Attn(Tile(64, 32, 2, 8, 1), Tile(16, 32, 3, 8, 1, 128))}
 
 
 # Where a step has the rows for it, keys are read once for twice as many lanes. Alone on its multiprocessor, a program
@@ -151,18 +159,20 @@ _ATTN = {
 _MANY_LANES = {(128, 2): Tile(128, 64, 3, 8, 1)}
 
 
-def attn(head_dim: int, group: int, itemsize: int, rows: int) -> Attn:
+def attn(head_dim: int, group: int, itemsize: int, rows: int, *, small: bool = False) -> Attn:
     """Return the tiles for heads of head_dim numbers of `itemsize` bytes, with `group` query heads per key head, in a
-    step of so many rows.
+    step of so many rows. small: as is_small says.
     """
-    shape = _of(_ATTN, head_dim, itemsize)
+    shape = _of(_SMALL_ATTN if small else _ATTN, head_dim, itemsize)
     wide, narrow = shape.wide, shape.narrow
     least = 1 << (group - 1).bit_length()  # a tile holds at least one row
     if least > wide.lanes:  # more warps hold it, and no other program fits beside them
         wide = replace(wide, lanes=least, warps=8, per_core=1, registers=None)
+        if small:
+            wide = replace(wide, keys=max(wide.keys // 2, 16), stages=2)
     if least > narrow.lanes:
         narrow = replace(wide, lanes=least)
-    for (most, size), tile in _MANY_LANES.items():
+    for (most, size), tile in {}.items() if small else _MANY_LANES.items():
         if _ATTN[most, size] is shape and tile.lanes > wide.lanes and rows * group >= tile.lanes:
             wide = tile
     return Attn(wide, narrow)
@@ -195,14 +205,31 @@ def overlap(device: torch.device, least: int) -> dict[str, bool]:
     """Return the option of a launch that begins early if OVERLAP is at least `least`; nothing for the interpreter, and
     for GPUs before Hopper, which do not have it.
     """
-    return {"launch_pdl": True} if least <= OVERLAP and _has_early_launches(device) else {}
+    return {"launch_pdl": True} if least <= OVERLAP and _capability(device) >= (9, 0) else {}
+
+
+compiled_for = (9, 0)
+"""The compute capability that launches on torch's "meta" device are for: kernels are compiled without a GPU."""
+
+_LESS_MEMORY = ((8, 6), (8, 9), (12, 0), (12, 1))
+"""The compute capabilities with 99 KB of shared memory for a program: graphics cards from Ampere on, and their siblings
+A10, L4 and L40. The others from 8.0 on have 163 or 227 KB (CUDA C++ Programming Guide, "Technical Specifications per
+Compute Capability").
+"""
+
+
+def is_small(device: torch.device) -> bool:
+    """Whether a program may take only 99 KB of shared memory on this device."""
+    return _capability(device) in _LESS_MEMORY
+
+
+def _capability(device: torch.device) -> tuple[int, int]:
+    return _capability_of(device) if device.type == "cuda" else compiled_for if device.type == "meta" else (0, 0)
 
 
 @cache
-def _has_early_launches(device: torch.device) -> bool:
-    if device.type == "cuda":
-        return torch.cuda.get_device_capability(device) >= (9, 0)
-    return device.type == "meta"  # as which kernels are compiled for a Hopper GPU without one
+def _capability_of(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device)
 
 
 def fill(device: torch.device, per_core: int) -> int:

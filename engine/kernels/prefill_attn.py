@@ -147,7 +147,7 @@ def prefill_attn(
     heads, head_dim = q.shape[1:]
     kv_heads = kv.shape[0] // 2
     group = heads // kv_heads
-    shape = shape or launch.prefill(head_dim, q.element_size())
+    shape = shape or launch.prefill(head_dim, q.element_size(), small=launch.is_small(q.device))
     packed = min(group, shape.rows)
     programs = len(tiles) * kv_heads * triton.cdiv(group, packed)
     _prefill_attn[(programs,)](

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from triton.runtime.errors import OutOfResources
 
 from engine.cpu_runner import CpuRunner, load
 from engine.device.memory import largest_batch
@@ -171,6 +172,17 @@ def test_a_device_that_is_too_small_is_told_in_words(llama: Path, monkeypatch: p
 
     monkeypatch.setattr("engine.device.runner.load_model", load_model)
     with pytest.raises(ConfigError, match="is too small for the model, the KV cache and a step of 32 tokens"):
+        load(config(llama, kernels="triton"))
+
+
+def test_a_device_whose_multiprocessors_are_too_small_is_told_in_words(
+    llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load_model(*_: object) -> None:
+        raise OutOfResources(115_200, 101_376, "bytes of shared memory")
+
+    monkeypatch.setattr("engine.device.runner.load_model", load_model)
+    with pytest.raises(ConfigError, match="they need 115200, and it has 101376; set device to cpu"):
         load(config(llama, kernels="triton"))
 
 

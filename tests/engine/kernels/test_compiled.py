@@ -85,6 +85,18 @@ def test_programs_of_decode_attention_share_a_multiprocessor(rows: list[dict[str
             assert (row["shared"] + 1024) * tile.per_core <= 228 * 1024  # the system takes 1 KB for each program
 
 
+def test_attention_fits_a_graphics_card(tmp_path: Path) -> None:
+    """Its programs may have 99 KB of shared memory."""
+    file = tmp_path / "compile.json"
+    cases = ("head 128, group 7", "head 256, group 4")
+    run("bench/gpu/compile.py", "--capability", "89", "--only", *cases, "--record", str(file), cache=tmp_path)
+    [(_, one)] = json.loads(file.read_text()).items()
+    rows = one["kernels"]
+    assert one["conditions"]["target"] == "sm_89"
+    assert {row["kernel"] for row in rows} == set(ATTENTION)
+    assert all(row["shared"] <= 99 * 1024 and row["local"] == 0 for row in rows)
+
+
 LOOKING = """
 import torch
 import triton
