@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from triton.runtime.errors import OutOfResources
 
 from engine.attention.cache import KvCache
 from engine.backends import Backend, round_once
@@ -33,6 +32,7 @@ from engine.device.sampler import DeviceSampler, Drawn
 from engine.device.scores import Scores
 from engine.device.transfer import Buffers, Fetched
 from engine.errors import ConfigError
+from engine.kernels import launch
 from engine.kernels.copy_blocks import copy_blocks
 from engine.kernels.draw_table import DRAW
 from engine.models.load import load_model
@@ -153,10 +153,10 @@ class DeviceRunner:
                 f"the device's memory is too small for the model, the KV cache and a step of {tokens} tokens:"
                 " lower max_batch_tokens, max_sequences, num_blocks or kv_fraction"
             ) from error
-        except OutOfResources as error:
+        except launch.TooLarge as error:
             raise ConfigError(
-                f"the device has too few {error.name} for the kernels of this model: they need {error.required}, and it"
-                f" has {error.limit}; set device to cpu"
+                f"a kernel of this model does not fit the device ({error.name}: it needs {error.required} of"
+                f" {error.limit}): set device to cpu"
             ) from error
 
     @classmethod

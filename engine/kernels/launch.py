@@ -13,8 +13,12 @@ from functools import cache
 from typing import TypeVar
 
 import torch
+from triton.runtime.errors import OutOfResources
 
 from engine.errors import ModelError
+
+TooLarge = OutOfResources
+"""Raised by the first launch of a kernel that takes more of a multiprocessor than the device has."""
 
 
 @dataclass(frozen=True, slots=True)

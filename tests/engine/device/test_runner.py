@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from triton.runtime.errors import OutOfResources
 
 from engine.cpu_runner import CpuRunner, load
 from engine.device.memory import largest_batch
@@ -179,10 +178,10 @@ def test_a_device_whose_multiprocessors_are_too_small_is_told_in_words(
     llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def load_model(*_: object) -> None:
-        raise OutOfResources(115_200, 101_376, "bytes of shared memory")
+        raise launch.TooLarge(115_200, 101_376, "shared memory")
 
     monkeypatch.setattr("engine.device.runner.load_model", load_model)
-    with pytest.raises(ConfigError, match="they need 115200, and it has 101376; set device to cpu"):
+    with pytest.raises(ConfigError, match=r"\(shared memory: it needs 115200 of 101376\): set device to cpu"):
         load(config(llama, kernels="triton"))
 
 

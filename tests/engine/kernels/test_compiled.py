@@ -93,7 +93,7 @@ def test_attention_fits_a_graphics_card(tmp_path: Path) -> None:
     [(_, one)] = json.loads(file.read_text()).items()
     rows = one["kernels"]
     assert one["conditions"]["target"] == "sm_89"
-    assert {row["kernel"] for row in rows} == set(ATTENTION)
+    assert {row["kernel"] for row in rows} >= set(ATTENTION)
     assert all(row["shared"] <= 99 * 1024 and row["local"] == 0 for row in rows)
 
 
