@@ -176,8 +176,8 @@ def attn(head_dim: int, group: int, itemsize: int, rows: int, *, small: bool = F
             wide = replace(wide, keys=max(wide.keys // 2, 16), stages=2)
     if least > narrow.lanes:
         narrow = replace(wide, lanes=least)
-    for (most, size), tile in {}.items() if small else _MANY_LANES.items():
-        if _ATTN[most, size] is shape and tile.lanes > wide.lanes and rows * group >= tile.lanes:
+    for (most, size), tile in _MANY_LANES.items():
+        if _ATTN[most, size] is shape and not small and tile.lanes > wide.lanes and rows * group >= tile.lanes:
             wide = tile
     return Attn(wide, narrow)
 
