@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from engine.attention.torch_backend import TorchBackend
+from engine.backends import Machine
 from engine.config import EngineConfig
 from engine.cpu_runner import CpuRunner
 from engine.cpu_runner import load as load_any
@@ -44,8 +45,10 @@ def load(folder: Path, **settings: Any) -> CpuRunner:
     """Return a model's runner in deterministic mode: native wherever the kernels have products of these numbers."""
     config = EngineConfig(str(folder), num_blocks=900, block_size=SIZE, deterministic=True, **settings)
     runner = CpuRunner.load(config)
-    native = kernels(runner._cache.dtype)
-    computed = native.together if config.quantization else native.paired or native.narrow
+    dtype = runner._cache.dtype
+    native = kernels(dtype)
+    by_floats = dtype == torch.float32 or not Machine.here().cpu_bfloat16
+    computed = native.together if config.quantization else native.wide and (by_floats or native.paired)
     assert isinstance(runner._backend, NativeBackend if computed else TorchBackend)
     return runner
 
