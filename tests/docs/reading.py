@@ -17,6 +17,7 @@ from typing import Any
 
 import psutil
 import yaml
+from openai import OpenAI
 
 from nproxy.config import from_message, read_keys
 from tests.docs import foreign
@@ -77,7 +78,10 @@ class Reading:
         return ""
 
     def close(self) -> None:
-        """End the gateway that blocks have started."""
+        """Close the clients that blocks have left, and end the gateway that they have started."""
+        for left in self.names.values():
+            if isinstance(left, OpenAI):  # else its socket would be collected unclosed, in any later test
+                left.close()
         if (serving := self.notes / "serving").exists():
             with contextlib.suppress(psutil.NoSuchProcess):
                 process = psutil.Process(int(serving.read_text()))
