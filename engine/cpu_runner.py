@@ -28,7 +28,7 @@ from engine.models.model import Model
 from engine.models.products import TORCH
 from engine.models.rope import rotations
 from engine.models.spec import kv_values_per_token
-from engine.native.backend import NativeBackend, compiled, is_steady, takes
+from engine.native.backend import NativeBackend, compiled, takes
 from engine.native.build import Kernels
 from engine.native.draws import exponentials, from_whole
 from engine.native.products import NativeProducts
@@ -215,10 +215,10 @@ def _cpu_backend(
     """
     fixed = config.deterministic
     turns = None if model.frequencies is None else rotations(model.frequencies, model.context)
-    if native is not None and turns is not None and takes(model) and (not fixed or is_steady(model)):
+    if native is not None and turns is not None and takes(model, fixed=fixed):
         return NativeBackend(model, cache, native, turns, fixed=fixed)
     if config.kernels == "native":
-        mode = " in deterministic mode" if native is not None and takes(model) else ""
+        mode = " in deterministic mode" if fixed else ""
         raise ConfigError(
             f"kernels is native, which does not support this model{mode}: set it to auto, which uses torch's kernels"
         )

@@ -39,19 +39,18 @@ def compiled(config: EngineConfig, dtype: torch.dtype) -> Kernels | None:
         return None
 
 
-def takes(model: Model) -> TypeGuard[Decoder]:
-    """Whether the kernels support this model: it must be the engine's own decoder, with sizes of whole vectors."""
+def takes(model: Model, *, fixed: bool) -> TypeGuard[Decoder]:
+    """Whether the kernels support this model: it must be the engine's own decoder, with sizes of whole vectors.
+
+    fixed: in deterministic mode, in which they must compute every product: they add up each row in the same order,
+    whatever rows run beside it.
+    """
     if not isinstance(model, Decoder):
         return False
     spec = model.spec
-    return spec.hidden % LANES == 0 and spec.intermediate % LANES == 0 and fits(spec.attention)
-
-
-def is_steady(model: Decoder) -> bool:
-    """Whether a row's numbers depend on no other row in any of the model's products: those in C add up every row in
-    the same order.
-    """
-    return all(isinstance(product, NativeProduct | NativePair) for product in model.products)
+    if spec.hidden % LANES or spec.intermediate % LANES or not fits(spec.attention):
+        return False
+    return not fixed or all(isinstance(product, NativeProduct | NativePair) for product in model.products)
 
 
 class NativeBackend:
