@@ -38,7 +38,8 @@ _LIMIT = re.compile(
     r"(?:<=|=<|≤|at most|no more than|(?:not (?:be )?|no )(?:greater|more|larger|higher|bigger) than"
     r"|(?:less|smaller|lower)(?: than)? or equal(?: to)?"  # pydantic's, and so FastAPI's and vLLM's
     r"|equal(?: to)? or (?:less|smaller|lower) than"
-    r"|max(?:imum)?(?:_\w+)?\b(?:[\w '\"`]{0,24}?(?:\b(?:of|is|to)|[:=]))?|up to|limit(?:ed)? (?:of|is|to)|capped at"
+    r"|max(?:imum)?(?:_\w{1,32})?\b(?:[\w '\"`]{0,24}?(?:\b(?:of|is|to)|[:=]))?|up to"
+    r"|limit(?:ed)? (?:of|is|to)|capped at"
     r"|exceeds?(?: the)?(?: limit| maximum)?(?: of)?"
     r"|(?:range|between|from|in|be)\W{0,6}1\s*(?:,|and)|(?<![\w.,-])1\s*(?:-|–|to|\.\.))\s*\(?(\d{1,9})(?!\d)",
     re.IGNORECASE,

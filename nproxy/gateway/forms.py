@@ -1,27 +1,31 @@
-"""Finds the models that a form (multipart/form-data, RFC 7578) names, without parsing all of it."""
+"""Finds the models that a form (multipart/form-data, RFC 7578) names, without parsing all of it.
+
+Nothing here takes longer than in proportion to the form, whatever a client has written into it.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
-_MODEL = re.compile(
-    rb'content-disposition:[^\r\n]*;[ \t]*name="?model"?[ \t]*(?:;[^\r\n]*)?\r\n'
-    rb"(?:[^\r\n]+\r\n)*\r\n([^\r\n]{1,256})\r\n",
-    re.IGNORECASE,
-)
+_HEADER = b"content-disposition"
 _DISPOSITION = re.compile(rb"content-disposition[ \t]*:[^\r\n]*(?:\r?\n[ \t][^\r\n]*)*", re.IGNORECASE)
 _PLAIN = re.compile(
     rb'content-disposition:[ \t]*form-data;[ \t]*name="([^"\\]*)"'
     rb'(?:;[ \t]*filename="[^"\\]*")?(?:;[ \t]*filename\*=[^;"\s]*)?[ \t]*',
     re.IGNORECASE,
 )
-_VALUE = re.compile(rb"\r\n(?:[^\r\n]+\r\n)*\r\n([^\r\n]{1,256})\r\n--")
+_NAMES_A_MODEL = re.compile(rb';[ \t]*name="?model"?[ \t]*(?:;|\Z)', re.IGNORECASE)
+_VALUE = re.compile(rb"\r\n(?:[^\r\n]+\r\n)*\r\n([^\r\n]{1,256})\r\n")
 
 
 def model_of(form: bytes) -> str | None:
-    """Return the first model that a form, or the beginning of one, names."""
-    found = _MODEL.search(form)
-    return None if found is None else _text(found[1])
+    """Return the model that a form, or the beginning of one, names in the first part that is called so."""
+    for line in _dispositions(form):
+        if _NAMES_A_MODEL.search(line[0]):
+            value = _VALUE.match(form, line.end())
+            return None if value is None else _text(value)
+    return None
 
 
 def models_of(form: bytes) -> list[str]:
@@ -31,17 +35,30 @@ def models_of(form: bytes) -> list[str]:
     parts that are not written the way browsers and the usual clients write them.
     """
     models = []
-    for line in _DISPOSITION.finditer(form):
+    end = 0  # of what has been taken for a value
+    for line in _dispositions(form):
         name = _PLAIN.fullmatch(line[0])
-        if name is None:
+        if name is None or line.start() < end:
             raise ValueError("a part whose name may be read in several ways")
         if name[1].lower() == b"model":
             value = _VALUE.match(form, line.end())
-            if value is None:
+            if value is None or not form.startswith(b"--", value.end()):
                 raise ValueError("a model that is no short line")
-            models.append(_text(value[1]))
+            models.append(_text(value))
+            end = value.end()
     return models
 
 
-def _text(value: bytes) -> str:
-    return value.decode("utf-8", "replace")
+def _dispositions(form: bytes) -> Iterator[re.Match[bytes]]:
+    """Find the header lines of parts. `find` is twenty times as fast as a pattern that ignores case."""
+    lower = form.lower()
+    at = lower.find(_HEADER)
+    while at >= 0:
+        line = _DISPOSITION.match(form, at)
+        if line is not None:
+            yield line
+        at = lower.find(_HEADER, at + len(_HEADER) if line is None else line.end())
+
+
+def _text(value: re.Match[bytes]) -> str:
+    return value[1].decode("utf-8", "replace")

@@ -12,7 +12,7 @@ _R = TypeVar("_R")
 
 
 class Offload:
-    """Parses LONG bodies in one thread. More threads would compete with the event loop for the GIL, and delay it."""
+    """Reads LONG bodies in one thread. More threads would compete with the event loop for the GIL, and delay it."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="offload")

@@ -226,12 +226,13 @@ async def _open_upload(app: App, exchange: Exchange, reservation: MemoryReservat
         return _Upload(raw, None, body), _model_of(body)
     rest = chunks(request, app.body_limit)
     if plain and request.content_type == "multipart/form-data":
-        known = b""
+        known, model = b"", None
         async for data in rest:
             known += data
-            if len(known) >= PEEK_BYTES or forms.model_of(known) is not None:
+            model = forms.model_of(known)
+            if model is not None or len(known) >= PEEK_BYTES:
                 break
-        return _Upload(known, rest), forms.model_of(known)
+        return _Upload(known, rest), model
     return _Upload(b"", rest), None
 
 
@@ -257,7 +258,7 @@ async def _for_a_model(app: App, exchange: Exchange, reservation: MemoryReservat
         named = [_model_of(body)]
     elif request.content_type == "multipart/form-data":
         try:
-            named = forms.models_of(raw)
+            named = forms.models_of(raw) if len(raw) < LONG else await app.offload.run(forms.models_of, raw)
         except ValueError:
             raise invalid_request(
                 "The name of a form part is written in a way that servers interpret differently."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
 from nproxy.gateway.forms import model_of, models_of
@@ -61,3 +63,27 @@ def test_names_that_servers_read_differently(head: str) -> None:
 def test_a_model_is_a_short_line(content: str) -> None:
     with pytest.raises(ValueError, match="short line"):
         models_of(form(MODEL, ('form-data; name="model"', content)))
+
+
+@pytest.mark.timeout(20)  # a search from each line to the end of the form would take many minutes
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'--b\r\nContent-Disposition: form-data; name="model"\r\n',
+        b'Content-Disposition: form-data; name="model"\r\n' * 2 + b"\r\nx\r\n--",
+        b"content-disposition:;",
+        b"content-disposition: form-data; name=\r\n",
+        b"content-disposition \t",
+    ],
+)
+def test_nothing_takes_more_than_in_proportion_to_the_form(text: bytes) -> None:
+    long = text * (2_000_000 // len(text))
+    model_of(long)
+    with suppress(ValueError):
+        models_of(long)
+
+
+def test_two_names_in_one_part() -> None:
+    """A server may take either."""
+    with pytest.raises(ValueError, match="several ways"):
+        models_of(form(('form-data; name="model"\r\nContent-Disposition: form-data; name="model"', "mine")))

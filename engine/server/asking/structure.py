@@ -26,7 +26,7 @@ from nproxy.openai.refusals import empty_array, missing, wrong_type
 _WHITESPACE = r"[ ]|\n[ ]{0,24}|\n\t{0,8}"
 _OPTIONS = "x-guidance"  # a schema's key for llguidance itself; "lenient" there would ignore keywords
 _MOST_CHOICES = 1024
-_IGNORED_ATTRIBUTES = re.compile(r"\[[^\]\"]*\b(temperature|stop)\s*=")
+_IGNORED_ATTRIBUTES = re.compile(r"\[[^\[\]\"]*\b(temperature|stop)\s*=")
 
 
 @dataclass(frozen=True, slots=True)

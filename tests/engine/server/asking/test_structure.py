@@ -114,6 +114,11 @@ def test_refused_by_name(fields: dict[str, Any], param: str) -> None:
     assert (refused.value.status, refused.value.param) == (400, param)
 
 
+@pytest.mark.timeout(20)  # a search from each bracket to the end of the text would take many minutes
+def test_a_long_grammar_is_read_in_proportion_to_its_length() -> None:
+    assert read_structure({"grammar": "[" * 250_000}) is not None
+
+
 def test_several_fields_may_say_the_same() -> None:
     """As guidance sends a grammar to any vLLM, by its older name and its newer one."""
     grammar = 'start: "a" | "b"'
