@@ -18,10 +18,8 @@ from nproxy.choices.lessons import Lesson
 from nproxy.config import Config, Key
 from nproxy.gateway.access import end_span, log_request
 from nproxy.gateway.admission.client import AdmissionClient
-from nproxy.gateway.answering import WriteGuard, answer, give_up
-from nproxy.gateway.conducting import Conducting
+from nproxy.gateway.answering import answer, give_up
 from nproxy.gateway.driver import Drive
-from nproxy.gateway.edge import Edge
 from nproxy.gateway.engine_metrics import EngineMetrics
 from nproxy.gateway.exchange import ClientLeft, Exchange
 from nproxy.gateway.offload import Offload
@@ -31,19 +29,16 @@ from nproxy.gateway.pages.site import Site
 from nproxy.gateway.recorded import RecordedExchange
 from nproxy.gateway.reload import History
 from nproxy.gateway.request_id import request_id
+from nproxy.gateway.request_settings import RequestSettings
 from nproxy.gateway.tls import Shown
 from nproxy.gateway.tracing import UNTRACED, begin
 from nproxy.gateway.whole import Whole
 from nproxy.openai.errors import ApiError
-from nproxy.openai.requests import Limits
 from nproxy.telemetry.metrics import Metrics
 from nproxy.telemetry.tracing import Tracer
 from nproxy.upstreams.upstream import Upstream
 from nproxy.upstreams.upstreams import Upstreams
 from nproxy.upstreams.via import Pseudonym
-
-MOST_CHOICES = 512
-"""The most choices of one request: prompts x n."""
 
 log = logging.getLogger("nproxy.gateway")
 
@@ -51,7 +46,7 @@ log = logging.getLogger("nproxy.gateway")
 class App:
     """The state of one gateway process. Create it inside the event loop; call `close` once.
 
-    config: the current settings. A reload replaces them, so code that needs one consistent state keeps a reference.
+    settings: those of requests that begin now. A reload replaces the object, so each request keeps a reference.
     history: since when these settings are in use, and the result of the last reload.
     reporting: a lock that is held while metrics are read.
     whole: reports for all processes of the gateway; None if this is the only process.
@@ -70,7 +65,7 @@ class App:
         pseudonym: Pseudonym | None = None,
     ) -> None:
         """keys: those of the keys file. pseudonym: the gateway's name in `Via`, if it has other processes too."""
-        edge = Edge.of(config, keys)
+        self.settings = RequestSettings(config, keys)
         self.shown = None if config.listen.tls is None else Shown(config.listen.tls)
         self.upstreams = Upstreams(config, engine_socket, pseudonym or Pseudonym())
         self.engine = self.upstreams.all[0] if engine_socket is not None else None
@@ -88,7 +83,7 @@ class App:
         self.reporting = asyncio.Lock()
         self.tracer = _tracer(config, self.metrics)
         self.admission = AdmissionClient(config, self.metrics)
-        self._apply_config(config, edge)
+        _warn_of_logged_content(config)
         self.history = History(self.metrics)
         self.whole: Whole | None = None
         self.tell_lesson: Callable[[str, str, Lesson], None] | None = None
@@ -103,31 +98,25 @@ class App:
         self._idle = asyncio.Event()
         self._idle.set()
 
+    @property
+    def config(self) -> Config:
+        """The current settings."""
+        return self.settings.config
+
     def reconfigure(self, config: Config, keys: Sequence[Key] = ()) -> None:
-        """Use other settings for new requests; requests in flight keep the settings they began with.
+        """Use other settings for requests that begin from now on. What upstreams and clients may use changes for all.
 
         keys: those of the keys file. Settings that need a restart must be unchanged. Raises ConfigError if a
         certificate cannot be used; then nothing is changed.
         """
-        edge = Edge.of(config, keys)
+        settings = RequestSettings(config, keys)
         if self.shown is not None and config.listen.tls is not None:
             self.shown.change(config.listen.tls)
         self.upstreams.reconfigure(config)
         self.metrics.name(self.upstreams.by_name, _configured_models(config), _ways(config))
         self.admission.reconfigure(config)
-        self._apply_config(config, edge)
-
-    def _apply_config(self, config: Config, edge: Edge) -> None:
-        """Set all attributes that requests read and that follow from the settings."""
-        self.config = config
-        if config.telemetry.log_content:
-            log.warning("telemetry.log_content: prompts and answers are written to the log and to spans")
-        self.edge = edge
-        self.conducting = Conducting(config)
-        self._trace_ratio, self._recorded = config.telemetry.trace_ratio, config.telemetry.log_content
-        self._guard = WriteGuard(config.limits.write_seconds)
-        self.limits = Limits(max_n=config.n_policy.max_n, max_choices=min(MOST_CHOICES, config.limits.inflight_choices))
-        self.body_limit = int(config.limits.body_mib * 1024 * 1024)
+        self.settings = settings
+        _warn_of_logged_content(config)
 
     def learn(self, upstream: Upstream, model: str, lesson: Lesson) -> None:
         """Store what an answer taught; if it is new, tell it to the other processes."""
@@ -176,8 +165,9 @@ class App:
         introspection: bool = False,
     ) -> StreamResponse:
         """Answer one request with `serve`, which writes the answer itself; update gauges, metrics and the log."""
-        tracing = UNTRACED if introspection else begin(request, self.tracer, self._trace_ratio)
-        exchange = (RecordedExchange if self._recorded else Exchange)(
+        settings = self.settings
+        tracing = UNTRACED if introspection else begin(request, self.tracer, settings.trace_ratio)
+        exchange = (RecordedExchange if settings.log_content else Exchange)(
             request,
             request_id(request.headers.get("x-request-id")),
             time.monotonic(),
@@ -189,7 +179,7 @@ class App:
         )
         self._entered(exchange)
         try:
-            return await answer(exchange, self._serve(exchange, serve), self._guard)
+            return await answer(exchange, self._serve(exchange, serve), settings.write_guard)
         finally:
             self._left(exchange)
 
@@ -234,6 +224,11 @@ class App:
             self.metrics.broken_answers(*labels, exchange.outcome).inc()
         log_request(exchange)
         end_span(exchange)
+
+
+def _warn_of_logged_content(config: Config) -> None:
+    if config.telemetry.log_content:
+        log.warning("telemetry.log_content: prompts and answers are written to the log and to spans")
 
 
 def _tracer(config: Config, metrics: Metrics) -> Tracer | None:

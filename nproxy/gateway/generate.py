@@ -20,6 +20,7 @@ from nproxy.gateway.driver import Drive
 from nproxy.gateway.exchange import Exchange
 from nproxy.gateway.fallback import Fallbacks
 from nproxy.gateway.observe import Observer
+from nproxy.gateway.request_settings import RequestSettings
 from nproxy.gateway.upstream_calls import Planned, UpstreamCalls
 from nproxy.openai.body import LONG, Body
 from nproxy.openai.requests import Limits, Request, parse_chat, parse_completion
@@ -39,27 +40,30 @@ def completions(app: App, exchange: Exchange) -> Awaitable[None]:
 
 
 async def _answer(app: App, exchange: Exchange, parse: Parse) -> None:
+    settings = app.settings
     with app.admission.guard(exchange.caller) as reservation:
-        await _generate(app, exchange, await _read(app, exchange, parse, reservation))
+        await _generate(app, settings, exchange, await _read(app, settings, exchange, parse, reservation))
 
 
-async def _read(app: App, exchange: Exchange, parse: Parse, reservation: MemoryReservation) -> Request:
+async def _read(
+    app: App, settings: RequestSettings, exchange: Exchange, parse: Parse, reservation: MemoryReservation
+) -> Request:
     """Read the body and parse the request. Raises ApiError if either is invalid."""
-    raw = await read_body(exchange.request, app.body_limit, reservation=reservation)
+    raw = await read_body(exchange.request, settings.body_limit, reservation=reservation)
     here, check = len(raw) < LONG, app.admission.check_memory
     body = parsed(raw, check) if here else await app.offload.run(parsed, raw, check)
     default_model = await app.upstreams.unnamed() if body.fields.get("model") is None else None
     if here:
-        return parse(body, app.limits, default_model)
-    return await app.offload.run(parse, body, app.limits, default_model)
+        return parse(body, settings.limits, default_model)
+    return await app.offload.run(parse, body, settings.limits, default_model)
 
 
-async def _generate(app: App, exchange: Exchange, request: Request) -> None:
+async def _generate(app: App, settings: RequestSettings, exchange: Exchange, request: Request) -> None:
     """Plan the request and drive it to its end. Errors in the request itself are raised before any upstream call."""
     exchange.asks(request)
     exchange.caller.demand_model(request.model, request.body.fields)
     first = await app.upstreams.route(request.model)
-    fallbacks = Fallbacks(app, first, request.model, partial(_planned, app, request))
+    fallbacks = Fallbacks(app, first, request.model, partial(_planned, settings, request))
     attempt = await fallbacks.begin()
     choices = attempt.choices
     admission, caller = app.admission, exchange.caller
@@ -70,7 +74,7 @@ async def _generate(app: App, exchange: Exchange, request: Request) -> None:
         if counted:
             grant.came(guess_prompt(request))
         try:
-            while (fell_back := await _drive(app, exchange, request, attempt, grant, fallbacks)) is not None:
+            while (fell_back := await _drive(app, settings, exchange, request, attempt, grant, fallbacks)) is not None:
                 if (following := await fallbacks.after(grant)) is None:
                     await _respond_with_failure(exchange, fell_back)
                     return
@@ -88,15 +92,21 @@ async def _respond_with_failure(exchange: Exchange, fell_back: FallBack) -> None
     await exchange.respond(failure.status, failure.body)
 
 
-def _planned(app: App, request: Request, route: Route) -> Planned:
+def _planned(settings: RequestSettings, request: Request, route: Route) -> Planned:
     """Plan the request for one upstream. Raises ApiError if that upstream cannot do what the request asks for."""
     capability = route.upstream.capabilities.snapshot(route.name.shown, route.name.upstream)
-    plan = make_plan(request, capability, _draw, app.conducting.greedy, replayed=route.upstream.replays)
+    plan = make_plan(request, capability, _draw, settings.greedy, replayed=route.upstream.replays)
     return Planned(route, request.prompts * plan.n, capability, plan)
 
 
 async def _drive(
-    app: App, exchange: Exchange, request: Request, attempt: Planned, grant: Grant, fallbacks: Fallbacks[Planned]
+    app: App,
+    settings: RequestSettings,
+    exchange: Exchange,
+    request: Request,
+    attempt: Planned,
+    grant: Grant,
+    fallbacks: Fallbacks[Planned],
 ) -> FallBack | None:
     """Drive the request at one upstream.
 
@@ -113,7 +123,7 @@ async def _drive(
         request,
         plan,
         attempt.capability,
-        app.conducting.at(upstream, fallback=fallbacks.more, fallback_available=fallback_available),
+        settings.conduct(upstream, fallback=fallbacks.more, fallback_available=fallback_available),
         Names(f"{request.dialect.id_prefix}{random.getrandbits(128):032x}", int(time.time()), request.model),
         budget=upstream.budget.take,
         jitter=random.random,

@@ -219,20 +219,20 @@ async def _open_upload(app: App, exchange: Exchange, reservation: MemoryReservat
     plain = hdrs.CONTENT_ENCODING not in request.headers
     only = app.upstreams.all[0] if len(app.upstreams.all) == 1 else None
     if only is not None and not only.names_matter:
-        return _Upload(b"", chunks(request, app.body_limit)), None
+        return _Upload(b"", chunks(request, app.settings.body_limit)), None
     if plain and _may_be_json(request):
-        raw = await read_body(request, app.body_limit, reservation=reservation)
+        raw = await read_body(request, app.settings.body_limit, reservation=reservation)
         body = await _json_body(app, raw)
         return _Upload(raw, None, body), _model_of(body)
-    rest = chunks(request, app.body_limit)
+    rest = chunks(request, app.settings.body_limit)
     if plain and request.content_type == "multipart/form-data":
-        known, model = b"", None
+        known, named = b"", None
         async for data in rest:
             known += data
-            model = forms.model_of(known)
-            if model is not None or len(known) >= PEEK_BYTES:
+            named = forms.model_of(known)
+            if named is not None or len(known) >= PEEK_BYTES:
                 break
-        return _Upload(known, rest), model
+        return _Upload(known, rest), named
     return _Upload(b"", rest), None
 
 
@@ -250,7 +250,7 @@ async def _for_a_model(app: App, exchange: Exchange, reservation: MemoryReservat
     """
     request = exchange.request
     plain = hdrs.CONTENT_ENCODING not in request.headers
-    raw = await read_body(request, app.body_limit, reservation=reservation) if plain else b""
+    raw = await read_body(request, app.settings.body_limit, reservation=reservation) if plain else b""
     named: Sequence[str | None] = ()
     body: Body | None = None
     if request.content_type.endswith("json"):

@@ -91,7 +91,7 @@ def dispatch(app: App, request: BaseRequest) -> Awaitable[StreamResponse]:
 
 
 async def _route(endpoint: Endpoint, app: App, exchange: Exchange) -> None:
-    request, edge = exchange.request, app.edge
+    request, edge = exchange.request, app.settings.edge
     exchange.client = edge.client(request)
     exchange.cors = edge.cors.answer(request.headers.get(hdrs.ORIGIN))
     if (wrong := refusal(request)) is not None:

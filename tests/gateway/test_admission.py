@@ -217,7 +217,7 @@ async def test_what_is_announced_is_refused_before_it_comes(
 ) -> None:
     """For want of room, where it would be taken at another time."""
     gateway: Gateway = await start()
-    gateway.app.admission.bodies.limit, gateway.app.body_limit = 100_000, 80_000
+    gateway.app.admission.bodies.limit, gateway.app.settings.body_limit = 100_000, 80_000
     held = asyncio.Event()
     upstream.behaviour = Behaviour(hold=held)
     size = 60_000 if expected == 503 else 10_000

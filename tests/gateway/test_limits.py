@@ -24,7 +24,7 @@ async def test_readers_are_looked_after_again_when_nobody_was_answered_for_a_whi
 ) -> None:
     gateway = await start(config={"limits": {"write_seconds": 0.4}})
     assert (await gateway.ask()).status_code == 200
-    assert not gateway.app._guard._watched, "who was answered is not looked after any more"
+    assert not gateway.app.settings.write_guard._watched, "who was answered is not looked after any more"
     await asyncio.sleep(0.3)  # two looks, of which the first finds nobody
     upstream.behaviour = Behaviour(pieces=lambda seed: ["x" * 20_000_000])
     _, writer = await open_request(gateway, body())

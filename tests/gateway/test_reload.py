@@ -16,11 +16,13 @@ import pytest
 from nproxy.config import Reading, Source
 from nproxy.gateway.reload import History, Reload
 from nproxy.gateway.serve import follow, serve
+from nproxy.openai.jsonvalue import dumps
 from nproxy.telemetry import logs
 from nproxy.telemetry.metrics import Metrics
 from tests.clients import plain_client
 from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream
-from tests.gateway.conftest import Stream, envelope, upstream_settings
+from tests.gateway.conftest import Stream, body, envelope, upstream_settings
+from tests.gateway.raw import apart, post
 from tests.gateway.reloading import Following, following, under_streams, write
 
 CANARY = "canary-90d2"
@@ -53,6 +55,22 @@ async def test_limits_change_at_once(gateway: Following, settings: dict[str, Any
     assert envelope(await gateway.ask(n=3))["param"] == "n"
     assert (await gateway.ask(n=2, temperature=0)).status_code == 400
     assert (await gateway.ask(n=2)).status_code == 200
+
+
+async def test_a_request_keeps_the_settings_it_began_with(gateway: Following, settings: dict[str, Any]) -> None:
+    """Also those that it reads when all of its body is here."""
+    content = dumps(body(n=3, temperature=0))
+    reader, writer = await asyncio.open_connection(*gateway.address)
+    writer.write(post(b"", f"Content-Length: {len(content)}") + content[:10])
+    while gateway.app.inflight == 0:
+        await asyncio.sleep(0.01)
+    await gateway.reload({**settings, "n_policy": {"max_n": 2, "greedy": "reject"}, "limits": {"body_mib": 0.00001}})
+    writer.write(content[10:])
+    async with asyncio.timeout(10):
+        status, _, _ = apart(await reader.readuntil(b"\r\n\r\n"))
+    writer.close()
+    assert status == 200
+    assert (await gateway.ask(n=2)).status_code == 413
 
 
 async def test_everything_that_a_request_reads_is_the_new(gateway: Following, settings: dict[str, Any]) -> None:
@@ -229,9 +247,9 @@ async def test_what_needs_a_restart_refuses_the_whole(gateway: Following, settin
 
 async def test_unchanged_settings_touch_nothing(gateway: Following, settings: dict[str, Any]) -> None:
     app = gateway.app
-    before = (app.config, app.edge, app.limits, app.upstreams.all, app.upstreams.all[0].client)
+    before = (app.settings, app.upstreams.all, app.upstreams.all[0].client)
     assert (await gateway.reload({**settings, "stream": {"ping_seconds": 15}})).outcome == "unchanged", "the default"
-    after = (app.config, app.edge, app.limits, app.upstreams.all, app.upstreams.all[0].client)
+    after = (app.settings, app.upstreams.all, app.upstreams.all[0].client)
     assert all(one is other for one, other in zip(before, after, strict=True))
 
 

@@ -147,7 +147,7 @@ async def test_objects_that_hold_secrets_do_not_show_them(gateway: Gateway, upst
     upstream.behaviour = Behaviour(hold=held)
     asked = asyncio.create_task(gateway.post(body(n=2), headers={"x-api-key": CLIENT}))
     await upstream.until(lambda: len(upstream.open_calls) == 2)
-    for thing in (gateway.app.edge, gateway.app.config, *gateway.app.upstreams.all, *gateway.app.drives):
+    for thing in (gateway.app.settings.edge, gateway.app.config, *gateway.app.upstreams.all, *gateway.app.drives):
         assert SECRET.search(repr(thing)) is None
     held.set()
     assert (await asked).status_code == 200

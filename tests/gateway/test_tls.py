@@ -106,10 +106,10 @@ async def test_changed_files_are_shown_to_new_connections(
             gateway.app.reconfigure(config)
         assert (await shown(gateway, trusting))[0] == second
         (tmp_path / "key.pem").unlink()
-        before = (gateway.app.config, gateway.app.edge, gateway.app.upstreams.all)
+        before = (gateway.app.config, gateway.app.settings.edge, gateway.app.upstreams.all)
         with pytest.raises(ConfigError, match="cannot read"):
             gateway.app.reconfigure(config.model_copy(update={"upstreams": ()}))
-        assert (gateway.app.config, gateway.app.edge, gateway.app.upstreams.all) == before, "all or nothing"
+        assert (gateway.app.config, gateway.app.settings.edge, gateway.app.upstreams.all) == before, "all or nothing"
         assert (await shown(gateway, trusting))[0] == second
         assert (await standing.get("/health")).status_code == 200
         assert len(gateway.http.connections) == 1, "that which stood is still the same"
