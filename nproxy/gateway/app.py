@@ -48,7 +48,8 @@ class App:
 
     settings: those of requests that begin now. A reload replaces the object, so each request keeps a reference.
     history: since when these settings are in use, and the result of the last reload.
-    reporting: a lock that is held while metrics are read.
+    offload: the thread in which LONG bodies are read.
+    reporting: the thread in which metrics are read.
     whole: reports for all processes of the gateway; None if this is the only process.
     tell_lesson: called with each new lesson; None if this is the only process.
     draining: no new work is wanted, and /ready says so.
@@ -80,7 +81,7 @@ class App:
         )
         self.metrics.name((), (), _ways(config))
         self.engine_metrics = None if self.engine is None else EngineMetrics(self.engine, self.metrics.engine_up)
-        self.reporting = asyncio.Lock()
+        self.reporting = Offload()
         self.tracer = _tracer(config, self.metrics)
         self.admission = AdmissionClient(config, self.metrics)
         _warn_of_logged_content(config)
@@ -126,6 +127,7 @@ class App:
     async def close(self) -> None:
         """Close all upstream connections, and send the remaining spans."""
         self.offload.close()
+        self.reporting.close()
         self.admission.close()
         await self.upstreams.close()
         if self.tracer is not None:

@@ -82,11 +82,10 @@ async def own_report(app: App) -> Report:
     """Return the metrics of this process alone.
 
     With hundreds of models a report takes half a second, so it is made in a thread, and streams go on. One is made
-    after the other, however many scrapers ask, because a thread takes turns with the event loop.
+    after the other, however many scrapers ask or leave, because a thread takes turns with the event loop.
     """
-    async with app.reporting:
-        look(app)
-        return await asyncio.to_thread(app.metrics.report)
+    look(app)
+    return await app.reporting.run(app.metrics.report)
 
 
 def look(app: App) -> None:

@@ -12,7 +12,10 @@ _R = TypeVar("_R")
 
 
 class Offload:
-    """Reads LONG bodies in one thread. More threads would compete with the event loop for the GIL, and delay it."""
+    """One thread, which does one piece of work after the other, also if whoever wanted it has left meanwhile.
+
+    More threads would compete with the event loop for the GIL, and delay it.
+    """
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="offload")

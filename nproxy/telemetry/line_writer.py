@@ -55,7 +55,13 @@ class LineWriter(logging.Handler):
         return True
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.say(self.format(record))
+        """As the library demands, a record that cannot be formatted is no error of whoever logged it."""
+        try:
+            text = self.format(record)
+        except Exception:
+            self.handleError(record)
+        else:
+            self.say(text)
 
     def say(self, text: str) -> None:
         """Write a text of whole lines after those that wait."""

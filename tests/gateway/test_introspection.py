@@ -16,6 +16,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from nproxy.config import Config
+from nproxy.gateway.introspect import own_report
 from nproxy.gateway.serve import running
 from nproxy.telemetry import logs
 from tests.clients import plain_client
@@ -242,3 +243,14 @@ async def test_metrics_are_read_beside_the_loop_and_by_one_at_a_time(gateway: Ga
     assert threading.get_ident() not in meeting.threads, "the loop would stand still"
     assert not meeting.met, "one would clear what the other reads"
     assert all("nproxy_replicas{" in scrape.text for scrape in scrapes)
+
+
+async def test_who_stops_waiting_for_metrics_does_not_have_them_read_beside_the_next(gateway: Gateway) -> None:
+    meeting = Meeting()
+    gateway.app.metrics.registry.register(meeting)
+    first = asyncio.create_task(own_report(gateway.app))
+    while not meeting.threads:
+        await asyncio.sleep(0.01)
+    first.cancel()
+    await own_report(gateway.app)
+    assert not meeting.met

@@ -196,7 +196,7 @@ start = threading.Thread.start
 
 
 def only_others(thread):
-    if thread.name.startswith("uvloop_"):
+    if thread.name.startswith(("uvloop_", "offload_")):
         raise RuntimeError("can't start new thread")
     start(thread)
 
