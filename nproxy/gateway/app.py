@@ -144,7 +144,10 @@ class App:
             exchange.closing = True
 
     def end(self, error: ApiError) -> None:
-        """End all requests in flight with an error. A generation stream that has begun gets the error as an event."""
+        """End all requests in flight with an error, and answer further ones with it.
+
+        A generation stream that has begun gets the error as an event. Questions about the gateway are answered still.
+        """
         self._ended_by = error
         driven = {drive.exchange for drive in self.drives if drive.end(error)}
         for exchange, task in self._unanswered.items():
@@ -186,6 +189,9 @@ class App:
             self._left(exchange)
 
     async def _serve(self, exchange: Exchange, serve: Callable[[App, Exchange], Awaitable[None]]) -> None:
+        if self._ended_by is not None and not exchange.introspection:
+            await give_up(exchange, self._ended_by, "ended")
+            return
         try:
             await serve(self, exchange)
         except ApiError:

@@ -84,6 +84,22 @@ async def test_L5_at_the_limit_what_is_not_with_an_upstream_yet_gets_the_error(g
     writer.close()
 
 
+async def test_L5_behind_the_limit_a_further_request_gets_the_error(gateway: Gateway, upstream: FakeUpstream) -> None:
+    """It could not end in time, and would be cut without a word."""
+    upstream.behaviour = Behaviour(hold=asyncio.Event())
+    asked = asyncio.create_task(gateway.ask())
+    await upstream.until(lambda: len(upstream.open_calls) == 1)
+    await drain(gateway.app, 0.05)
+    assert (await asked).status_code == 503
+    upstream.behaviour = Behaviour()
+    for path in ("/v1/chat/completions", "/v1/embeddings"):
+        refused = await gateway.post(body(), path)
+        assert (refused.status_code, refused.headers["connection"]) == (503, "close")
+        assert envelope(refused)["code"] == "shutting_down"
+    assert len(upstream.calls) == 1
+    assert (await gateway.client.get("/health")).status_code == 200
+
+
 async def test_L5_at_the_limit_what_waits_for_permits_gets_the_error(start: Start, upstream: FakeUpstream) -> None:
     gateway = await start(config={"n_policy": {"max_n": 2}, "limits": {"inflight_choices": 2, "queue_seconds": 60}})
     upstream.behaviour = Behaviour(hold_after=2)
