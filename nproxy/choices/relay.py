@@ -82,7 +82,7 @@ class Relay(Merge):
     def body(self, number: int, body: bytes) -> dict[str, JSON]:
         came = super().body(number, body)
         output = self._outputs[number]
-        if output.surplus or (output.whole and len(output.choices) > 1 and not _all_there(came, len(output.choices))):
+        if output.surplus or (output.whole and not _all_there(came, len(output.choices))):
             self._take_names(came)  # it is written anew: without surplus choices, in order, under the right indices
         elif len(self._outputs) == 1 and not self._as_merged:
             self._body = body if is_json(body) else dumps(came)
@@ -153,7 +153,7 @@ class Relay(Merge):
         """Return the event as the client must see it, with one choice; None if nothing is left of it."""
         wanted = self._renamed(came)
         wanted["choices"] = [kept := dict(raw)]
-        if raw.get("index", 0) != choice.index:
+        if raw.get("index") != choice.index:
             kept["index"] = choice.index
         if piece.logprobs != raw.get("logprobs"):
             kept["logprobs"] = piece.logprobs

@@ -54,6 +54,7 @@ def run(reading: Reading, log_level: str) -> None:
         sock = stack.enter_context(_listen(listen.host, listen.port, "--port"))
         admin_sock = None if admin is None else stack.enter_context(_listen(admin.host, admin.port, "admin.port"))
         _warn_of_an_open_port(config)
+        _warn_of_many_workers(config, os.cpu_count() or 1)
         model = None if config.engine is None else _model(config.engine, _folder(reading))
         try:
             loop.run(_serve(reading, sock, admin_sock, model, log_level))
@@ -64,6 +65,12 @@ def run(reading: Reading, log_level: str) -> None:
 def _warn_of_an_open_port(config: Config) -> None:
     if config.auth is None and not loopback(config.listen.host):
         log.warning("no key is required: anybody who can reach the port can use the servers; `auth` sets keys")
+
+
+def _warn_of_many_workers(config: Config, processors: int) -> None:
+    workers = config.listen.workers
+    if workers > 4 * processors:  # some more than one each do no harm
+        log.warning("listen.workers is %d: more than one for each of the %d processors is no use", workers, processors)
 
 
 def _listen(host: str, port: int, key: str = "--port") -> socket.socket:

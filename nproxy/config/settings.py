@@ -30,6 +30,7 @@ from nproxy.config.values import (
     WebOrigin,
     Whole,
     Width,
+    Workers,
     conflict,
     refuse,
 )
@@ -51,8 +52,8 @@ class Listen(Settings):
     """Address or name to bind; `::` or `0.0.0.0` for all addresses."""
     port: Port = 8000
     """TCP port; 0 takes a free one."""
-    workers: Count = 1
-    """Number of gateway processes; they share the port."""
+    workers: Workers = 1
+    """Number of gateway processes; they share the port. At most one per processor core is useful."""
     drain_seconds: SecondsOrZero = 30
     """How long requests in flight may continue after SIGTERM, in seconds."""
     tls: Tls | None = None

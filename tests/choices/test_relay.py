@@ -55,6 +55,26 @@ def test_A1_a_whole_answer_passes() -> None:
     assert play.respond.body == body
 
 
+def test_C2_an_index_that_is_missing_is_added() -> None:
+    """Clients collect choices by it, also with one choice."""
+    play = Play(chat(stream=True), NATIVE)
+    bare = [
+        b'{"choices":[{"delta":{"content":"x"},"finish_reason":null}]}',
+        b'{"choices":[{"delta":{},"finish_reason":"stop"}]}',
+    ]
+    play.streams(0, *bare, DONE)
+    frames = [json.loads(frame[6:]) for frame in play.emitted.split(b"\n\n") if frame.startswith(b"data: {")]
+    assert [choice["index"] for frame in frames for choice in frame["choices"]] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("index", ["", '"index":5,'])
+def test_C2_the_index_of_a_whole_answer_of_one_choice_is_0(index: str) -> None:
+    play = Play(chat(), NATIVE)
+    choice = f'{{{index}"message":{{"role":"assistant","content":"x"}},"finish_reason":"stop"}}'
+    play.answers(0, f'{{"id":"u","model":"up","choices":[{choice}]}}'.encode())
+    assert [choice["index"] for choice in play.reply["choices"]] == [0]
+
+
 @pytest.mark.parametrize(("indices", "texts"), [((1, 0), ("y", "x")), ((0, 0), ("x", "y")), ((None, None), ("x", "y"))])
 def test_J2_choices_of_several_prompts_stand_in_order(
     indices: tuple[int | None, int | None], texts: tuple[str, str]

@@ -249,6 +249,16 @@ def test_an_open_port_is_warned_of(
     ]
 
 
+@pytest.mark.parametrize(("workers", "warned"), [(8, False), (9, True)])
+def test_many_more_workers_than_processors_are_warned_of(
+    workers: int, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    serving._warn_of_many_workers(Config.model_validate({"listen": {"workers": workers}, "engine": {}}), 2)
+    assert [record.getMessage() for record in caplog.records] == warned * [
+        "listen.workers is 9: more than one for each of the 2 processors is no use"
+    ]
+
+
 def with_an_admin_port(tmp_path: Path, port: int) -> str:
     """A settings file whose only upstream waits for servers that announce themselves."""
     file = tmp_path / "nproxy.yaml"

@@ -62,6 +62,10 @@ BAD = {
     "not a number": ("listen:\n  port: eighty", "nproxy.yaml:2: listen.port: must be a whole number"),
     "boolean for a number": ("listen: {port: true}", "nproxy.yaml:1: listen.port: must be a number, not true or false"),
     "port too high": ("listen: {port: 65536}", "nproxy.yaml:1: listen.port: must be less than or equal to 65535"),
+    "a host full of workers": (
+        "listen: {workers: 257}",
+        "nproxy.yaml:1: listen.workers: must be less than or equal to 256",
+    ),
     "number for a text": ("listen: {host: 7}", "nproxy.yaml:1: listen.host: must be text"),
     **{
         f"host {host}": (

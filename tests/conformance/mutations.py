@@ -31,7 +31,7 @@ _VALIDATION = [
     ("A4", OPENAI + "requests.py", "if n > limits.max_n:", "if False:"),
     ("A5", OPENAI + "requests.py", "    n: int | None\n", "    n: object\n"),
     ("A6", OPENAI + "requests.py", "    n: int | None\n", "    n: float | str | None\n"),
-    ("A7", GATEWAY + "app.py", "max_n=config.n_policy.max_n", "max_n=128"),
+    ("A7", GATEWAY + "request_settings.py", "max_n=config.n_policy.max_n", "max_n=128"),
     ("A8", OPENAI + "requests.py", "if prompts * n > limits.max_choices:", "if False:"),
     ("A9", OPENAI + "requests.py", 'if fields.get("audio") is not None or (', "if False and ("),
     ("A10", OPENAI + "requests.py", 'if fields.get("prediction") is not None:', "if False:"),
