@@ -218,7 +218,7 @@ def probe(
     \b
     Examples:
       nproxy probe http://127.0.0.1:11434/v1 --model llama3.2
-      nproxy probe http://127.0.0.1:8080/v1 --yaml >> nproxy.yaml
+      nproxy probe http://127.0.0.1:8080/v1 --yaml > upstream.yaml
       nproxy probe https://api.example.com/v1 --api-key '${EXAMPLE_KEY}' --json
     """
     if as_json and as_yaml:
