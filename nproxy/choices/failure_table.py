@@ -63,21 +63,21 @@ def follows(failure: Failure, what: Follows) -> bool:
     return what in BY_KIND[failure.kind]
 
 
-NO_ROOM = frozenset({429, 503, 529})
+NO_CAPACITY = frozenset({429, 503, 529})
 """The server lacks capacity at the moment, and may say when it will have some."""
-UNSURE = 503
-"""The one of NO_ROOM that is also used for other faults: a proxy that reaches no server, a server being started."""
-PROXYS = frozenset({502, 504})
+SERVICE_UNAVAILABLE = 503
+"""The one of NO_CAPACITY that is also used for other faults: a proxy that reaches no server, a server being started."""
+GATEWAY_ERRORS = frozenset({502, 504})
 """A proxy answers, whose server was not reached or did not answer."""
 LOOP_DETECTED = 508
 """The way through this replica leads back to the caller; another replica's may not (RFC 5842, section 7.2)."""
-TRY_LATER = NO_ROOM | PROXYS
+RETRYABLE = NO_CAPACITY | GATEWAY_ERRORS
 """Another attempt may succeed; other error answers would only be repeated."""
-DOWN = TRY_LATER - {429} | {LOOP_DETECTED}
-"""The upstream is at fault. Not 500: the request may cause it, elsewhere too."""
-KEYS = frozenset({401, 403})
+UPSTREAM_AT_FAULT = RETRYABLE - {429} | {LOOP_DETECTED}
+"""No fault of the request. Not 500: the request may cause it, elsewhere too."""
+KEY_REFUSED = frozenset({401, 403})
 """The key is refused."""
-ACCOUNTS = KEYS | {402}
+ABOUT_THE_ACCOUNT = KEY_REFUSED | {402}
 """About one key, or about what it may spend."""
 
 _SPENT = re.compile(rb'"(?:code|type)"\s*:\s*"(?:insufficient_quota|exceeded_current_quota_error)"')
@@ -90,7 +90,7 @@ def spent(failure: Failure) -> bool:
 
 def no_room(failure: Failure) -> bool:
     """Whether the upstream refused the call for lack of capacity, and may have accepted it at another moment."""
-    return failure.kind is FailureKind.STATUS and failure.status in NO_ROOM and not spent(failure)
+    return failure.kind is FailureKind.STATUS and failure.status in NO_CAPACITY and not spent(failure)
 
 
 def servers_error(failure: Failure) -> bool:

@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from nproxy.choices.events import Failure, FailureKind
-from nproxy.choices.failure_table import ACCOUNTS, DOWN, KEYS, Follows, follows, servers_error
+from nproxy.choices.failure_table import (
+    ABOUT_THE_ACCOUNT,
+    KEY_REFUSED,
+    UPSTREAM_AT_FAULT,
+    Follows,
+    follows,
+    servers_error,
+)
 from nproxy.openai.errors import (
     ApiError,
     invalid_request,
@@ -30,7 +37,7 @@ def rank(failure: Failure) -> int:
     status = failure.status
     if failure.kind not in (FailureKind.STATUS, FailureKind.IN_BAND) or status is None:
         return _BROKEN
-    if status in KEYS:
+    if status in KEY_REFUSED:
         return _BROKEN if failure.own_key else _REFUSED
     if status == 429:
         return _LIMITED
@@ -48,7 +55,7 @@ def upstreams_own(failure: Failure) -> bool:
     if failure.status == 429:
         return True
     if failure.kind is FailureKind.STATUS:
-        return failure.status in DOWN or (failure.own_key and failure.status in ACCOUNTS)
+        return failure.status in UPSTREAM_AT_FAULT or (failure.own_key and failure.status in ABOUT_THE_ACCOUNT)
     return follows(failure, Follows.ELSEWHERE) or servers_error(failure)
 
 
@@ -147,7 +154,7 @@ def _worded(failure: Failure) -> ApiError:
 
 def _from_status(failure: Failure) -> ApiError:
     status = failure.status or 502
-    if status in KEYS and failure.own_key:
+    if status in KEY_REFUSED and failure.own_key:
         return upstream_auth()
     if status < 400:  # a redirect is not followed: the prompt would go where nobody sent it
         return upstream_error("The upstream answered with a redirect.")
@@ -160,4 +167,4 @@ def _would_have_been(failure: Failure) -> int:
     A refused key becomes 502 too, because it is not known whose it was.
     """
     status = failure.status or 500
-    return status if status < 500 and status not in KEYS else 502
+    return status if status < 500 and status not in KEY_REFUSED else 502

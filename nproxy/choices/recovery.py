@@ -8,7 +8,7 @@ from nproxy.choices.capability import Capability
 from nproxy.choices.commands import Anomaly, Command, Learn, Resumed, Retried, SetTimer
 from nproxy.choices.continuation import continuing
 from nproxy.choices.events import Failure, FailureKind, Timer, TimerKind
-from nproxy.choices.failure_table import UNSURE, Follows, follows, no_room
+from nproxy.choices.failure_table import SERVICE_UNAVAILABLE, Follows, follows, no_room
 from nproxy.choices.interruptions import INTERRUPTED, Interruptions
 from nproxy.choices.learning import Learning, of_unfinished
 from nproxy.choices.leg import Leg
@@ -206,7 +206,7 @@ class Recovery:
 
     def _wait_until_it_has_started(self, run: LegProgress, failure: Failure) -> list[Command] | None:
         """Wait if the server may be there but not ready, or a proxy answers that does not reach it."""
-        unready = failure.kind is FailureKind.STATUS and failure.status in (502, UNSURE)
+        unready = failure.kind is FailureKind.STATUS and failure.status in (502, SERVICE_UNAVAILABLE)
         if not unready or self._settings.retries_per_leg == 0:
             return None
         return self._wait(run, failure) if run.resumed or self._merge.client_has_read_any else None

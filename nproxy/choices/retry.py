@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nproxy.choices.events import Failure, FailureKind
-from nproxy.choices.failure_table import LOOP_DETECTED, TRY_LATER, Follows, follows, servers_error, spent
+from nproxy.choices.failure_table import LOOP_DETECTED, RETRYABLE, Follows, follows, servers_error, spent
 
 FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 4.0
@@ -20,7 +20,7 @@ def retryable(failure: Failure) -> bool:
     if not failure.another and (failure.retry_after or 0.0) > LONGEST_RETRY_AFTER_SECONDS:
         return False
     if failure.kind is FailureKind.STATUS:
-        again = failure.status in TRY_LATER and not spent(failure)
+        again = failure.status in RETRYABLE and not spent(failure)
         return again or (failure.status == LOOP_DETECTED and failure.another)
     return follows(failure, Follows.AGAIN) or servers_error(failure)
 

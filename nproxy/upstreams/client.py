@@ -13,7 +13,7 @@ from aiohttp import hdrs
 from yarl import URL
 
 from nproxy.choices.events import Event, Failure, FailureKind, LegBody, LegEnded, LegFailed
-from nproxy.choices.failure_table import NO_ROOM, Follows, follows
+from nproxy.choices.failure_table import NO_CAPACITY, Follows, follows
 from nproxy.config import Timeouts
 from nproxy.openai.body import Spliced
 from nproxy.openai.frozen import frozen
@@ -183,7 +183,7 @@ def _wait(head: Head, body: bytes) -> float | None:
     The text counts only if the status says that the server lacks capacity.
     """
     seconds = retry_after(head.headers)
-    return wait_in(body) if seconds is None and head.status in NO_ROOM else seconds
+    return wait_in(body) if seconds is None and head.status in NO_CAPACITY else seconds
 
 
 def _refusal(head: Head) -> Failure | None:

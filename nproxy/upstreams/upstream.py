@@ -12,7 +12,7 @@ from dataclasses import replace
 from pydantic import SecretStr
 
 from nproxy.choices.events import Event, Failure, FailureKind, LegEnded, LegFailed
-from nproxy.choices.failure_table import LOOP_DETECTED, UNSURE, no_room
+from nproxy.choices.failure_table import LOOP_DETECTED, SERVICE_UNAVAILABLE, no_room
 from nproxy.config import ENGINE_UPSTREAM, Timeouts
 from nproxy.config import Upstream as Settings
 from nproxy.upstreams.call_group import CallGroup
@@ -245,7 +245,8 @@ class Upstream:
         group, replica = permit.group, permit.replica
         self.judge(group, permit.leg, failure)
         if no_room(failure):
-            sure = failure.status != UNSURE or failure.retry_after is not None  # a faulty server sends no Retry-After
+            # a server that is merely faulty sends no Retry-After
+            sure = failure.status != SERVICE_UNAVAILABLE or failure.retry_after is not None
             failure = replace(failure, room=permit.refused(failure.retry_after, sure=sure))
             if failure.retry_after is None:
                 return failure

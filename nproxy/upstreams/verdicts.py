@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nproxy.choices.events import Failure, FailureKind
-from nproxy.choices.failure_table import PROXYS, Follows, follows
+from nproxy.choices.failure_table import GATEWAY_ERRORS, Follows, follows
 
 
 def serves(failure: Failure | None) -> bool | None:
@@ -24,4 +24,4 @@ def serves(failure: Failure | None) -> bool | None:
 
 def broken(failure: Failure) -> bool:
     """Whether a failure says nothing about capacity: it is not an error answer, or it is one of a proxy."""
-    return failure.kind is not FailureKind.STATUS or failure.status in PROXYS
+    return failure.kind is not FailureKind.STATUS or failure.status in GATEWAY_ERRORS

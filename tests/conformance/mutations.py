@@ -198,7 +198,7 @@ _USAGE = [
 _FIELDS = [
     ("F1", CHOICES + "merge.py", "logprobs=piece.logprobs,", "logprobs=None,"),
     ("F1", CHOICES + "fold.py", "latest(logprobs) if logprobs else None", "None"),
-    ("F2", CHOICES + "failure_table.py", "NO_ROOM | PROXYS", "NO_ROOM | PROXYS | {400}"),
+    ("F2", CHOICES + "failure_table.py", "NO_CAPACITY | GATEWAY_ERRORS", "NO_CAPACITY | GATEWAY_ERRORS | {400}"),
     (
         "F3",
         OPENAI + "wire.py",
@@ -293,7 +293,7 @@ _ERRORS = [
     ("K17", CHOICES + "reading.py", 'if body.lstrip()[:5] != b"data:":', "if True:"),
     ("K16", OPENAI + "chunks.py", "return error or None", "return error"),
     ("K14", CHOICES + "bodies.py", "for piece in (text, finish)]", "for piece in (text,)]"),
-    ("K15", CHOICES + "failures.py", "    if status in KEYS and failure.own_key:", "    if False:"),
+    ("K15", CHOICES + "failures.py", "    if status in KEY_REFUSED and failure.own_key:", "    if False:"),
 ]
 
 _LIMITS = [

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from nproxy.choices.failure_table import NO_ROOM
+from nproxy.choices.failure_table import NO_CAPACITY
 from nproxy.cli.probe.findings import Finding, no, unknown, yes
 from nproxy.cli.probe.questions import LONG, Asking, Beside, Form, Get, Leave, Reply, Together
 from nproxy.cli.probe.reading import read
@@ -98,7 +98,7 @@ def at_once(form: Form) -> Asking[Finding]:
     while asking:
         first = yield Together([asked.ask()] * asking, after)
         replies = (first, *first.others)
-        full = [reply for reply in replies if reply.status in NO_ROOM]
+        full = [reply for reply in replies if reply.status in NO_CAPACITY]
         if failed := next((reply for reply in replies if not reply.ok and reply not in full), None):
             return unknown(failed.reason())
         if not full:
