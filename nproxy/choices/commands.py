@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from nproxy.choices.events import Failure, FailureKind, Timer
 from nproxy.choices.leg import Leg
 from nproxy.choices.lessons import Lesson
+from nproxy.choices.resume import Resume
 from nproxy.openai.frozen import frozen
+
+AnomalyKind = Literal[
+    "crowded",
+    "cut_after_finish",
+    "n_refused",
+    "prompt_lists_refused",
+    "prompt_tokens_differ",
+    "request_id_refused",
+    "seed_omitted",
+    "seed_refused",
+    "seed_too_large",
+    "short_answer",
+    "stream_options_refused",
+    "stream_refused",
+    "surplus_choice",
+]
+ResumeOutcome = Literal["ok", "differs", "failed", "spent", "impossible"]
+Outcome = FailureKind | Literal["ok", "partial", "fallback", "ended", ""]
 
 
 @frozen
@@ -89,7 +110,7 @@ class Learn:
 class Anomaly:
     """The upstream did something odd that nproxy made good. Counted in `anomalies_total{kind}`."""
 
-    kind: str
+    kind: AnomalyKind
 
 
 @frozen
@@ -101,8 +122,8 @@ class Resumed:
     """
 
     leg: int
-    how: str
-    outcome: str
+    how: Resume
+    outcome: ResumeOutcome
 
 
 @frozen
@@ -110,7 +131,7 @@ class Retried:
     """A leg is being tried again. Counted in `retries_total{reason}`."""
 
     leg: int
-    reason: str
+    reason: FailureKind
 
 
 @frozen
@@ -155,7 +176,7 @@ class Finish:
     left). status: the status of the error that ended a stream which had begun, else 200.
     """
 
-    outcome: str = "ok"
+    outcome: Outcome = "ok"
     status: int = 200
 
 

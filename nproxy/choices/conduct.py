@@ -19,6 +19,7 @@ from nproxy.choices.commands import (
     Finish,
     Learn,
     OpenLeg,
+    Outcome,
     Respond,
     SetTimer,
 )
@@ -104,7 +105,7 @@ class Conduct:
         self._gathering = False
         self._said_all: list[int] = []  # legs that have sent everything, as of the events being received
         self._draining: set[int] = set()
-        self._outcome: str | None = None
+        self._outcome: Outcome | None = None
         self._end_status = 200
         self._over = False
         self._buffer = OutputBuffer(settings.ping_seconds, self._merge.frames)
@@ -422,7 +423,7 @@ class Conduct:
         """Return the answer with an error, if no stream has begun."""
         return Respond(error.status, error.envelope(), (*self._headers(), *error.headers.items()))
 
-    def _finish(self, outcome: str) -> None:
+    def _finish(self, outcome: Outcome) -> None:
         self._outcome = outcome
         if not self._roster.called:
             return

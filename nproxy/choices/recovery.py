@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from nproxy.choices.capability import Capability
-from nproxy.choices.commands import Anomaly, Command, Learn, Resumed, Retried, SetTimer
+from nproxy.choices.commands import Anomaly, AnomalyKind, Command, Learn, Resumed, ResumeOutcome, Retried, SetTimer
 from nproxy.choices.continuation import continuing
 from nproxy.choices.events import Failure, FailureKind, Timer, TimerKind
 from nproxy.choices.failure_table import SERVICE_UNAVAILABLE, Follows, follows, no_room
@@ -15,7 +15,7 @@ from nproxy.choices.leg import Leg
 from nproxy.choices.lessons import Lesson
 from nproxy.choices.merge import Merge
 from nproxy.choices.plan import narrower, split_by_prompt
-from nproxy.choices.remedies import Remedy, Reseeded, SplitPrompts, TooWide, Without, one_by_one, remedy
+from nproxy.choices.remedies import OmittableField, Remedy, Reseeded, SplitPrompts, TooWide, Without, one_by_one, remedy
 from nproxy.choices.retry import (
     FIRST_PAUSE_SECONDS,
     LONGEST_WITH_ANOTHER_SECONDS,
@@ -32,6 +32,14 @@ from nproxy.openai.requests import Request
 
 LONGEST_WAIT_SECONDS = 10.0
 """How long in all a leg of a stream that has begun waits for a replica that may be called."""
+
+
+_REFUSED: Mapping[OmittableField, AnomalyKind] = {
+    "seed": "seed_refused",
+    "stream_options": "stream_options_refused",
+    "stream": "stream_refused",
+    "request_id": "request_id_refused",
+}
 
 
 class Recovery:
@@ -133,7 +141,7 @@ class Recovery:
             case Without(field, lesson=lesson):
                 first = self._learning.left_out(field, lesson)
                 self._roster.again(run)
-                return [Anomaly(f"{field}_refused")] if first else []
+                return [Anomaly(_REFUSED[field])] if first else []
             case Reseeded(seed):
                 run.leg = run.leg._replace(seed=seed)
                 self._roster.again(run)
@@ -278,7 +286,7 @@ class Recovery:
         cut = self._merge.output(run.leg.number)
         return continuing(self._request, cut, self._merge.n, self._settings.chat_continues)
 
-    def _resumed(self, run: LegProgress, outcome: str) -> None:
+    def _resumed(self, run: LegProgress, outcome: ResumeOutcome) -> None:
         self.notes.append(Resumed(run.leg.number, self._settings.resume, outcome))
 
     def _timer(self, run: LegProgress, failure: Failure) -> SetTimer:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Literal
 
 from nproxy.choices.capability import Capability
 from nproxy.choices.compose import asked_as_stream, options_given
@@ -65,6 +66,9 @@ _NOTHING_CAME = frozenset({FailureKind.CUT, FailureKind.RESET, FailureKind.SHORT
 _TEXTS = frozenset({"n", "n_cmpl", "model", "messages", "prompt"})
 
 
+OmittableField = Literal["seed", "stream_options", "stream", "request_id"]
+
+
 @dataclass(frozen=True, slots=True)
 class TooWide:
     """The leg asked for too many choices. Legs of `width` may succeed. lesson: what their success teaches."""
@@ -84,7 +88,7 @@ class SplitPrompts:
 class Without:
     """The leg may succeed without this field. lesson: what its success teaches."""
 
-    field: str
+    field: OmittableField
     lesson: FieldRefused | None
 
 
