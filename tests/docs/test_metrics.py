@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
 from docs.generate import metrics
+from nproxy.choices.commands import AnomalyKind, ResumeOutcome
+from nproxy.choices.resume import Resume
 from tests.docs.blocks import PAGES, name_of
 
 MORE = metrics.Told("nproxy_more", "counter", "More.", (), "sum")
@@ -33,6 +36,13 @@ def test_what_is_told_and_what_is_explained_must_agree(monkeypatch: pytest.Monke
     monkeypatch.setattr(metrics, "told", lambda: change(told))  # type: ignore[operator]
     with pytest.raises(LookupError):
         metrics.page()
+
+
+@pytest.mark.parametrize(
+    ("label", "values"), [("kind", AnomalyKind), ("nproxy_resumes.outcome", ResumeOutcome), ("how", Resume)]
+)
+def test_the_page_has_every_value_of_a_closed_set(label: str, values: object) -> None:
+    assert sorted(metrics.explained()["labels"][label]["values"]) == sorted(get_args(values))
 
 
 def test_the_page_says_how_a_metric_adds_up() -> None:
