@@ -378,6 +378,7 @@ INLINE void multiply_int8(const int8_t *panel, const small *x, const int32_t *su
     for (int row = 0; row < rows; row++)
         for (int half = 0; half < 2; half++) {
             vec y = __builtin_convertvector(sums[row][half], vec) * load_floats(scales + half * LANES) * steps[row];
+            ROUNDED(y);
             store(out + row * outputs + half * LANES, bias ? y + load(bias + half * LANES) : y);
         }
 }

@@ -69,6 +69,16 @@ static inline vec all(float x) { return x - (vec){0}; }
 #define KEEP(vector) (void)(vector)
 #endif
 
+/* Round a product before it is added to something. The compiler may make one instruction of both (FMA), which does not
+ * round in between, and it may do so for some rows of a tile only. */
+#if defined __SSE__
+#define ROUNDED(vector) __asm__("" : "+x"(vector))
+#elif defined __aarch64__
+#define ROUNDED(vector) __asm__("" : "+w"(vector))
+#else
+#define ROUNDED(vector) __asm__("" : "+m"(vector))
+#endif
+
 /* The larger, or the smaller, of each two numbers; b's if they are equal or one is NaN. x86's instructions do exactly
  * that; GCC 12 compiles the comparison to three other ones, each of which waits for the one before. */
 #if defined __AVX512BW__

@@ -86,9 +86,13 @@ def test_behind_a_warm_cache(runner: CpuRunner, apart: Answers) -> None:
     assert answered == apart
 
 
+BIASED: dict[str, Any] = {"hidden_size": 128, "num_attention_heads": 8, "num_key_value_heads": 2}
+
+
+@pytest.mark.parametrize(("family", "sizes"), [("qwen3", {}), ("qwen2", BIASED)], ids=["norms of heads", "biases"])
 @pytest.mark.parametrize("numbers", NUMBERS.values(), ids=NUMBERS)
-def test_heads_with_norms(tmp_path: Path, numbers: dict[str, Any]) -> None:
-    save(tmp_path, "qwen3", **SIZES)
+def test_other_families(tmp_path: Path, family: str, sizes: dict[str, Any], numbers: dict[str, Any]) -> None:
+    save(tmp_path, family, **{**SIZES, **sizes})
     runner = load(tmp_path, **numbers)
     adds = [TRAFFIC[0], TRAFFIC[2], TRAFFIC[5]]
     answered, _ = answers(runner, adds, every=1)
