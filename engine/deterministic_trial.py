@@ -8,7 +8,6 @@ of this machine. No torch.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from engine.batch import Batch, Chunk, Draw, Row, StepOutput, plan_kv_spans
 from engine.messages import Logprobs, Ready, Sampling
@@ -19,7 +18,7 @@ _MOST = 128  # rows that are tried together: as many as any backend runs in one 
 
 
 def holds(run: Run, ready: Ready, max_sequences: int, logprobs: int, adapter: str | None = None) -> bool:
-    """Whether a row draws the same token alone and first or last among a full set of rows.
+    """Whether a row draws the same token alone, first or last among other rows, and at every place among its copies.
 
     logprobs: so many of the likeliest tokens must be the same too. adapter: which all rows run with.
 
@@ -31,18 +30,21 @@ def holds(run: Run, ready: Ready, max_sequences: int, logprobs: int, adapter: st
     size = ready.block_size
     prompt = tuple([7919 * position % ready.vocab_size for position in range(size)])
     run(Batch(chunks=(Chunk(0, prompt, 0, (0,)),)))
-    fork = [replace(_row(number, size, ready.vocab_size, logprobs), adapter=adapter) for number in range(most)]
-    tried, *others = fork
-    seen = [_drawn(run, rows, size) for rows in ([tried], [tried, *others], [*others, tried])]
-    return seen[1:] == seen[:-1]
+
+    def row(number: int, like: int) -> Row:
+        """Return a row behind one block that all share, with a block of its own. like: what decides its numbers."""
+        draw = Draw(number, like, size + 1, Sampling(), logprobs=logprobs)
+        token = (104_729 * like + 1) % ready.vocab_size
+        return Row(number, token, size, (0, number + 1), draw, adapter=adapter, cut=size)
+
+    tried, *others = [row(number, number) for number in range(most)]
+    copies = [row(number, 0) for number in range(most)]
+    (expected,) = _drawn(run, [tried], size)
+    beside = [_drawn(run, [tried, *others], size)[0], _drawn(run, [*others, tried], size)[0]]
+    return all(drawn == expected for drawn in beside + _drawn(run, copies, size))
 
 
-def _row(number: int, size: int, vocabulary: int, logprobs: int) -> Row:
-    """Return a row behind one block that all rows share, with a block of its own."""
-    draw = Draw(number, number, size + 1, Sampling(), logprobs=logprobs)
-    return Row(number, (104_729 * number + 1) % vocabulary, size, (0, number + 1), draw, cut=size)
-
-
-def _drawn(run: Run, rows: list[Row], size: int) -> tuple[int, Logprobs]:
+def _drawn(run: Run, rows: list[Row], size: int) -> list[tuple[int, Logprobs]]:
+    """Return what rows draw, in the order of their sequences."""
     output = run(Batch(rows=tuple(rows), kv_spans=plan_kv_spans(rows, size)))
-    return dict(output.tokens)[0], output.logprobs[0]
+    return [(token, output.logprobs[sequence]) for sequence, token in sorted(output.tokens)]

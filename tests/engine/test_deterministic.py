@@ -257,13 +257,16 @@ def test_blocks_must_divide_the_span_of_an_item(tiny_folder: Path) -> None:
         load_any(replace(settings, deterministic=True))
 
 
-def test_loading_tries_what_it_promises(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("places", [slice(None), slice(5, 6)], ids=["every place", "one within"])
+def test_loading_tries_what_it_promises(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, places: Any) -> None:
     settings = EngineConfig(str(tiny_folder), dtype="bfloat16", num_blocks=20, deterministic=True)
     assert load_any(settings).ready.dtype == "bfloat16"
     plain = TorchOps.norm
 
     def by_place(*given: Any) -> torch.Tensor:
-        return plain(*given).mul_(1 + torch.arange(len(given[1])).unsqueeze(1) / 100)
+        normed = plain(*given)
+        normed[places] *= 1 + torch.arange(len(normed)).unsqueeze(1)[places] / 100
+        return normed
 
     monkeypatch.setattr(TorchOps, "norm", by_place)
     with pytest.raises(ConfigError, match="deterministic: here a row's numbers depend on the rows beside it"):
