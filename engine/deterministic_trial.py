@@ -15,6 +15,7 @@ from engine.messages import Logprobs, Ready, Sampling
 Run = Callable[[Batch], StepOutput]
 
 _MOST = 128  # rows that are tried together: as many as any backend runs in one pass
+_SHARED = 16  # tokens that they share, if there is room: the order in which fewer are added up may not show
 
 
 def holds(run: Run, ready: Ready, max_sequences: int, logprobs: int, adapter: str | None = None) -> bool:
@@ -28,14 +29,16 @@ def holds(run: Run, ready: Ready, max_sequences: int, logprobs: int, adapter: st
     if most < 2 or ready.max_model_len < ready.block_size + 2:
         return True
     size = ready.block_size
-    prompt = tuple([7919 * position % ready.vocab_size for position in range(size)])
-    run(Batch(chunks=(Chunk(0, prompt, 0, (0,)),)))
+    shared = max(1, min(_SHARED // size, ready.blocks - most, (ready.max_model_len - 2) // size))
+    length = shared * size
+    prompt = tuple([7919 * position % ready.vocab_size for position in range(length)])
+    run(Batch(chunks=(Chunk(0, prompt, 0, tuple(range(shared))),)))
 
     def row(number: int, like: int) -> Row:
-        """Return a row behind one block that all share, with a block of its own. like: what decides its numbers."""
-        draw = Draw(number, like, size + 1, Sampling(), logprobs=logprobs)
+        """Return a row behind the prompt that all share, with a block of its own. like: what decides its numbers."""
+        draw = Draw(number, like, length + 1, Sampling(), logprobs=logprobs)
         token = (104_729 * like + 1) % ready.vocab_size
-        return Row(number, token, size, (0, number + 1), draw, adapter=adapter, cut=size)
+        return Row(number, token, length, (*range(shared), shared + number), draw, adapter=adapter, cut=length)
 
     tried, *others = [row(number, number) for number in range(most)]
     copies = [row(number, 0) for number in range(most)]

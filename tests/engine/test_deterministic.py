@@ -9,19 +9,21 @@ import random
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from engine.batch import Draw, Past
+from engine import deterministic_trial
+from engine.batch import Batch, Draw, Past, StepOutput
 from engine.config import EngineConfig
 from engine.core import Core
 from engine.cpu_runner import CpuRunner
 from engine.cpu_runner import load as load_any
 from engine.errors import ConfigError
-from engine.messages import Add, Logprobs, Sampling, Stats
+from engine.messages import Add, Logprobs, Ready, Sampling, Stats
 from engine.models.bridge import Bridge
 from engine.models.lora import Pair, add_pair
 from engine.models.ops import SteadyOps, TorchOps
@@ -272,6 +274,30 @@ def test_loading_tries_what_it_promises(tiny_folder: Path, monkeypatch: pytest.M
     with pytest.raises(ConfigError, match="deterministic: here a row's numbers depend on the rows beside it"):
         load_any(settings)
     load_any(replace(settings, deterministic=False))
+
+
+@pytest.mark.parametrize("block_size", [1, 4, 16])
+def test_what_shows_behind_some_tokens_only_is_found_with_small_blocks_too(block_size: int) -> None:
+    ready = Ready(
+        vocab_size=100,
+        max_model_len=700,
+        blocks=80,
+        block_size=block_size,
+        kv_bytes_per_token=1,
+        eos_tokens=frozenset(),
+        device="cpu",
+        dtype="float32",
+    )
+
+    def run(batch: Batch, *, wrong: bool) -> StepOutput:
+        drawn = [(row, 7 + (wrong and place == 1 and row.position > 8)) for place, row in enumerate(batch.rows)]
+        return StepOutput(
+            tokens=tuple([(row.sequence, token) for row, token in drawn]),
+            logprobs={row.sequence: Logprobs(-1.0, 1) for row, _ in drawn},
+        )
+
+    assert deterministic_trial.holds(partial(run, wrong=False), ready, 16, 0)
+    assert not deterministic_trial.holds(partial(run, wrong=True), ready, 16, 0)
 
 
 def test_loading_tries_adapters_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
