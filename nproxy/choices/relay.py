@@ -224,7 +224,12 @@ class Relay(Merge):
 
 def _all_there(came: dict[str, Any], count: int) -> bool:
     """Whether a whole answer has so many choices, in their order and with indices that say so."""
-    return [choice.get("index") for choice in came["choices"]] == [*range(count)]
+    at = 0
+    for choice in came["choices"]:
+        if choice.get("index") != at:
+            return False
+        at += 1
+    return at == count
 
 
 def _as_it_came(data: bytes, came: dict[str, JSON], wanted: dict[str, JSON]) -> bytes:

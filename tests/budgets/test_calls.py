@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 
@@ -55,10 +56,13 @@ def test_a_request() -> None:
     def play(player: Player, calls: Calls) -> float:
         for _ in range(20):  # until everything that is made or learned once is there
             player.whole()
-        before = calls.made
-        for _ in range(100):
-            player.whole()
-        return (calls.made - before) / 100
+        marks = [calls.made]
+        for _ in range(10):
+            for _ in range(10):
+                player.whole()
+            marks.append(calls.made)
+        # the fewest: what timers call belongs to no request, and on a busy machine more of them fire between two
+        return min(after - before for before, after in pairwise(marks)) / 10
 
     check("a request", calls_of(play), REQUEST)
 
