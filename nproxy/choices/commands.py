@@ -7,6 +7,7 @@ from typing import Literal
 from nproxy.choices.events import Failure, FailureKind, Timer
 from nproxy.choices.leg import Leg
 from nproxy.choices.lessons import Lesson
+from nproxy.choices.plan import Way
 from nproxy.choices.resume import Resume
 from nproxy.openai.frozen import frozen
 
@@ -65,7 +66,7 @@ class SetTimer:
 class Begin:
     """Send the head of a streaming answer (status 200). At most once, before the first Emit."""
 
-    headers: tuple[tuple[str, str], ...] = ()
+    way: Way
 
 
 @frozen
@@ -84,6 +85,7 @@ class Respond:
 
     status: int
     body: bytes
+    way: Way
     headers: tuple[tuple[str, str], ...] = ()
 
 

@@ -40,7 +40,7 @@ from nproxy.choices.failures import Losses, as_error
 from nproxy.choices.learning import of_usage, of_width, width_brought
 from nproxy.choices.merging import merge_for
 from nproxy.choices.output_buffer import OutputBuffer
-from nproxy.choices.plan import Plan, seed_sent, top_up
+from nproxy.choices.plan import Plan, Way, seed_sent, top_up
 from nproxy.choices.reading import LegFault, read_events
 from nproxy.choices.recovery import Recovery
 from nproxy.choices.remedies import unscored
@@ -348,13 +348,12 @@ class Conduct:
             run.waits = False
 
     def _begin(self) -> None:
-        self._commands += self._buffer.begin(self._headers())
+        self._commands += self._buffer.begin(self._way())
 
-    def _headers(self) -> tuple[tuple[str, str], ...]:
+    def _way(self) -> Way:
         """Return the mode and the number of legs so far. With more legs than planned, the mode is fanout."""
         legs = len(self._roster)
-        mode = self._plan.mode if legs == len(self._plan.legs) else "fanout"
-        return (("x-nproxy-mode", mode), ("x-nproxy-legs", str(legs)))
+        return Way(self._plan.mode if legs == len(self._plan.legs) else "fanout", legs)
 
     # ---- the end
 
@@ -375,13 +374,12 @@ class Conduct:
 
     def _succeed(self) -> None:
         """Every choice is finished, or some are and a partial answer is allowed."""
-        headers = self._headers()
-        if self._losses.failures:
-            headers += (("x-nproxy-partial", f"{self._merge.delivered}/{self._request.choices}"),)
         if self._request.stream:
             self._buffer.writes.append(self._merge.close())
         else:
-            self._commands.append(Respond(200, self._merge.close(), headers))
+            delivered = f"{self._merge.delivered}/{self._request.choices}" if self._losses.failures else None
+            headers = () if delivered is None else (("x-nproxy-partial", delivered),)
+            self._commands.append(Respond(200, self._merge.close(), self._way(), headers))
         self._finish("partial" if self._losses.failures else "ok")
 
     def _wind_up(self) -> None:
@@ -421,7 +419,7 @@ class Conduct:
 
     def _refusal(self, error: ApiError) -> Respond:
         """Return the answer with an error, if no stream has begun."""
-        return Respond(error.status, error.envelope(), (*self._headers(), *error.headers.items()))
+        return Respond(error.status, error.envelope(), self._way(), tuple(error.headers.items()))
 
     def _finish(self, outcome: Outcome) -> None:
         self._outcome = outcome

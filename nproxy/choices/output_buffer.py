@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nproxy.choices.commands import Begin, Command, Emit, SetTimer
 from nproxy.choices.events import Timer, TimerKind
+from nproxy.choices.plan import Way
 from nproxy.openai.wire import PING
 
 
@@ -20,10 +21,10 @@ class OutputBuffer:
         self._silent = True  # nothing has been sent since the last tick
         self.writes = writes
 
-    def begin(self, headers: tuple[tuple[str, str], ...]) -> list[Command]:
+    def begin(self, way: Way) -> list[Command]:
         """Send the head. Called once."""
         self.begun = True
-        return [Begin(headers), self._next_tick()]
+        return [Begin(way), self._next_tick()]
 
     def tick(self) -> list[Command]:
         """Half of the ping time has passed: if nothing was sent in it, send the client a ping."""

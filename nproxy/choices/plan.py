@@ -19,8 +19,15 @@ one is computed and copied."""
 NO_LOGPROBS = "'best_of' needs log probabilities, which this model's server does not return."
 
 
+class Way(NamedTuple):
+    """How the choices of a request are made: what the client reads in `x-nproxy-mode` and `x-nproxy-legs`."""
+
+    mode: Mode
+    legs: int
+
+
 class Plan(NamedTuple):
-    """The legs of one request, in index order. `mode` is what the client reads in `x-nproxy-mode`.
+    """The legs of one request, in index order.
 
     n: choices per prompt that the legs bring: the client's n, its best_of, or 1 if equal choices are computed once.
     Together the legs answer for every index from 0 to prompts x n - 1 exactly once.
@@ -29,6 +36,11 @@ class Plan(NamedTuple):
     mode: Mode
     legs: tuple[Leg, ...]
     n: int
+
+    @property
+    def way(self) -> Way:
+        """How the choices are made, if no leg has to be added."""
+        return Way(self.mode, len(self.legs))
 
 
 def make_plan(

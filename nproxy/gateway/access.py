@@ -51,8 +51,8 @@ _OUTCOMES = (
 
 FIELDS = (
     Field("request_id", "`x-request-id`: the client's, or a generated one.", "id"),
-    Field("trace_id", "The id of its trace, if any.", "tracing.id"),
-    Field("client", "The client's address; behind `listen.trusted_proxies`, as they report it.", "client"),
+    Field("trace_id", "The id of its trace, if any.", "record.tracing.id"),
+    Field("client", "The client's address; behind `listen.trusted_proxies`, as they report it.", "record.client"),
     Field("caller", "The name of the API key.", "caller.name"),
     Field("method", "The HTTP method.", "request.method"),
     Field(
@@ -64,59 +64,75 @@ FIELDS = (
     Field(
         "status",
         "The status that was sent; 499 if the client disconnected, or was cut off, before the end.",
-        "code",
+        "record.code",
         zero=True,
     ),
     Field(
         "error_code",
         "The `code` of the [error](errors.md), if nproxy refused the request itself; else see `outcome`.",
-        "error_code",
+        "record.error_code",
     ),
-    Field("outcome", _OUTCOMES, "outcome"),
-    Field("client_left", "true if the client disconnected before the end of its answer.", "client_left"),
-    Field("upstream", "The upstream that was called last.", "upstream"),
+    Field("outcome", _OUTCOMES, "record.outcome"),
+    Field("client_left", "true if the client disconnected before the end of its answer.", "record.client_left"),
+    Field("upstream", "The upstream that was called last.", "record.upstream"),
     Field(
-        "replicas", "The replicas that were called, each once, in the order of the first calls.", "replicas", shown=list
+        "replicas",
+        "The replicas that were called, each once, in the order of the first calls.",
+        "record.replicas",
+        shown=list,
     ),
     Field(
         "model",
         "The model, named as in metrics: `other` if neither the configuration nor a model list has it.",
-        "model",
+        "record.model",
     ),
-    Field("mode", "`x-nproxy-mode`: `relay`, `native` or `fanout`; or `passthrough`.", "mode"),
-    Field("n", "Choices requested per prompt.", "n"),
-    Field("choices", "Choices in total: n for each prompt.", "choices"),
-    Field("legs", "`x-nproxy-legs`: upstream calls that share the choices, each counted once.", "legs"),
-    Field("attempts", "Upstream calls in total, retries and fallbacks included.", "attempts"),
+    Field("mode", "`x-nproxy-mode`: `relay`, `native` or `fanout`; or `passthrough`.", "record.mode"),
+    Field("n", "Choices requested per prompt.", "record.n"),
+    Field("choices", "Choices in total: n for each prompt.", "record.choices"),
+    Field("legs", "`x-nproxy-legs`: upstream calls that share the choices, each counted once.", "record.legs"),
+    Field("attempts", "Upstream calls in total, retries and fallbacks included.", "record.attempts"),
     Field(
-        "finish_reasons", "The number of choices for each finish reason.", "finish_reasons", shown=lambda x: _counted(x)
+        "finish_reasons",
+        "The number of choices for each finish reason.",
+        "record.finish_reasons",
+        shown=lambda x: _counted(x),
     ),
     Field(
         "prompt_tokens",
         "Prompt tokens as reported to the client, counted even if it did not ask for usage.",
-        "prompt_tokens",
+        "record.prompt_tokens",
         zero=True,
     ),
     Field(
         "completion_tokens",
         "Completion tokens of all choices, counted in the same way.",
-        "completion_tokens",
+        "record.completion_tokens",
         zero=True,
     ),
-    Field("queue_seconds", "Time that it waited for admission.", "queue_seconds", zero=True, shown=_rounded),
+    Field("queue_seconds", "Time that it waited for admission.", "record.queue_seconds", zero=True, shown=_rounded),
     Field(
         "first_token_seconds",
         "Time from the start of the request to the first piece of a stream.",
-        "first_token_seconds",
+        "record.first_token_seconds",
         zero=True,
         shown=_rounded,
     ),
-    Field("seconds", "Time from the request's head to the end of the answer.", "seconds", zero=True, shown=_rounded),
+    Field(
+        "seconds", "Time from the request's head to the end of the answer.", "record.seconds", zero=True, shown=_rounded
+    ),
     Field("bytes_in", "Bytes of the request body that were read, as sent.", "request.content.total_bytes", zero=True),
     Field("bytes_out", "Bytes of the answer, head included.", "request.writer.output_size", zero=True),
-    Field("input", "The prompt; only with `telemetry.log_content`.", "content", shown=lambda content: content.input()),
     Field(
-        "output", "The answers; only with `telemetry.log_content`.", "content", shown=lambda content: content.output()
+        "input",
+        "The prompt; only with `telemetry.log_content`.",
+        "record.content",
+        shown=lambda content: content.input(),
+    ),
+    Field(
+        "output",
+        "The answers; only with `telemetry.log_content`.",
+        "record.content",
+        shown=lambda content: content.output(),
     ),
 )
 """In the order of the line, after `time`, `level`, `logger` and `message`, which is the endpoint."""
@@ -131,7 +147,7 @@ def log_request(exchange: Exchange) -> None:
     """Write the line; at debug level for health probes and scrapes, which come all the time."""
     level = logging.DEBUG if exchange.introspection else logging.INFO
     if access.isEnabledFor(level):
-        access.handle(access_record(level, exchange.endpoint, fields(exchange)))
+        access.handle(access_record(level, exchange.record.endpoint, fields(exchange)))
 
 
 def fields(exchange: Exchange) -> dict[str, object]:
@@ -150,40 +166,41 @@ def fields(exchange: Exchange) -> dict[str, object]:
 
 def end_span(exchange: Exchange) -> None:
     """End the request's span, if it is recorded."""
-    spans = exchange.tracing.spans
+    record = exchange.record
+    spans = record.tracing.spans
     if spans is None:
         return
     span, request, path = spans.request, exchange.request, exchange.path
-    named = path.removeprefix("/v1").removeprefix("/") == exchange.endpoint
+    named = path.removeprefix("/v1").removeprefix("/") == record.endpoint
     attributes: dict[str, Value | None] = {
         "url.path": path,
         "url.scheme": request.scheme,
         "network.protocol.version": f"{request.version.major}.{request.version.minor}",
         "user_agent.original": request.headers.get("user-agent"),
-        "client.address": exchange.client,
+        "client.address": record.client,
         "http.route": path if named else None,
         "http.response.status_code": None if exchange.response is None else exchange.response.status,
-        "gen_ai.usage.input_tokens": exchange.prompt_tokens,
-        "gen_ai.usage.output_tokens": exchange.completion_tokens,
-        "gen_ai.response.time_to_first_chunk": exchange.first_token_seconds,
+        "gen_ai.usage.input_tokens": record.prompt_tokens,
+        "gen_ai.usage.output_tokens": record.completion_tokens,
+        "gen_ai.response.time_to_first_chunk": record.first_token_seconds,
         "nproxy.request_id": exchange.id,
         "nproxy.caller": exchange.caller.name,
-        "nproxy.mode": exchange.mode,
-        "nproxy.upstream": exchange.upstream,
-        "nproxy.legs": exchange.legs or None,
-        "nproxy.attempts": exchange.attempts or None,
-        "nproxy.outcome": exchange.outcome,
-        "nproxy.client_left": exchange.client_left or None,
+        "nproxy.mode": record.mode,
+        "nproxy.upstream": record.upstream,
+        "nproxy.legs": record.legs or None,
+        "nproxy.attempts": record.attempts or None,
+        "nproxy.outcome": record.outcome,
+        "nproxy.client_left": record.client_left or None,
     }
-    if (content := exchange.content) is not None:
+    if (content := record.content) is not None:
         attributes["gen_ai.input.messages"] = as_text(content.input())
         attributes["gen_ai.output.messages"] = as_text(content.output())
     span.set({name: value for name, value in attributes.items() if value is not None and value != ""})
-    span.rename(f"{request.method} {path if named else exchange.endpoint}")
+    span.rename(f"{request.method} {path if named else record.endpoint}")
     spans.left_upstream()
-    spans.finish_reasons(exchange.finish_reasons)
-    if exchange.broken or exchange.code >= 500:
-        span.fail(exchange.outcome if exchange.broken else str(exchange.code))
+    spans.finish_reasons(record.finish_reasons)
+    if record.broken or record.code >= 500:
+        span.fail(record.outcome if record.broken else str(record.code))
     span.end()
 
 

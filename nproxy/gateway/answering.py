@@ -8,7 +8,7 @@ from collections.abc import Awaitable
 
 from aiohttp.web_response import StreamResponse
 
-from nproxy.gateway.exchange import CLIENT_LEFT, ClientLeft, Exchange
+from nproxy.gateway.exchange import ClientLeft, Exchange
 from nproxy.openai.errors import ApiError, internal_error
 
 log = logging.getLogger("nproxy.gateway")
@@ -30,11 +30,11 @@ async def answer(exchange: Exchange, serving: Awaitable[None], guard: WriteGuard
         except Exception as error:  # not in a wrapping coroutine: every resume would have to pass through it
             await _respond_with_error(exchange, error)
     except ClientLeft:
-        _has_not_all(exchange)
+        exchange.record.lost()
         exchange.abort()
     except asyncio.CancelledError:
         if not exchange.whole:
-            _has_not_all(exchange)
+            exchange.record.lost()
         raise
     finally:
         guard.forget(exchange)
@@ -43,18 +43,12 @@ async def answer(exchange: Exchange, serving: Awaitable[None], guard: WriteGuard
     return exchange.response
 
 
-def _has_not_all(exchange: Exchange) -> None:
-    """Note that the client has not got the whole answer: it disconnected, or was cut off."""
-    exchange.code = CLIENT_LEFT
-    exchange.outcome = exchange.cut or exchange.outcome
-
-
 async def give_up(exchange: Exchange, error: ApiError, outcome: str) -> None:
     """Answer with an error. If an answer has begun already, abort the connection, so that it does not look complete.
 
     outcome: for the log. Raises ClientLeft.
     """
-    exchange.outcome = outcome
+    exchange.record.outcome = outcome
     if exchange.response is None:
         await exchange.respond_error(error)
     else:
@@ -68,7 +62,7 @@ async def _respond_with_error(exchange: Exchange, error: Exception) -> None:
         return
     if isinstance(error, ClientLeft):
         raise error
-    fields = {"request_id": exchange.id, "endpoint": exchange.endpoint}
+    fields = {"request_id": exchange.id, "endpoint": exchange.record.endpoint}
     log.error("a request failed", exc_info=error, extra={"fields": fields})
     await give_up(exchange, internal_error(), "internal")
 
@@ -114,7 +108,7 @@ class WriteGuard:
             if not waits or taken != before:
                 self._watched[exchange] = taken, now
             elif now - since >= self._seconds:
-                exchange.cut = SLOW_READER
+                exchange.record.cut = SLOW_READER
                 transport.abort()  # aiohttp then cancels the handler, and with it all legs
                 self.forget(exchange)
         if self._watched:

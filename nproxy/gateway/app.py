@@ -22,11 +22,12 @@ from nproxy.gateway.answering import answer, give_up
 from nproxy.gateway.driver import Drive
 from nproxy.gateway.engine_metrics import EngineMetrics
 from nproxy.gateway.exchange import ClientLeft, Exchange
+from nproxy.gateway.keeping import KeepingExchange
 from nproxy.gateway.offload import Offload
 from nproxy.gateway.openapi.document import gateway_document
 from nproxy.gateway.openapi.serving import OpenApi
 from nproxy.gateway.pages.site import Site
-from nproxy.gateway.recorded import RecordedExchange
+from nproxy.gateway.record import Record
 from nproxy.gateway.reload import History
 from nproxy.gateway.request_id import request_id
 from nproxy.gateway.request_settings import RequestSettings
@@ -159,7 +160,7 @@ class App:
     def cut_off(self) -> None:
         """Note that the remaining requests are about to lose their connections."""
         for exchange in self._unanswered:
-            exchange.cut = "ended"
+            exchange.record.cut = "ended"
 
     async def handle(
         self,
@@ -172,16 +173,10 @@ class App:
         """Answer one request with `serve`, which writes the answer itself; update gauges, metrics and the log."""
         settings = self.settings
         tracing = UNTRACED if introspection else begin(request, self.tracer, settings.trace_ratio)
-        exchange = (RecordedExchange if settings.log_content else Exchange)(
-            request,
-            request_id(request.headers.get("x-request-id")),
-            time.monotonic(),
-            closing=self.draining or self.leaving,
-            introspection=introspection,
-            target=target,
-            tracing=tracing,
-            trace=tracing.exemplar,
-        )
+        record = Record(time.monotonic(), tracing, tracing.exemplar)
+        id, closing = request_id(request.headers.get("x-request-id")), self.draining or self.leaving
+        make = KeepingExchange if settings.log_content else Exchange
+        exchange = make(request, id, record, target, introspection, closing)
         self._entered(exchange)
         try:
             return await answer(exchange, self._serve(exchange, serve), settings.write_guard)
@@ -223,13 +218,14 @@ class App:
             self._idle.set()
         if not exchange.introspection:
             self.inflight -= 1
-        exchange.seconds = time.monotonic() - exchange.started
-        labels = (exchange.endpoint, exchange.upstream, exchange.model)
-        self.metrics.requests(*labels, exchange.mode, str(exchange.code)).observe(exchange.seconds, exchange.trace)
-        if exchange.mode:  # it was sent to an upstream
+        record = exchange.record
+        record.seconds = time.monotonic() - record.started
+        labels = (record.endpoint, record.upstream, record.model)
+        self.metrics.requests(*labels, record.mode, str(record.code)).observe(record.seconds, record.trace)
+        if record.mode:  # it was sent to an upstream
             self.metrics.begun(*labels)
-        if exchange.broken:
-            self.metrics.broken_answers(*labels, exchange.outcome).inc()
+        if record.broken:
+            self.metrics.broken_answers(*labels, record.outcome).inc()
         log_request(exchange)
         end_span(exchange)
 

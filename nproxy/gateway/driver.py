@@ -147,7 +147,7 @@ class Drive:
         if self._unopened and not self._opening:
             self._open(time.monotonic())
         if begin is not None:
-            self._exchange.shows(begin.headers)
+            self._exchange.shows(begin.way)
             self._exchange.begin(200, STREAM_HEADERS)
         if self._finished or self._respond is not None:
             return False
@@ -164,7 +164,7 @@ class Drive:
         exchange = self._exchange
         output, self._output = _joined(self._output), []
         if self._respond is not None:
-            exchange.shows(self._respond.headers)
+            exchange.shows(self._respond.way, self._respond.headers)
             await exchange.respond(self._respond.status, self._respond.body)
         elif self.fell_back is not None:
             return
@@ -205,7 +205,8 @@ class Drive:
 
     def _finish(self, command: Finish) -> None:
         self._finished = True
-        self._exchange.outcome, self._exchange.end_status = command.outcome, command.status
+        record = self._exchange.record
+        record.outcome, record.end_status = command.outcome, command.status
 
     # ---- calls
 
@@ -225,7 +226,7 @@ class Drive:
 
     async def _run_leg(self, command: OpenLeg) -> None:
         number = command.leg.number
-        self._exchange.attempts += 1
+        self._exchange.record.attempts += 1
         self._observer.leg_opened(command.leg, command.attempt)
         task = self._legs[number]
 

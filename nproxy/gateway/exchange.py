@@ -1,30 +1,20 @@
-"""One request that is being answered: the state that handlers, driver, metrics and the access log share."""
+"""One request that is being answered: the state that handlers and the driver share."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Awaitable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from aiohttp.web_request import BaseRequest
 
+from nproxy.choices.plan import Way
 from nproxy.gateway.callers import ANYBODY, Caller
-from nproxy.gateway.content import Content
 from nproxy.gateway.cors import ALLOWED, exposed
+from nproxy.gateway.record import Record
 from nproxy.gateway.response_writer import ResponseWriter
-from nproxy.gateway.tracing import UNTRACED, Tracing
 from nproxy.openai.errors import ApiError
-from nproxy.openai.requests import Request
-from nproxy.telemetry.exemplars import Trace
-from nproxy.upstreams.replicas import Replica
-
-Permits = TypeVar("Permits")
 
 SERVER = "nproxy"
-CLIENT_LEFT = 499
-"""The status in logs and metrics if the client disconnected before its answer was complete."""
 MOST_UNREAD = 64 << 10
 """A connection is kept if at most so many bytes of the request body are unread when an error is sent."""
 NO_HEADERS: Mapping[str, str] = {}
@@ -38,80 +28,29 @@ class ClientLeft(Exception):
 
 @dataclass(slots=True, eq=False)
 class Exchange:
-    """A request and the state of its answer. For the log and for spans, unknown numbers are None or 0."""
+    """A request and the state of its answer."""
 
     request: BaseRequest
     id: str
     """The request id."""
-    started: float
-    """When the request began, by `time.monotonic`."""
-    closing: bool = False
-    """The connection ends with this answer, because the server drains, for example."""
-    introspection: bool = False
-    """It asks about the gateway itself. It does not count as in flight, and is logged at debug level only."""
+    record: Record
+    """What log, metrics and spans say about it."""
     target: str = ""
     """Path and query."""
-    client: str = ""
-    """The client's address, as far as it is known."""
+    introspection: bool = False
+    """It asks about the gateway itself. It does not count as in flight, and is logged at debug level only."""
+    closing: bool = False
+    """The connection ends with this answer, because the server drains, for example."""
     caller: Caller = ANYBODY
     """The owner of the key that the request shows."""
     cors: Mapping[str, str] = field(default_factory=dict)
     """CORS headers of the answer."""
-    endpoint: str = "other"
-    """A label; "other" while unknown."""
-    upstream: str = ""
-    """A label: the upstream that was asked last; "" while unknown."""
-    model: str = ""
-    """A label; "" while unknown."""
-    mode: str = ""
-    """A label: relay, native, fanout or passthrough; "" while unknown."""
-    code: int = 0
-    """The status that was sent; 499 if the client disconnected or was cut off; 0 while unknown."""
-    outcome: str = ""
-    """For the log: ok, partial, ended, slow_reader, internal or a kind of failure; "" while unknown."""
-    end_status: int = 200
-    """The status of the error that a stream ended with; 200 if there is none."""
-    error_code: str = ""
-    """For the log: the code of an error of the gateway's own that was sent; "" if there is none."""
-    cut: str = ""
-    """Why the gateway broke the connection off; "" if it did not."""
-    tracing: Tracing = UNTRACED
-    """The place of the request in a trace."""
-    content: Content | None = None
-    """The prompt and the answer; None if they are not kept."""
-    n: int = 0
-    """Choices per prompt that were asked for."""
-    choices: int = 0
-    """Choices in all, over all prompts."""
-    attempts: int = 0
-    """Upstream calls in all, with retries and the calls at fallbacks."""
-    replicas: dict[str, None] = field(default_factory=dict)
-    """The labels of the replicas that were called, in the order of their first calls."""
-    finish_reasons: dict[int, str] = field(default_factory=dict)
-    """By the index of the choice."""
-    prompt_tokens: int | None = None
-    """As reported to the client."""
-    completion_tokens: int | None = None
-    """As reported to the client."""
-    queue_seconds: float | None = None
-    """How long the request waited for permits."""
-    first_token_seconds: float | None = None
-    """Time to first token, from the start of the request."""
-    seconds: float = 0.0
-    """From the start of the request to its end."""
-    trace: Trace | None = None
-    """The trace that metrics name in exemplars; None if no trace is recorded."""
     headers: dict[str, str] = field(default_factory=dict)
     """Further headers of the answer; names in lower case."""
     response: ResponseWriter | None = None
     """The answer; None before it has begun."""
     whole: bool = False
     """The whole answer was sent. If the client disconnects now, while calls still end, it does not count as left."""
-
-    @property
-    def broken(self) -> bool:
-        """Whether a 200 was sent, but not the whole answer, through no fault of the client."""
-        return self.code == 200 and self.outcome not in ("", "ok", "partial") and not 400 <= self.end_status < 500
 
     @property
     def path(self) -> str:
@@ -124,60 +63,14 @@ class Exchange:
 
         The paths of other clients are not logged: such a path may be a key that somebody mistook for a path.
         """
-        return None if self.endpoint not in _UNNAMED or self.caller is ANYBODY else self.path
+        return None if self.record.endpoint not in _UNNAMED or self.caller is ANYBODY else self.path
 
-    @property
-    def legs(self) -> int:
-        """The number of legs that share the choices, as reported to the client."""
-        return int(self.headers.get("x-nproxy-legs", 0))
-
-    @property
-    def client_left(self) -> bool:
-        """Whether the client disconnected before it had the whole answer, and was not cut off."""
-        return self.code == CLIENT_LEFT and not self.cut
-
-    def shows(self, headers: Iterable[tuple[str, str]]) -> None:
-        """Replace the plan's headers by these, as the actual way may differ from the plan. Log and metrics follow."""
+    def shows(self, way: Way, headers: Iterable[tuple[str, str]] = ()) -> None:
+        """Tell the client in headers how its choices are made, as far as is known now. Log and metrics follow."""
+        self.headers["x-nproxy-mode"] = self.record.mode = way.mode
+        self.headers["x-nproxy-legs"] = str(way.legs)
+        self.record.legs = way.legs
         self.headers.update(headers)
-        self.mode = self.headers["x-nproxy-mode"]
-
-    def asks(self, request: Request) -> None:
-        """Note what the client asks for."""
-        self.n, self.choices = request.n, request.choices
-        if self.tracing.spans is not None:
-            self.tracing.spans.asked(request)
-        if self.content is not None:
-            self.content.asked(request)
-
-    async def admitted(self, permits: Awaitable[Permits]) -> Permits:
-        """Wait for permits, and note how long the wait was, even if it failed."""
-        began = time.monotonic()
-        try:
-            held = await permits
-        finally:
-            self.queue_seconds = time.monotonic() - began
-        if self.tracing.spans is not None:
-            self.tracing.spans.admitted(self.choices or 1, self.queue_seconds)
-        return held
-
-    def placed(self, leg: int, replica: Replica) -> None:
-        """Note the replica of a call."""
-        self.replicas[replica.label] = None
-        if self.tracing.spans is not None:
-            self.tracing.spans.placed(leg, replica)
-
-    @contextmanager
-    def forwarding(self) -> Iterator[Mapping[str, str]]:
-        """Note a call that passes the request through; it lasts as long as the block. Yields its trace headers."""
-        self.attempts += 1
-        spans = self.tracing.spans
-        with nullcontext() if spans is None else spans.forwarding(self.upstream, self.request.method):
-            yield self.tracing.headers(0)
-
-    def forwarded(self, status: int) -> None:
-        """Note that the head of the answer to such a call has come."""
-        if self.tracing.spans is not None:
-            self.tracing.spans.answered(0, status)
 
     async def respond(
         self, status: int, body: bytes, headers: Mapping[str, str] = NO_HEADERS, content_type: str = "application/json"
@@ -194,7 +87,7 @@ class Exchange:
         length = self.request.content_length
         if not self.request.content.is_eof() and (length is None or length > MOST_UNREAD):
             self.closing = True
-        self.error_code = error.code or ""
+        self.record.error_code = error.code or ""
         await self.respond(error.status, error.envelope(), error.headers)
 
     def begin(self, status: int, headers: Mapping[str, str], *, length: int | None = None) -> None:
@@ -252,7 +145,7 @@ class Exchange:
 
     def _written(self, status: int, headers: Mapping[str, str], length: int | None) -> ResponseWriter:
         self.response = ResponseWriter(self.request, status, self._headers(headers), length=length, closes=self.closing)
-        self.code = status
+        self.record.code = status
         return self.response
 
     async def _finish(self, response: ResponseWriter, data: bytes) -> None:

@@ -60,7 +60,7 @@ async def _read(
 
 async def _generate(app: App, settings: RequestSettings, exchange: Exchange, request: Request) -> None:
     """Plan the request and drive it to its end. Errors in the request itself are raised before any upstream call."""
-    exchange.asks(request)
+    exchange.record.asked(request)
     exchange.caller.demand_model(request.model, request.body.fields)
     first = await app.upstreams.route(request.model)
     fallbacks = Fallbacks(app, first, request.model, partial(_planned, settings, request))
@@ -69,7 +69,7 @@ async def _generate(app: App, settings: RequestSettings, exchange: Exchange, req
     admission, caller = app.admission, exchange.caller
     counted = admission.counts_tokens(caller)
     tokens = guess(request, choices) if counted else 0
-    with await exchange.admitted(admission.admit(caller, attempt.route.upstream.name, choices, tokens)) as grant:
+    with await exchange.record.admitted(admission.admit(caller, attempt.route.upstream.name, choices, tokens)) as grant:
         exchange.headers.update(admission.headers(caller))
         if counted:
             grant.came(guess_prompt(request))
@@ -80,15 +80,15 @@ async def _generate(app: App, settings: RequestSettings, exchange: Exchange, req
                     return
                 attempt = following
         finally:
-            if exchange.code >= 400:
+            if exchange.record.code >= 400:
                 grant.nothing_came()
 
 
 async def _respond_with_failure(exchange: Exchange, fell_back: FallBack) -> None:
     """Answer with the failure, as there is no other upstream to ask."""
     failure = fell_back.instead
-    exchange.outcome = fell_back.kind
-    exchange.shows(failure.headers)
+    exchange.record.outcome = fell_back.kind
+    exchange.shows(failure.way, failure.headers)
     await exchange.respond(failure.status, failure.body)
 
 
@@ -114,10 +114,9 @@ async def _drive(
     """
     upstream, name, plan = attempt.route.upstream, attempt.route.name, attempt.plan
     fallback_available = fallbacks.fallback_available
-    exchange.upstream, exchange.mode = upstream.name, plan.mode
-    exchange.model = app.metrics.model_label(name.shown, upstream.name, listed=name.listed)
-    exchange.headers["x-nproxy-mode"] = plan.mode
-    exchange.headers["x-nproxy-legs"] = str(len(plan.legs))
+    exchange.record.upstream = upstream.name
+    exchange.record.model = app.metrics.model_label(name.shown, upstream.name, listed=name.listed)
+    exchange.shows(plan.way)
     exchange.headers["x-nproxy-upstream"] = upstream.name
     conduct = Conduct(
         request,
@@ -129,10 +128,10 @@ async def _drive(
         jitter=random.random,
         draw=_draw,
     )
-    if (spans := exchange.tracing.spans) is not None:
+    if (spans := exchange.record.tracing.spans) is not None:
         spans.to_upstream(upstream.name, name.upstream or name.shown, plan.n)
     calls = UpstreamCalls(exchange, request, attempt, fallback_available=fallback_available)
-    observer = Observer(app.metrics, exchange, grant, partial(upstream.count, calls.group))
+    observer = Observer(app.metrics, exchange.record, grant, partial(upstream.count, calls.group))
     drive = Drive(
         exchange,
         conduct,
@@ -146,7 +145,7 @@ async def _drive(
         await drive.run()
     finally:
         app.drives.discard(drive)
-        observer.ended(request.choices, well=exchange.outcome == "ok")
+        observer.ended(request.choices, well=exchange.record.outcome == "ok")
     return drive.fell_back
 
 

@@ -12,7 +12,7 @@ from typing import Protocol
 from nproxy.choices.commands import ChoiceFinished, Spent
 from nproxy.choices.events import Event, Failure, LegChunk, LegChunks
 from nproxy.choices.leg import Leg
-from nproxy.gateway.exchange import Exchange
+from nproxy.gateway.record import Record
 from nproxy.telemetry.metrics import Metrics
 from nproxy.upstreams.upstream import CANCELLED, OK
 
@@ -35,7 +35,6 @@ class Observer:
         "_clock",
         "_completion",
         "_count_call",
-        "_exchange",
         "_first",
         "_first_finish",
         "_gaps",
@@ -45,6 +44,7 @@ class Observer:
         "_metrics",
         "_model",
         "_opened",
+        "_record",
         "_spans",
         "_started",
         "_trace",
@@ -52,7 +52,7 @@ class Observer:
     )
 
     def __init__(
-        self, metrics: Metrics, exchange: Exchange, account: Charged, count_call: Callable[[int, str, int | None], None]
+        self, metrics: Metrics, record: Record, account: Charged, count_call: Callable[[int, str, int | None], None]
     ) -> None:
         """account: charged with the tokens. count_call: called when a leg's call has ended, with the leg's number, the
         outcome, and the status of its error.
@@ -60,10 +60,10 @@ class Observer:
         self._account = account
         self._count_call = count_call
         self._metrics = metrics
-        self._upstream, self._model = exchange.upstream, exchange.model
-        self._labels = (exchange.endpoint, exchange.upstream, exchange.model)
-        self._exchange, self._trace, self._spans = exchange, exchange.trace, exchange.tracing.spans
-        self._started = exchange.started
+        self._upstream, self._model = record.upstream, record.model
+        self._labels = (record.endpoint, record.upstream, record.model)
+        self._record, self._trace, self._spans = record, record.trace, record.tracing.spans
+        self._started = record.started
         self._clock = time.monotonic
         self._opened: dict[int, float] = {}  # when the calls began whose ends are not counted yet, by leg
         self._last: dict[int, float] = {}  # when the last batch of each leg came
@@ -114,7 +114,7 @@ class Observer:
         """Note that the first chunk of a call's answer has come."""
         if not self._first:
             self._first = now
-            self._exchange.first_token_seconds = seconds = now - self._started
+            self._record.first_token_seconds = seconds = now - self._started
             self._metrics.first_token(*self._labels).observe(seconds, self._trace)
         if self._spans is not None:
             self._spans.spoke(leg)
@@ -122,7 +122,7 @@ class Observer:
     def choice_finished(self, command: ChoiceFinished) -> None:
         reason = _known_reason(command.finish_reason)
         self._metrics.choices(self._upstream, self._model, reason).inc()
-        self._exchange.finish_reasons[command.index] = reason
+        self._record.finish_reasons[command.index] = reason
         if self._spans is not None:
             self._spans.choice_finished(command.index, reason)
         self._last_finish = self._clock()
@@ -137,7 +137,7 @@ class Observer:
         ):
             if count:
                 self._metrics.tokens(*self._labels, kind, side).observe(count)
-        self._exchange.prompt_tokens, self._exchange.completion_tokens = spent.client_prompt, spent.client_completion
+        self._record.prompt_tokens, self._record.completion_tokens = spent.client_prompt, spent.client_completion
         if spent.client_prompt is not None and spent.client_completion is not None:
             self._completion = spent.client_completion
             self._account.spend(spent.client_prompt, spent.client_completion)

@@ -80,66 +80,94 @@ class _Upload:
 
 async def serve(app: App, exchange: Exchange) -> None:
     """Send the request to an upstream and its answer to the client. Raises ApiError if no answer has begun."""
+    record = exchange.record
     with app.admission.guard(exchange.caller) as reservation:
         upload, model = await _open_upload(app, exchange, reservation)
         fallbacks = Fallbacks(app, await _route(app, model), model, partial(Attempt, choices=1))
         attempt = await fallbacks.begin()
         permits = app.admission.admit(exchange.caller, attempt.upstream.name, attempt.choices)
-        with await exchange.admitted(permits) as grant:
+        with await record.admitted(permits) as grant:
             exchange.headers.update(app.admission.headers(exchange.caller))
             following: Attempt | None = attempt
             while following is not None:
-                if (name := following.route.name).shown:
-                    exchange.model = app.metrics.model_label(name.shown, following.upstream.name, listed=name.listed)
+                name, upstream = following.route.name, following.upstream
+                record.mode, record.upstream = "passthrough", upstream.name
+                if name.shown:
+                    record.model = app.metrics.model_label(name.shown, upstream.name, listed=name.listed)
                 following = await _serve(exchange, following.route, upload, fallbacks, grant)
 
 
 async def _serve(
     exchange: Exchange, route: Route, upload: _Upload, fallbacks: Fallbacks[Attempt], grant: Grant
 ) -> Attempt | None:
-    """Ask one upstream.
+    """Serve the request from one upstream.
 
     Returns the next attempt if this one failed before an answer to the client began; None if the request is done.
     """
-    upstream, group = route.upstream, CallGroup(route.called, placed=exchange.placed)
-    retries = _Retries(upstream)
-    exchange.upstream, exchange.mode = upstream.name, "passthrough"
+    unserved = await _ask(exchange, route, upload, fallback=fallbacks.more)
+    if unserved is None:
+        return None
+    # the replica has been left, so that others may use it while this request waits for the next upstream
+    if _may_go_on(unserved.failure, upload) and (attempt := await fallbacks.after(grant)) is not None:
+        return attempt
+    exchange.record.outcome = unserved.failure.kind
+    if unserved.answer is None:
+        raise as_error([unserved.failure], retries_spent=False)
+    await _send_back(exchange, unserved.answer)
+    return None
+
+
+@dataclass(slots=True)
+class _Unserved:
+    """An upstream has not served the request, and the client was sent nothing yet."""
+
+    failure: Failure
+    """What failed."""
+    answer: Answer | None = None
+    """The upstream's own answer to it; None if there is none that can still be sent."""
+
+
+async def _ask(exchange: Exchange, route: Route, upload: _Upload, *, fallback: bool) -> _Unserved | None:
+    """Ask one upstream, again if retries allow it, and send its answer to the client: then None is returned.
+
+    fallback: another upstream may be asked, so a refusal is not sent yet if that one may do better.
+    """
+    record, upstream = exchange.record, route.upstream
+    group, retries = CallGroup(route.called, placed=record.placed), _Retries(upstream)
     exchange.headers["x-nproxy-upstream"] = upstream.name
     headers = _headers_up(exchange, upstream, upload)
     method, target = exchange.request.method, exchange.target
     while True:
         try:
-            with exchange.forwarding() as trace:
+            with record.forwarding(method) as trace:
                 headers.update(trace)
                 async with upstream.pass_on(group, method, target, headers, upload.data(route.name)) as answer:
-                    exchange.outcome = ""  # an attempt before may have set it
-                    exchange.forwarded(answer.status)
-                    refusal = Failure(FailureKind.STATUS, "It refused.", status=answer.status, own_key=upstream.own_key)
-                    if not (_may_go_on(refusal, upload) and fallbacks.more):
+                    record.outcome = ""  # an attempt before may have set it
+                    record.forwarded(answer.status)
+                    refusal = _refusal(upstream, answer.status)
+                    if refusal is None or not (fallback and _may_go_on(refusal, upload)):
                         await _send_back(exchange, answer)
-                        exchange.outcome = "ok" if answer.status < 400 else FailureKind.STATUS
+                        record.outcome = "ok" if refusal is None else refusal.kind
                         return None
-                    kept = await _kept(answer)
+                    return _Unserved(refusal, await _kept(answer))
         except ForwardError as error:
-            exchange.outcome = "" if upload.error is not None else error.failure.kind
+            record.outcome = "" if upload.error is not None else error.failure.kind
             if exchange.response is not None:
                 if upload.error is not None:
                     raise ClientLeft from None
                 exchange.abort()  # an answer that was cut must not look complete
                 return None
-            if not upload.used and retries.another(error.failure):
-                continue
-            if _may_go_on(error.failure, upload) and (attempt := await fallbacks.after(grant)) is not None:
-                return attempt
-            raise upload.error or as_error([error.failure], retries_spent=False) from None
-        # the replica has been left, so that others may use it while this request waits for the next upstream
-        if (attempt := await fallbacks.after(grant)) is not None:
-            return attempt
-        exchange.outcome = FailureKind.STATUS
-        if kept is None:
-            raise as_error([refusal], retries_spent=False)
-        await _send_back(exchange, kept)
+            if upload.error is not None:
+                raise upload.error from None
+            if upload.used or not retries.another(error.failure):
+                return _Unserved(error.failure)
+
+
+def _refusal(upstream: Upstream, status: int) -> Failure | None:
+    """Return what the status of an answer says about the upstream; None if it is no error."""
+    if status < 400:
         return None
+    return Failure(FailureKind.STATUS, "It refused.", status=status, own_key=upstream.own_key)
 
 
 def _may_go_on(failure: Failure, upload: _Upload) -> bool:

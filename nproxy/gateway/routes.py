@@ -92,7 +92,7 @@ def dispatch(app: App, request: BaseRequest) -> Awaitable[StreamResponse]:
 
 async def _route(endpoint: Endpoint, app: App, exchange: Exchange) -> None:
     request, edge = exchange.request, app.settings.edge
-    exchange.client = edge.client(request)
+    exchange.record.client = edge.client(request)
     exchange.cors = edge.cors.answer(request.headers.get(hdrs.ORIGIN))
     if (wrong := refusal(request)) is not None:
         exchange.closing = True
@@ -100,12 +100,12 @@ async def _route(endpoint: Endpoint, app: App, exchange: Exchange) -> None:
     if app.upstreams.pseudonym.among(request.headers.getall(hdrs.VIA, ())):
         raise loop_detected()
     if (preflight := edge.cors.preflight(request.method, request.headers)) is not None:
-        exchange.endpoint = "preflight"
+        exchange.record.endpoint = "preflight"
         await exchange.respond(204, b"", preflight)
         return
-    exchange.endpoint = endpoint.name
+    exchange.record.endpoint = endpoint.name
     if not endpoint.keyless:
-        exchange.caller = edge.caller(request, exchange.client)
+        exchange.caller = edge.caller(request, exchange.record.client)
         exchange.headers.update(app.admission.headers(exchange.caller))
     if endpoint.methods and request.method not in endpoint.methods:
         raise wrong_method(endpoint.methods)

@@ -49,14 +49,14 @@ class UpstreamCalls:
         headers = exchange.request.headers
         upstream, capability = attempt.route.upstream, attempt.capability
         self._id = exchange.id
-        self._tracing = exchange.tracing
+        self._tracing = exchange.record.tracing
         self._idempotency_key = headers.get("idempotency-key")
         self._upstream = upstream
         self._request = request
         self._n = attempt.plan.n
         self._capability = capability
         prompt = prompt_hash(request) if upstream.by_prompt else None
-        together, placed = capability.prefix_cache, exchange.placed
+        together, placed = capability.prefix_cache, exchange.record.placed
         account = (attempt.route.called, exchange.caller.bucket if upstream.shows_key(headers) else "")
         self.group = CallGroup(
             attempt.route.called,

@@ -38,7 +38,7 @@ from nproxy.choices.events import (
     TimerFired,
     TimerKind,
 )
-from nproxy.choices.plan import Greedy, Plan, make_plan
+from nproxy.choices.plan import Greedy, Plan, Way, make_plan
 from nproxy.choices.resume import Resume
 from nproxy.choices.settings import ConductSettings, Names
 from nproxy.openai.body import Body
@@ -210,10 +210,15 @@ class Play:
         return json.loads(self.respond.body)
 
     @property
-    def headers(self) -> dict[str, str]:
-        """The headers of the answer, streamed or not."""
+    def way(self) -> Way:
+        """What the client is told of how its choices are made, streamed or not."""
         (head,) = [command for command in self.everything if isinstance(command, Begin | Respond)]
-        return dict(head.headers)
+        return head.way
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The further headers of the whole answer."""
+        return dict(self.respond.headers)
 
     @property
     def anomalies(self) -> list[Anomaly]:

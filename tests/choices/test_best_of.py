@@ -71,7 +71,7 @@ def test_J9_three_legs_and_the_likeliest_wins(dialect: Dialect) -> None:
     play.answers(1, body(dialect, ("best", [-0.5, -0.25]), tokens=2))
     assert shown(play) == ["best"], "the mean decides, not the sum"
     assert play.reply["choices"][0]["logprobs"] is None, "nobody asked for them"
-    assert play.headers["x-nproxy-mode"] == "fanout" and play.headers["x-nproxy-legs"] == "3"
+    assert play.way == ("fanout", 3)
 
 
 def test_J12_choices_with_log_probabilities_say_that_there_are_some() -> None:
@@ -105,7 +105,7 @@ def test_J9_one_call_where_n_is_native(dialect: Dialect, capability: Capability)
     assert sent(play)["n"] == 3 and "best_of" not in sent(play)
     play.answers(0, body(dialect, ("c", [-3.0]), ("b", [-2.0]), ("a", [-1.0]), tokens=3))
     assert shown(play) == ["a", "b"], "the best first"
-    assert play.headers["x-nproxy-mode"] == "native"
+    assert play.way.mode == "native"
 
 
 def test_J9_of_equals_the_earlier() -> None:

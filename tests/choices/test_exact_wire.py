@@ -90,7 +90,7 @@ def test_an_exact_upstream_is_relayed_at_any_width() -> None:
     body = dumps(json.loads(answer("a", "b", "c", tokens=3)))
     play = Play(chat(n=3), EXACT)
     play.answers(0, body)
-    assert play.respond.body == body and play.headers["x-nproxy-mode"] == "relay"
+    assert play.respond.body == body and play.way.mode == "relay"
 
 
 def test_C7_an_exact_upstream_that_is_short_is_topped_up_all_the_same() -> None:

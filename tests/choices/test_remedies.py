@@ -337,7 +337,7 @@ def test_J4_a_refused_list_of_prompts_is_split_and_learned(refusal: bytes, code:
         play.answers(leg, text(said, finish="stop", usage=usage(10, 4)))
     assert [choice["text"] for choice in play.reply["choices"]] == ["of a", "of b"]
     assert play.reply["usage"] == usage(20, 8)
-    assert play.headers["x-nproxy-mode"] == "fanout"
+    assert play.way.mode == "fanout"
     assert [a.kind for a in play.anomalies] == ["prompt_lists_refused"]
     assert play.of(Learn) == [Learn(FieldRefused("prompt_lists"))]
 

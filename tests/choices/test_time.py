@@ -15,7 +15,7 @@ from tests.choices.upstream_says import DONE, answer, delta, status
 def test_K10_the_head_goes_out_with_the_first_event_of_any_leg() -> None:
     play = Play(chat(n=3, stream=True))
     play.says(1, delta("", role="assistant"))
-    assert play.headers == {"x-nproxy-mode": "fanout", "x-nproxy-legs": "3"}
+    assert play.way == ("fanout", 3)
     assert isinstance(play.everything[-1], Emit)
 
 
@@ -143,4 +143,4 @@ def test_N7_top_ups_wait_too() -> None:
 def test_the_head_names_the_mode(n: int, capability: Capability, mode: str) -> None:
     play = Play(chat(n=n, stream=True), capability)
     play.says(0, delta("x"))
-    assert play.headers["x-nproxy-mode"] == mode
+    assert play.way.mode == mode

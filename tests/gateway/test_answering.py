@@ -11,7 +11,8 @@ from aiohttp.web_runner import ServerRunner, TCPSite
 from aiohttp.web_server import Server
 
 from nproxy.gateway.answering import WriteGuard, answer
-from nproxy.gateway.exchange import CLIENT_LEFT, Exchange
+from nproxy.gateway.exchange import Exchange
+from nproxy.gateway.record import CLIENT_LEFT, Record
 
 BODY = b'{"error": {}}'
 
@@ -29,11 +30,11 @@ async def test_only_who_leaves_before_the_end_has_left(whole: bool, code: int) -
         await asyncio.Event().wait()  # what a request has opened is still closing
 
     async def handle(request: BaseRequest) -> StreamResponse:
-        exchange = Exchange(request, "an-id", 0.0)
+        exchange = Exchange(request, "an-id", Record(0.0))
         try:
             return await answer(exchange, serve(exchange), WriteGuard(60.0))
         finally:
-            told.set_result(exchange.code)
+            told.set_result(exchange.record.code)
 
     runner = ServerRunner(Server(handle, handler_cancellation=True))
     await runner.setup()

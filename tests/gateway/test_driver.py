@@ -23,13 +23,16 @@ from nproxy.choices.commands import (
 )
 from nproxy.choices.events import Event, Failure, FailureKind, LegChunk, LegEnded, Stopped, Timer, TimerKind
 from nproxy.choices.leg import Leg
+from nproxy.choices.plan import Way
 from nproxy.gateway import driver
 from nproxy.gateway.driver import HANDLERS, Drive, OpenCall
 from nproxy.gateway.exchange import ClientLeft
+from nproxy.gateway.record import Record
 from nproxy.openai.errors import not_ready
 from nproxy.upstreams.event_stream import Take
 
 LEG = Leg(0, 0, 1)
+WAY = Way("relay", 1)
 OLD, NEW = LegChunk(0, b"of the call that was cancelled"), LegChunk(0, b"of the one made instead")
 
 
@@ -54,16 +57,15 @@ class Client:
 
     def __init__(self, *, takes: bool = True) -> None:
         self.takes = takes
-        self.attempts, self.outcome = 0, ""
+        self.record = Record(0.0)
         self.now: list[bytes] = []  # written by write_now,
         self.waited: list[bytes] = []  # by write,
         self.last: list[bytes] = []  # and by finish
         self.responses: list[tuple[int, bytes]] = []
-        self.headers: dict[str, str] = {}
         self.response = None
 
-    def shows(self, headers: Iterable[tuple[str, str]]) -> None:
-        self.headers.update(headers)
+    def shows(self, way: Way, headers: Iterable[tuple[str, str]] = ()) -> None:
+        """The headers of the answer are nothing to these tests."""
 
     async def respond(self, status: int, body: bytes) -> None:
         self.responses.append((status, body))
@@ -138,7 +140,7 @@ class Fan:
     def receive(self, events: Sequence[Event]) -> list[Command]:
         self.heard += events
         if any(isinstance(event, Stopped) for event in events):
-            return [*map(CancelLeg, range(self.width)), Respond(503, b"{}"), Finish("ended")]
+            return [*map(CancelLeg, range(self.width)), Respond(503, b"{}", WAY), Finish("ended")]
         self.ended += sum(isinstance(event, LegEnded) for event in events)
         commands: list[Command] = []
         if self.cancel is not None:
@@ -248,7 +250,7 @@ async def test_an_end_from_outside_is_an_event_like_others() -> None:
     drive = driven(client, fan, open_call)
     async with asyncio.timeout(5):
         await drive.run()
-    assert fan.heard == [Stopped(error), *chunks(b"a")] and client.outcome == "ended"
+    assert fan.heard == [Stopped(error), *chunks(b"a")] and client.record.outcome == "ended"
     assert client.responses == [(503, b"{}")] and client.now == client.waited == client.last == []
 
 
@@ -283,7 +285,7 @@ async def test_an_end_from_outside_in_the_turn_of_the_end(falls_back: bool) -> N
         take(chunks(b"a"))
         asyncio.get_running_loop().call_soon(lambda: ends.append(drive.end(not_ready("enough"))))
 
-    fall_back: list[Command] = [FallBack(FailureKind.CUT, Respond(502, b"{}"))] if falls_back else []
+    fall_back: list[Command] = [FallBack(FailureKind.CUT, Respond(502, b"{}", WAY))] if falls_back else []
     drive = driven(client, Once(*fall_back, Finish("ok")), open_call)
     async with asyncio.timeout(5):
         await drive.run()
@@ -322,7 +324,7 @@ async def test_a_call_is_not_heard_behind_its_cancellation() -> None:
     script, client = Script(), Client()
     async with asyncio.timeout(5):
         await driven(client, script, open_call).run()
-    assert script.heard == [OLD, NEW, LegEnded(0)] and client.attempts == 2
+    assert script.heard == [OLD, NEW, LegEnded(0)] and client.record.attempts == 2
     assert client.last == [b"x"]
 
 
@@ -353,7 +355,7 @@ async def test_what_follows_from_no_event_at_all_is_delivered() -> None:
 
     class Known(Script):
         def start(self) -> list[Command]:
-            return [Respond(200, b"{}"), Finish("ok")]
+            return [Respond(200, b"{}", WAY), Finish("ok")]
 
     client = Client()
     async with asyncio.timeout(5):
@@ -388,14 +390,14 @@ async def test_a_call_that_is_cancelled_before_its_turn_is_never_made(monkeypatc
     client = Client()
     async with asyncio.timeout(5):
         await driven(client, Fan(9, cancel=7), open_call).run()
-    assert made == [0, 1, 2, 3, 4, 5, 6, 8] and client.attempts == 8
+    assert made == [0, 1, 2, 3, 4, 5, 6, 8] and client.record.attempts == 8
 
 
 async def test_a_head_without_output_behind_it_is_sent_and_the_log_is_told_how_the_stream_ended() -> None:
     class Opening(Script):
         def receive(self, events: Sequence[Event]) -> list[Command]:
             ended = any(isinstance(event, LegEnded) for event in events)
-            return [Finish(FailureKind.CUT, 502)] if ended else [Begin(())]
+            return [Finish(FailureKind.CUT, 502)] if ended else [Begin(WAY)]
 
     async def open_call(command: OpenLeg, take: Take) -> None:
         await turns()
@@ -407,7 +409,7 @@ async def test_a_head_without_output_behind_it_is_sent_and_the_log_is_told_how_t
     client = Streamed()
     async with asyncio.timeout(5):
         await driven(client, Opening(), open_call).run()
-    assert (client.outcome, client.end_status) == (FailureKind.CUT, 502)
+    assert (client.record.outcome, client.record.end_status) == (FailureKind.CUT, 502)
 
 
 async def test_every_call_that_was_opened_is_closed_and_those_that_ended_are_judged() -> None:
@@ -439,7 +441,7 @@ class Timed(Script):
         self.seconds = seconds
 
     def start(self) -> list[Command]:
-        return [SetTimer(Timer(TimerKind.HEADERS), self.seconds), Respond(200, b"{}"), Finish("ok")]
+        return [SetTimer(Timer(TimerKind.HEADERS), self.seconds), Respond(200, b"{}", WAY), Finish("ok")]
 
 
 @pytest.mark.parametrize(("seconds", "cancelled"), [(30.0, [True]), (inf, [])])

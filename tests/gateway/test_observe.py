@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from nproxy.choices.commands import Spent
 from nproxy.choices.events import Failure, FailureKind, LegChunk
 from nproxy.choices.leg import Leg
-from nproxy.gateway.exchange import Exchange
 from nproxy.gateway.observe import Observer
+from nproxy.gateway.record import Record
 from nproxy.telemetry.metrics import Metrics
 
 CALL = ("chat/completions", "u", "m")
@@ -23,8 +21,8 @@ class Scene:
         self.metrics = Metrics(version="1", upstreams=["u"], models=["m"])
         self.ended: list[tuple[int, str]] = []
         self.now = 100.0
-        exchange: Any = Exchange(None, "id", self.now, endpoint=CALL[0], upstream="u", model="m")  # type: ignore[arg-type]
-        self.observer = Observer(self.metrics, exchange, self, lambda *how: self.ended.append(how[:2]))
+        record = Record(self.now, endpoint=CALL[0], upstream="u", model="m")
+        self.observer = Observer(self.metrics, record, self, lambda *how: self.ended.append(how[:2]))
         self.observer._clock = lambda: self.now
 
     def came(self, tokens: int) -> None:

@@ -364,7 +364,7 @@ NOTHING_WANTED = [
 
 async def calls(gateway: Gateway, upstream: FakeUpstream, chunks: int) -> Counter[tuple[str, str]]:
     """The functions of tracing and of the log that run for one stream, and how often."""
-    ours = ("spans.py", "tracing.py", "access.py", "content.py", "recorded.py", "otlp.py", "trace_context.py")
+    ours = ("spans.py", "tracing.py", "access.py", "content.py", "keeping.py", "otlp.py", "trace_context.py")
     files = {str(Path(nproxy.__file__).parent / room / name) for room in ("gateway", "telemetry") for name in ours}
     seen: Counter[tuple[str, str]] = Counter()
 

@@ -25,6 +25,7 @@ from nproxy.gateway.heads import origin_form, refusal
 from nproxy.gateway.introspect import tell_health, tell_metrics, tell_ready
 from nproxy.gateway.listening import base_url, served
 from nproxy.gateway.openapi.serving import OpenApi
+from nproxy.gateway.record import Record
 from nproxy.gateway.request_id import request_id
 from nproxy.gateway.server import HttpServer
 from nproxy.openai.errors import invalid_request, unknown_url, wrong_method
@@ -108,10 +109,11 @@ async def _answer(context: AdminContext, guard: WriteGuard, request: BaseRequest
     """Answer one request. This is the handler that the server calls."""
     id, now = request_id(request.headers.get("x-request-id")), time.monotonic()
     target = origin_form(request.raw_path)
-    exchange = Exchange(request, id, now, introspection=True, endpoint="admin", target=target)
+    record = Record(now, endpoint="admin")
+    exchange = Exchange(request, id, record, target, introspection=True)
     answered = await answer(exchange, _route(context, exchange), guard)
-    fields = {"request_id": id, "method": request.method, "status": exchange.code}
-    access.debug(exchange.endpoint, extra={"fields": fields})
+    fields = {"request_id": id, "method": request.method, "status": record.code}
+    access.debug(record.endpoint, extra={"fields": fields})
     return answered
 
 

@@ -10,31 +10,35 @@ from nproxy.gateway.exchange import NO_HEADERS, Exchange
 
 
 @dataclass(slots=True, eq=False)
-class RecordedExchange(Exchange):
+class KeepingExchange(Exchange):
     """An exchange that keeps what it writes, up to the limit of Content."""
 
-    content: Content = field(default_factory=Content)
+    kept: Content = field(default_factory=Content)
+    """The content of its record."""
+
+    def __post_init__(self) -> None:
+        self.record.content = self.kept
 
     async def respond(
         self, status: int, body: bytes, headers: Mapping[str, str] = NO_HEADERS, content_type: str = "application/json"
     ) -> None:
         """See Exchange."""
-        self.content.add(body)
+        self.kept.add(body)
         await Exchange.respond(self, status, body, headers, content_type)
 
     async def write(self, data: bytes) -> None:
         """See Exchange."""
-        self.content.add(data)
+        self.kept.add(data)
         await Exchange.write(self, data)
 
     def write_now(self, data: bytes) -> bool:
         """See Exchange."""
         written = Exchange.write_now(self, data)
         if written:
-            self.content.add(data)
+            self.kept.add(data)
         return written
 
     async def finish(self, data: bytes = b"") -> None:
         """See Exchange."""
-        self.content.add(data)
+        self.kept.add(data)
         await Exchange.finish(self, data)
