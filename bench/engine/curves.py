@@ -33,7 +33,7 @@ from engine.core import Core
 from engine.cpu_runner import load
 from engine.messages import Abort, Add, Sampling
 from engine.native.backend import compiled
-from engine.native.build import Kernels, Spent
+from engine.native.build import Kernels, Timings
 
 WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128)
 LENGTHS = (101, 251, 509, 1009, 1999, 3989, 7993)
@@ -95,7 +95,7 @@ class Shown:
 def show(config: EngineConfig) -> Kernels | None:
     """Make the kernels in C visible to torch's profiler, if the engine will use them, and return them.
 
-    Call this before the engine is loaded. The calls that run all layers in C stay invisible; `spent` of the returned
+    Call this before the engine is loaded. The calls that run all layers in C stay invisible; `timings` of the returned
     kernels counts their time.
     """
     backend = cpu_backend(config, Machine.here())
@@ -119,10 +119,10 @@ def shares(own: Iterable[tuple[str, float]], wall: float) -> dict[str, float]:
     return {name: took / total for name, took in found.items()}
 
 
-def measure(core: Core, prompt: int, n: int, spent: Spent) -> Point:
+def measure(core: Core, prompt: int, n: int, timings: Timings) -> Point:
     """Run one group from its prompt on, and abort it when enough steps are measured.
 
-    spent: counts the time in calls that run all layers in C.
+    timings: counts the time in calls that run all layers in C.
     """
     chance = random.Random(prompt * 1000 + n)
     ids = tuple(chance.randrange(1000, core.ready.vocab_size) for _ in range(prompt))
@@ -134,13 +134,13 @@ def measure(core: Core, prompt: int, n: int, spent: Spent) -> Point:
     first = time.perf_counter() - began
     times = [_timed(core) for _ in range(STEPS)]
     Shown.watched = True
-    spent.products = spent.attention = spent.rest = 0
+    timings.products = timings.attention = timings.rest = 0
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profile:
         wall = sum(_timed(core) for _ in range(PROFILED))
     Shown.watched = False
     events, vocab = profile.key_averages(group_by_input_shape=True), core.ready.vocab_size
     own = [(part_of(one.key, one.input_shapes, vocab), one.self_cpu_time_total / 1000) for one in events]
-    told = {"products": spent.products, "attention": spent.attention, "other": spent.rest}
+    told = {"products": timings.products, "attention": timings.attention, "other": timings.rest}
     own += [(part, seconds * 1000) for part, seconds in told.items()]
     core.abort(Abort(0, tuple(range(n))))
     step = statistics.median(times)
@@ -180,14 +180,14 @@ def main(words: Sequence[str]) -> None:
         options["quantization"] = asked.quantization
     config = EngineConfig(str(packed()), **options)
     native = show(config)
-    spent = Spent() if native is None else native.spent
+    timings = Timings() if native is None else native.timings
     core = Core(config, load(config))
     told = {**conditions(), "dtype": core.ready.dtype, "quantization": asked.quantization, "steps": STEPS}
     told["threads"] = torch.get_num_threads()
-    measure(core, min(asked.prompts), min(asked.n), spent)  # warms up
+    measure(core, min(asked.prompts), min(asked.n), timings)  # warms up
 
     def point(prompt: int, n: int) -> Point:
-        return _say(undisturbed([partial(measure, core, prompt, n, spent)] * TRIES)[0])
+        return _say(undisturbed([partial(measure, core, prompt, n, timings)] * TRIES)[0])
 
     wide = [point(BASE, n) for n in asked.n]
     long = {n: [point(length, n) for length in asked.prompts] for n in FEW}

@@ -20,7 +20,7 @@ from engine.attention.cache import KvCache
 from engine.attention.plan import by_layer, kinds, slots_of, within_window
 from engine.batch import FIXED_SPAN, Batch, Chunk, Item, Row, cut_items
 from engine.models.spec import AttentionSpec
-from engine.native.build import LANES, MOST_DIM, MOST_GROUP, Kernels, Layer, Work
+from engine.native.build import LANES, MOST_DIM, MOST_GROUP, Kernels, KvLayer, Work
 
 _SPAN = FIXED_SPAN  # keys of decoding rows' items: short enough that a few rows give items for several threads
 _ITEM = 6  # numbers of struct item
@@ -109,7 +109,7 @@ class NativeAttention:
         self._fixed = fixed
         self._kinds = kinds(layers)
         self.layers = [
-            Layer(
+            KvLayer(
                 cache.view(number).data_ptr(),
                 cache.view(number).shape[1],
                 cache.block_size,

@@ -41,8 +41,8 @@ NIBBLES_GROUP: inputs that share a scale in every format of four bits.
 """
 
 
-class Layer(Structure):
-    """struct layer"""
+class KvLayer(Structure):
+    """struct kv_layer"""
 
     _fields_ = (
         ("pool", c_void_p),
@@ -86,8 +86,8 @@ class Matrix(Structure):
     )
 
 
-class Block(Structure):
-    """struct block"""
+class DecoderLayer(Structure):
+    """struct decoder_layer"""
 
     _fields_ = (
         ("attention_norm", c_void_p),
@@ -98,13 +98,13 @@ class Block(Structure):
         ("output", Matrix),
         ("gate_up", Matrix),
         ("down", Matrix),
-        ("layer", POINTER(Layer)),
-        ("turned", c_int64),
+        ("kv", POINTER(KvLayer)),
+        ("rotated", c_int64),
     )
 
 
-class Room(Structure):
-    """struct room"""
+class Scratch(Structure):
+    """struct scratch"""
 
     _fields_ = (
         ("normed", c_void_p),
@@ -115,8 +115,8 @@ class Room(Structure):
     )
 
 
-class Spent(Structure):
-    """struct spent"""
+class Timings(Structure):
+    """struct timings"""
 
     _fields_ = (("products", c_double), ("attention", c_double), ("rest", c_double))
 
@@ -126,13 +126,13 @@ SIGNATURES: dict[str, list[Any]] = {
     "norm": [_at, _at, _at, _number, _at, _count, _count],
     "silu_mul": [_at, _at, _count, _count],
     "rotate_store": [_at, _at, _at, _number, _at, _at, _at, _count, _count, _count, _count, _count],
-    "attention": [POINTER(Layer), POINTER(Work), _at, _count, _at, _count],
+    "attention": [POINTER(KvLayer), POINTER(Work), _at, _count, _at, _count],
     "exponentials": [_at, _at, _at, _count, _count, _count],
     "draws": [_at, _at, _at, _at, _at, _at, _count, _count],
     "product": [_at, POINTER(Matrix), _at, _at, _count],
     "layers": [
-        *(POINTER(Block), POINTER(c_void_p), _count, _number),
-        *(_at, _at, _at, POINTER(Room), _count, POINTER(Spent)),
+        *(POINTER(DecoderLayer), POINTER(c_void_p), _count, _number),
+        *(_at, _at, _at, POINTER(Scratch), _count, POINTER(Timings)),
     ],
 }
 
@@ -144,7 +144,7 @@ class Kernels:
     of bfloat16, of two inputs that are stored together. panel: how many outputs are stored together in every matrix.
     together: how many inputs are stored together in int8 matrices, to whose weights `added` is added; 0 if int8 is not
     supported. narrow: whether matrices with fewer bits than elements have are supported. queries: how many queries read
-    a key together, MOST_GROUP or more. spent: the time that calls of `layers` took so far.
+    a key together, MOST_GROUP or more. timings: of the calls of `layers` so far.
     """
 
     def __init__(self, path: Path, dtype: torch.dtype) -> None:
@@ -168,7 +168,7 @@ class Kernels:
         self.added = _constant(library, "weights_added")
         self.narrow = self.wide and bool(_constant(library, "knows_narrow"))
         self.queries = _constant(library, "most_queries")
-        self.spent = Spent()
+        self.timings = Timings()
 
 
 def _constant(library: ctypes.CDLL, name: str) -> int:

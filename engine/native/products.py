@@ -110,7 +110,7 @@ def _words(values: torch.Tensor, bits: int) -> torch.Tensor:
     return words
 
 
-def room(rows: int, inputs: int) -> torch.Tensor:
+def scratch(rows: int, inputs: int) -> torch.Tensor:
     """Return the buffer that a product of so many rows needs beside them and its results."""
     return torch.empty(rows * (4 * inputs + 8), dtype=torch.int8)
 
@@ -143,8 +143,8 @@ class NativeProduct:
         """Multiply."""
         rows, inputs = x.shape
         out = torch.empty(rows, self.matrix.outputs, dtype=x.dtype)
-        beside = room(rows, inputs)
-        self.kernels.product(x.data_ptr(), byref(self.matrix), out.data_ptr(), beside.data_ptr(), rows)
+        memory = scratch(rows, inputs)
+        self.kernels.product(x.data_ptr(), byref(self.matrix), out.data_ptr(), memory.data_ptr(), rows)
         return out
 
 

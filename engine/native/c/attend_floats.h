@@ -141,7 +141,7 @@ INLINE vec weights_in_place(float *scores, int64_t stride, vec top, const int ma
 
 /* Scores are [keys, stride]: whole vectors of queries, or `few`, up to four queries, so that a vector may hold several
  * keys. Few are added in another order than many, so an item must not be steady. */
-static void attend(const struct layer *layer, const struct work *work, const struct item *item, const element *q,
+static void attend(const struct kv_layer *layer, const struct work *work, const struct item *item, const element *q,
                    int64_t q_stride, int64_t head) {
     const int64_t dim = layer->dim, group = layer->group, queries = item->width * group;
     const int few = queries <= 4 && !item->steady;

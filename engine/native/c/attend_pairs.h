@@ -103,7 +103,7 @@ INLINE void weigh_all(const float *weights, int64_t stride, const int32_t *value
 }
 
 /* Write an item's queries of a head as pairs q_mine [D / 2, stride]; rows [stride, D] is scratch memory. */
-static void turn(const struct layer *layer, const struct work *work, const struct item *item, const element *q,
+static void turn(const struct kv_layer *layer, const struct work *work, const struct item *item, const element *q,
                  int64_t q_stride, int64_t head, int64_t stride, element *rows, int32_t *q_mine) {
     const int64_t dim = layer->dim, queries = item->width * layer->group;
     for (int64_t m = 0; m < queries; m++)
@@ -122,7 +122,7 @@ static void turn(const struct layer *layer, const struct work *work, const struc
 }
 
 /* dim: the layer's; if it is a constant, the compiler knows all addresses. */
-INLINE void attend_by(const struct layer *layer, const struct work *work, const struct item *item, const element *q,
+INLINE void attend_by(const struct kv_layer *layer, const struct work *work, const struct item *item, const element *q,
                       int64_t q_stride, int64_t head, const int64_t dim) {
     const int64_t group = layer->group, queries = item->width * group;
     const int64_t stride = (queries + LANES - 1) / LANES * LANES, vectors = stride / LANES;
@@ -204,7 +204,7 @@ INLINE void attend_by(const struct layer *layer, const struct work *work, const 
              top[m / LANES][m % LANES] * (float)M_LN2);
 }
 
-static void attend(const struct layer *layer, const struct work *work, const struct item *item, const element *q,
+static void attend(const struct kv_layer *layer, const struct work *work, const struct item *item, const element *q,
                    int64_t q_stride, int64_t head) {
     if (layer->dim == 64) /* the usual head sizes */
         attend_by(layer, work, item, q, q_stride, head, 64);

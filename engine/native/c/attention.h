@@ -1,7 +1,7 @@
 /* Attention over the paged cache. Threads take the items of a work list one by one. */
 
 struct attended {
-    const struct layer *layer;
+    const struct kv_layer *layer;
     const struct work *work;
     const element *q;
     int64_t q_stride;
@@ -40,7 +40,7 @@ static void join_some(const void *what, int64_t begin, int64_t end) {
 }
 
 /* Compute the attention of all tokens over the paged cache: q and out [T, Q, D]; q has the token stride q_stride. */
-void attention(const struct layer *layer, const struct work *work, const element *q, int64_t q_stride, element *out,
+void attention(const struct kv_layer *layer, const struct work *work, const element *q, int64_t q_stride, element *out,
                int64_t tokens) {
     const struct attended of = {layer, work, q, q_stride, out};
     share(attend_some, &of, work->count * layer->kv_heads, 1, 1); /* one item may take much longer than another */

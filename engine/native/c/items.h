@@ -5,7 +5,7 @@ enum { MOST_QUERIES = LANES == 16 ? 48 : 96, MOST_VECTORS = MOST_QUERIES / LANES
 const int most_queries = MOST_QUERIES;
 
 /* A layer's part of the cache and of the model: its pool is [2K, slots, D], the heads of keys first. */
-struct layer {
+struct kv_layer {
     element *pool;
     int64_t slots, block_size, kv_heads, group, dim;
     float scale;
@@ -38,7 +38,7 @@ static const float MUCH = 8; /* a query's weights may grow to e^8, or 2^8 with p
 static const float NEVER = -1e30f; /* the score of a key that a row does not see */
 
 /* Return an item's m-th query of a key head, [D]. q [T, ...] has a token stride; query heads come first in a token. */
-INLINE const element *query_of(const struct layer *layer, const struct work *work, const struct item *item,
+INLINE const element *query_of(const struct kv_layer *layer, const struct work *work, const struct item *item,
                                const element *q, int64_t q_stride, int64_t head, int64_t m) {
     const int64_t group = layer->group, token = work->members[item->first_member + m / group];
     return q + token * q_stride + (head * group + m % group) * layer->dim;
@@ -56,8 +56,8 @@ static struct seen seen_by_all(const struct work *work, const struct item *item)
 
 /* Find `count` of an item's keys and values of a head, from its key `begin` on, and prefetch them. They arrive while
  * scores are computed; those of short items come from memory, one after the other. */
-static void find(const struct layer *layer, const struct work *work, const struct item *item, int64_t head, int64_t begin,
-                 int64_t count, const element **k, const element **v) {
+static void find(const struct kv_layer *layer, const struct work *work, const struct item *item, int64_t head,
+                 int64_t begin, int64_t count, const element **k, const element **v) {
     const int64_t dim = layer->dim, size = layer->block_size;
     const element *keys = layer->pool + head * layer->slots * dim;
     const element *values = layer->pool + (layer->kv_heads + head) * layer->slots * dim;
@@ -104,8 +104,8 @@ INLINE void lessen(float *out, vec less, int queries, int64_t dim) {
 }
 
 /* Write an item's result for its m-th query. */
-static void give(const struct layer *layer, const struct work *work, const struct item *item, int64_t head, int64_t m,
-                 const float *values, float weight, float top) {
+static void give(const struct kv_layer *layer, const struct work *work, const struct item *item, int64_t head,
+                 int64_t m, const float *values, float weight, float top) {
     const int64_t group = layer->group, dim = layer->dim;
     const int64_t place = ((item->place + m / group) * layer->kv_heads + head) * group + m % group;
     memcpy(work->values + place * dim, values, dim * sizeof *values);

@@ -34,23 +34,23 @@
 
 #include "draws.h"
 
-/* What one decoder layer computes with. q_norm, k_norm: both or neither; turned: whether heads are rotated. */
-struct block {
+/* What one decoder layer computes with. q_norm, k_norm: both or neither; rotated: whether heads are rotated. */
+struct decoder_layer {
     const float *attention_norm, *mlp_norm, *q_norm, *k_norm;
     struct matrix qkv, output, gate_up, down;
-    const struct layer *layer;
-    int64_t turned;
+    const struct kv_layer *kv;
+    int64_t rotated;
 };
 
 /* Memory for a step: normed and added [T, H]; wide for the larger of [T, (Q + 2K) D] and [T, 2I]; narrow for the larger
  * of [T, Q D] and [T, I]; `more` for products. */
-struct room {
+struct scratch {
     element *normed, *added, *wide, *narrow;
     void *more;
 };
 
 /* Accumulated seconds of products, of attention and of the rest. */
-struct spent {
+struct timings {
     double products, attention, rest;
 };
 
@@ -64,57 +64,58 @@ static double lap(double *sum, double since) {
 }
 
 struct passed {
-    const struct block *blocks;
+    const struct decoder_layer *layers;
     const struct work *const *work;
     int64_t count;
     float eps, *x;
     const float *turns;
     const int64_t *slots;
-    const struct room *room;
+    const struct scratch *scratch;
     int64_t tokens;
-    struct spent *spent;
+    struct timings *timings;
 };
 
 static void pass(const void *what) {
     const struct passed *of = what;
-    const struct room *room = of->room;
-    struct spent *spent = of->spent;
-    const int64_t hidden = of->blocks->output.outputs, tokens = of->tokens;
+    const struct scratch *scratch = of->scratch;
+    struct timings *timings = of->timings;
+    const int64_t hidden = of->layers->output.outputs, tokens = of->tokens;
     const element *added = 0;
     float *x = of->x;
     double ignored = 0, now = lap(&ignored, 0);
     for (int64_t i = 0; i < of->count; i++) {
-        const struct block *block = of->blocks + i;
-        const struct layer *layer = block->layer;
-        norm(x, added, block->attention_norm, of->eps, room->normed, tokens, hidden);
-        now = lap(&spent->rest, now);
-        product(room->normed, &block->qkv, room->wide, room->more, tokens);
-        now = lap(&spent->products, now);
-        rotate_store(room->wide, block->q_norm, block->k_norm, of->eps, block->turned ? of->turns : 0, of->slots,
-                     layer->pool, layer->slots, tokens, layer->kv_heads * layer->group, layer->kv_heads, layer->dim);
-        now = lap(&spent->rest, now);
-        attention(layer, of->work[i], room->wide, block->qkv.outputs, room->narrow, tokens);
-        now = lap(&spent->attention, now);
-        product(room->narrow, &block->output, room->added, room->more, tokens);
-        now = lap(&spent->products, now);
-        norm(x, room->added, block->mlp_norm, of->eps, room->normed, tokens, hidden);
-        now = lap(&spent->rest, now);
-        product(room->normed, &block->gate_up, room->wide, room->more, tokens);
-        now = lap(&spent->products, now);
-        silu_mul(room->wide, room->narrow, tokens, block->down.inputs);
-        now = lap(&spent->rest, now);
-        product(room->narrow, &block->down, room->added, room->more, tokens);
-        now = lap(&spent->products, now);
-        added = room->added;
+        const struct decoder_layer *layer = of->layers + i;
+        const struct kv_layer *kv = layer->kv;
+        norm(x, added, layer->attention_norm, of->eps, scratch->normed, tokens, hidden);
+        now = lap(&timings->rest, now);
+        product(scratch->normed, &layer->qkv, scratch->wide, scratch->more, tokens);
+        now = lap(&timings->products, now);
+        rotate_store(scratch->wide, layer->q_norm, layer->k_norm, of->eps, layer->rotated ? of->turns : 0, of->slots,
+                     kv->pool, kv->slots, tokens, kv->kv_heads * kv->group, kv->kv_heads, kv->dim);
+        now = lap(&timings->rest, now);
+        attention(kv, of->work[i], scratch->wide, layer->qkv.outputs, scratch->narrow, tokens);
+        now = lap(&timings->attention, now);
+        product(scratch->narrow, &layer->output, scratch->added, scratch->more, tokens);
+        now = lap(&timings->products, now);
+        norm(x, scratch->added, layer->mlp_norm, of->eps, scratch->normed, tokens, hidden);
+        now = lap(&timings->rest, now);
+        product(scratch->normed, &layer->gate_up, scratch->wide, scratch->more, tokens);
+        now = lap(&timings->products, now);
+        silu_mul(scratch->wide, scratch->narrow, tokens, layer->down.inputs);
+        now = lap(&timings->rest, now);
+        product(scratch->narrow, &layer->down, scratch->added, scratch->more, tokens);
+        now = lap(&timings->products, now);
+        added = scratch->added;
     }
     for (int64_t i = 0; i < tokens * hidden; i += LANES) store_floats(x + i, load_floats(x + i) + load(added + i));
-    lap(&spent->rest, now);
+    lap(&timings->rest, now);
 }
 
 /* Take x [T, H] float32 through several layers, in place, in one call; work[i] is layer i's. turns, slots: as for
  * rotate_store. */
-void layers(const struct block *blocks, const struct work *const *work, int64_t count, float eps, float *x,
-            const float *turns, const int64_t *slots, const struct room *room, int64_t tokens, struct spent *spent) {
-    const struct passed of = {blocks, work, count, eps, x, turns, slots, room, tokens, spent};
+void layers(const struct decoder_layer *decoder, const struct work *const *work, int64_t count, float eps, float *x,
+            const float *turns, const int64_t *slots, const struct scratch *scratch, int64_t tokens,
+            struct timings *timings) {
+    const struct passed of = {decoder, work, count, eps, x, turns, slots, scratch, tokens, timings};
     together(pass, &of);
 }

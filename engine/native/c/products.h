@@ -57,7 +57,7 @@ struct multiplied {
     element *out;
     int64_t rows;
     const float *floats;
-    void *room;
+    void *scratch;
 };
 
 static void share_panels(doing doit, const struct multiplied *of) {
@@ -118,9 +118,9 @@ static void multiply_pairs_some(const void *what, int64_t begin, int64_t end) {
     }
 }
 
-/* x [T, I] times a matrix of pairs: out [T, O]. No room is needed. */
-static void product_elements(const element *x, const struct matrix *matrix, element *out, void *room, int64_t rows) {
-    (void)room;
+/* x [T, I] times a matrix of pairs: out [T, O]. No scratch memory is needed. */
+static void product_elements(const element *x, const struct matrix *matrix, element *out, void *scratch, int64_t rows) {
+    (void)scratch;
     const struct multiplied of = {x, matrix, out, rows, 0, 0};
     share_panels(multiply_pairs_some, &of);
 }
@@ -281,18 +281,18 @@ static void multiply_some(const void *what, int64_t begin, int64_t end) {
 static void make_floats_some(const void *what, int64_t begin, int64_t end) {
     const struct multiplied *of = what;
     const int64_t inputs = of->matrix->inputs;
-    float *floats = of->room;
+    float *floats = of->scratch;
     for (int64_t i = begin * inputs; i < end * inputs; i += LANES) store_floats(floats + i, load(of->x + i));
 }
 #endif
 
-/* x [T, I] times a matrix of any kind but INT8: out [T, O]. room: for x as floats [T, I], if it has another type. */
-static void product_elements(const element *x, const struct matrix *matrix, element *out, void *room, int64_t rows) {
+/* x [T, I] times a matrix of any kind but INT8: out [T, O]. scratch: for x as floats [T, I], if it has another type. */
+static void product_elements(const element *x, const struct matrix *matrix, element *out, void *scratch, int64_t rows) {
 #ifdef BFLOAT16
-    const struct multiplied of = {x, matrix, out, rows, room, room};
+    const struct multiplied of = {x, matrix, out, rows, scratch, scratch};
     share_rows(make_floats_some, &of, rows, matrix->inputs, WORTH_THREADS);
 #else
-    const struct multiplied of = {x, matrix, out, rows, x, room};
+    const struct multiplied of = {x, matrix, out, rows, x, scratch};
 #endif
     share_panels(multiply_some, &of);
 }
@@ -383,8 +383,8 @@ INLINE void multiply_int8(const int8_t *panel, const small *x, const int32_t *su
         }
 }
 
-/* Where `room` holds x as `small` [T, I], the sum of each row, and its step. */
-INLINE small *numbers_of(const struct multiplied *of) { return of->room; }
+/* Where `scratch` holds x as `small` [T, I], the sum of each row, and its step. */
+INLINE small *numbers_of(const struct multiplied *of) { return of->scratch; }
 INLINE int32_t *sums_in(const struct multiplied *of) {
     return (int32_t *)(numbers_of(of) + of->rows * of->matrix->inputs);
 }
@@ -415,10 +415,10 @@ static void multiply_int8_some(const void *what, int64_t begin, int64_t end) {
     }
 }
 
-/* x [T, I] times a matrix of int8: out [T, O]. x is rounded to int8 row by row; the sums are exact. room: for x as
+/* x [T, I] times a matrix of int8: out [T, O]. x is rounded to int8 row by row; the sums are exact. scratch: for x as
  * `small` [T, I], then the sum and the step of each row. */
-static void product_int8(const element *x, const struct matrix *matrix, element *out, void *room, int64_t rows) {
-    const struct multiplied of = {x, matrix, out, rows, 0, room};
+static void product_int8(const element *x, const struct matrix *matrix, element *out, void *scratch, int64_t rows) {
+    const struct multiplied of = {x, matrix, out, rows, 0, scratch};
     share_rows(round_some, &of, rows, matrix->inputs, WORTH_THREADS / 4);
     share_panels(multiply_int8_some, &of);
 }
@@ -434,13 +434,13 @@ const int knows_wide = 1;
 const int knows_wide = 0;
 #endif
 
-/* x [T, I] times a matrix, plus its bias: out [T, O]. room: T * (4 I + 8) bytes. */
-void product(const element *x, const struct matrix *matrix, element *out, void *room, int64_t rows) {
+/* x [T, I] times a matrix, plus its bias: out [T, O]. scratch: T * (4 I + 8) bytes. */
+void product(const element *x, const struct matrix *matrix, element *out, void *scratch, int64_t rows) {
 #ifdef __AVX2__
     if (matrix->kind == INT8) {
-        product_int8(x, matrix, out, room, rows);
+        product_int8(x, matrix, out, scratch, rows);
         return;
     }
 #endif
-    product_elements(x, matrix, out, room, rows);
+    product_elements(x, matrix, out, scratch, rows);
 }

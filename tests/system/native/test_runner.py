@@ -90,12 +90,12 @@ def test_layers_at_once_are_layers_by_step(
 def test_layers_at_once_say_what_their_parts_took(tmp_path: Path) -> None:
     settings = config(write(tmp_path, **WHOLE))
     runner = loaded(settings)
-    spent = kernels(runner._cache.dtype).spent
-    before = spent.products, spent.attention, spent.rest
+    timings = kernels(runner._cache.dtype).timings
+    before = timings.products, timings.attention, timings.rest
     began = time.perf_counter()
     run(runner, settings, TRAFFIC)
     took = time.perf_counter() - began
-    parts = [now - then for now, then in zip((spent.products, spent.attention, spent.rest), before, strict=True)]
+    parts = [now - then for now, then in zip((timings.products, timings.attention, timings.rest), before, strict=True)]
     assert min(parts) > 0
     assert sum(parts) < took
 
@@ -131,7 +131,7 @@ def test_a_file_of_few_bits_stays_so(tmp_path: Path, kind: str) -> None:
     kinds = {"Q4_1": NIBBLES, "Q8_0": BYTES, "BF16": HALVES}
     if kernels(torch.float32).narrow:
         assert mine._backend._stack is not None
-        assert {block.gate_up.kind for block in mine._backend._stack.blocks} == {kinds[kind]}
+        assert {layer.gate_up.kind for layer in mine._backend._stack.layers} == {kinds[kind]}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(NativeProducts, "keep", False)
         plain = loaded(settings)
