@@ -18,6 +18,7 @@ from nproxy.choices.lessons import Lesson
 from nproxy.config import Config, Key
 from nproxy.gateway.access import end_span, log_request
 from nproxy.gateway.admission.client import AdmissionClient
+from nproxy.gateway.all_processes import AllProcesses
 from nproxy.gateway.answering import answer, give_up
 from nproxy.gateway.driver import Drive
 from nproxy.gateway.engine_metrics import EngineMetrics
@@ -31,9 +32,8 @@ from nproxy.gateway.record import Record
 from nproxy.gateway.reload import History
 from nproxy.gateway.request_id import request_id
 from nproxy.gateway.request_settings import RequestSettings
-from nproxy.gateway.tls import Shown
+from nproxy.gateway.tls import ServedCertificate
 from nproxy.gateway.tracing import UNTRACED, begin
-from nproxy.gateway.whole import Whole
 from nproxy.openai.errors import ApiError
 from nproxy.telemetry.metrics import Metrics
 from nproxy.telemetry.tracing import Tracer
@@ -51,7 +51,7 @@ class App:
     history: since when these settings are in use, and the result of the last reload.
     offload: the thread in which LONG bodies are read.
     reporting: the thread in which metrics are read.
-    whole: reports for all processes of the gateway; None if this is the only process.
+    all_processes: makes reports for all processes of the gateway; None if this is the only process.
     tell_lesson: called with each new lesson; None if this is the only process.
     draining: no new work is wanted, and /ready says so.
     leaving: another process replaces this one; each connection ends with its next answer.
@@ -68,7 +68,7 @@ class App:
     ) -> None:
         """keys: those of the keys file. pseudonym: the gateway's name in `Via`, if it has other processes too."""
         self.settings = RequestSettings(config, keys)
-        self.shown = None if config.listen.tls is None else Shown(config.listen.tls)
+        self.certificate = None if config.listen.tls is None else ServedCertificate(config.listen.tls)
         self.upstreams = Upstreams(config, engine_socket, pseudonym or Pseudonym())
         self.engine = self.upstreams.all[0] if engine_socket is not None else None
         self.offload = Offload()
@@ -87,7 +87,7 @@ class App:
         self.admission = AdmissionClient(config, self.metrics)
         _warn_of_logged_content(config)
         self.history = History(self.metrics)
-        self.whole: Whole | None = None
+        self.all_processes: AllProcesses | None = None
         self.tell_lesson: Callable[[str, str, Lesson], None] | None = None
         self.draining = self.leaving = False
         self.drives: set[Drive] = set()
@@ -112,8 +112,8 @@ class App:
         certificate cannot be used; then nothing is changed.
         """
         settings = RequestSettings(config, keys)
-        if self.shown is not None and config.listen.tls is not None:
-            self.shown.change(config.listen.tls)
+        if self.certificate is not None and config.listen.tls is not None:
+            self.certificate.change(config.listen.tls)
         self.upstreams.reconfigure(config)
         self.metrics.name(self.upstreams.by_name, _configured_models(config), _ways(config))
         self.admission.reconfigure(config)

@@ -33,12 +33,14 @@ async def ready(app: App, exchange: Exchange) -> None:
 
 async def metrics(app: App, exchange: Exchange) -> None:
     """Answer /metrics, for all workers; the built-in engine's own metrics follow the gateway's."""
-    await tell_metrics(exchange, app.config, partial(report, app) if app.whole is None else app.whole.report)
+    await tell_metrics(
+        exchange, app.config, partial(report, app) if app.all_processes is None else app.all_processes.report
+    )
 
 
 async def status(app: App, exchange: Exchange) -> None:
     """Answer /status, for all workers: upstreams, replicas, what was learned, and what is in flight, as JSON."""
-    document = status_document(app) if app.whole is None else await app.whole.status()
+    document = status_document(app) if app.all_processes is None else await app.all_processes.status()
     await exchange.respond(200, dumps(document))
 
 
@@ -93,7 +95,7 @@ def look(app: App) -> None:
     app.metrics.inflight_choices.set(app.admission.taken)
     app.metrics.queue_choices.set(app.admission.waiting)
     app.metrics.tasks.set(len(asyncio.all_tasks()))
-    app.metrics.certificate_expiry.value = None if app.shown is None else app.shown.expiry
+    app.metrics.certificate_expiry.value = None if app.certificate is None else app.certificate.expiry
     _show_replicas(app)
     _show_capabilities(app)
 

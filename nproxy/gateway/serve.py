@@ -141,9 +141,9 @@ async def running(
         prepare(app)
         await app.upstreams.begin()
         http = HttpServer(partial(dispatch, app), header_seconds=header_seconds)
-        accept = None if app.shown is None else app.shown.over(http, header_seconds)
+        accept = None if app.certificate is None else app.certificate.over(http, header_seconds)
         async with served(http, config.listen, sock, end_seconds=AFTER_DRAIN_SECONDS, accept=accept) as server:
-            url = base_url(server.sockets[0], tls=app.shown is not None)
+            url = base_url(server.sockets[0], tls=app.certificate is not None)
             async with app.upstreams.kept():
                 with LagProbe(app.metrics.loop_lag.set):
                     yield Running(app, http, server, url)

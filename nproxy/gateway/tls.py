@@ -16,7 +16,7 @@ SHUTDOWN_SECONDS = 5.0
 """How long a client may take to complete the TLS shutdown."""
 
 
-class Shown:
+class ServedCertificate:
     """The certificate that is shown to clients, in an SSL context that stays when the certificate is replaced.
 
     It allows TLS 1.2 and 1.3, HTTP/1.1 as the only protocol (ALPN), and Python's default ciphers.

@@ -110,7 +110,7 @@ async def work(listener: socket.socket, to_parent: socket.socket) -> None:
 def _prepare(app: App, channel: Channel, start: Start, ledger: _LedgerTransport) -> None:
     """Connect the app to the parent, and give it the lessons and members of the start message."""
     app.admission.connect(ledger.connect)
-    app.whole = _WholeByParent(channel)
+    app.all_processes = _AskedOfParent(channel)
     app.tell_lesson = lambda upstream, model, lesson: channel.send(taught(upstream, model, lesson))
     app.upstreams.tell_check = lambda check: channel.send(Checked(**asdict(check)))
     app.upstreams.share_room(start.name, lambda news: channel.send(Crowding(**asdict(news))))
@@ -290,7 +290,7 @@ class _LedgerTransport:
         pass
 
 
-class _WholeByParent:
+class _AskedOfParent:
     """Speaks for all workers, by asking the parent."""
 
     def __init__(self, channel: Channel) -> None:

@@ -15,7 +15,7 @@ import trustme
 
 from nproxy.config import Config, ConfigError, load
 from nproxy.gateway.serve import Running, running
-from nproxy.gateway.tls import Shown
+from nproxy.gateway.tls import ServedCertificate
 from tests.fakes.upstream import FakeUpstream
 from tests.gateway.conftest import CHAT, body, upstream_settings
 from tests.gateway.raw import apart
@@ -70,7 +70,7 @@ async def test_it_is_served(gateway: Running, trusting: ssl.SSLContext) -> None:
 
 def test_what_the_systems_settings_may_allow_is_not_left_to_them(config: Config) -> None:
     assert config.listen.tls is not None
-    context = Shown(config.listen.tls).context
+    context = ServedCertificate(config.listen.tls).context
     assert context.minimum_version == ssl.TLSVersion.TLSv1_2
     assert ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION in context.options
 

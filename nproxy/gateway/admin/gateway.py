@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from nproxy.config import Config
+from nproxy.gateway.all_processes import AllProcesses
 from nproxy.gateway.app import App
 from nproxy.gateway.introspect import report, status_document, why_unready
-from nproxy.gateway.whole import Whole
 from nproxy.openai.errors import ApiError
 from nproxy.telemetry.sums import Report
 
 
-class Gateway(Whole, Protocol):
+class Gateway(AllProcesses, Protocol):
     """A gateway: one process, or the parent of several, which reports for all. Raises ApiError 503 if it cannot."""
 
     @property

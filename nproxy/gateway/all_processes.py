@@ -8,7 +8,7 @@ from typing import Protocol
 from nproxy.telemetry.sums import Report
 
 
-class Whole(Protocol):
+class AllProcesses(Protocol):
     """Reports for all processes together. Raises ApiError 503 if it cannot."""
 
     async def report(self) -> Report:
