@@ -41,6 +41,10 @@ _SAID_OF_JSON = ("application/x-www-form-urlencoded", "text/plain")
 """Content types that clients such as curl send with JSON by default."""
 PEEK_BYTES = 64 << 10
 """How many bytes of a multipart body are searched for the model."""
+REPEATABLE_BYTES = 64 << 10
+"""A body up to this length is read before it is sent, so that it can be sent again: a server may close the connection
+at the moment at which it is used once more.
+"""
 
 
 @dataclass(slots=True)
@@ -246,14 +250,13 @@ async def _open_upload(app: App, exchange: Exchange, reservation: MemoryReservat
         return _Upload(b"", None), None
     plain = hdrs.CONTENT_ENCODING not in request.headers
     only = app.upstreams.all[0] if len(app.upstreams.all) == 1 else None
-    if only is not None and not only.names_matter:
-        return _Upload(b"", chunks(request, app.settings.body_limit)), None
-    if plain and _may_be_json(request):
+    names_matter = only is None or only.names_matter
+    if names_matter and plain and _may_be_json(request):
         raw = await read_body(request, app.settings.body_limit, reservation=reservation)
         body = await _json_body(app, raw)
         return _Upload(raw, None, body), _model_of(body)
     rest = chunks(request, app.settings.body_limit)
-    if plain and request.content_type == "multipart/form-data":
+    if names_matter and plain and request.content_type == "multipart/form-data":
         known, named = b"", None
         async for data in rest:
             known += data
@@ -261,6 +264,8 @@ async def _open_upload(app: App, exchange: Exchange, reservation: MemoryReservat
             if named is not None or len(known) >= PEEK_BYTES:
                 break
         return _Upload(known, rest), named
+    if request.content_length is not None and request.content_length <= REPEATABLE_BYTES:
+        return _Upload(b"".join([data async for data in rest]), None), None
     return _Upload(b"", rest), None
 
 

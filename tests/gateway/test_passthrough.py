@@ -121,6 +121,24 @@ async def test_a_body_is_json_whatever_is_said_of_it(upstream: FakeUpstream, sai
         assert plain.status_code == 400 and envelope(plain)["param"] == "model"
 
 
+@pytest.mark.parametrize("encoding", [None, "gzip"])
+async def test_a_connection_that_is_closed_as_it_is_used_again_fails_no_short_request(encoding: str | None) -> None:
+    body, came = b'{"input": "x"}', []
+
+    async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        came.append(await reader.readexactly(len(body)))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        await reader.readuntil(b"\r\n\r\n")  # the next request on this connection
+
+    async with raw_server(once) as url, gateway_for({"upstreams": [{"name": "u", "replicas": [url]}]}) as gateway:
+        headers = {} if encoding is None else {"content-encoding": encoding}
+        for _ in range(3):
+            answer = await gateway.client.post("/v1/embeddings", content=body, headers=headers)
+            assert (answer.status_code, answer.text) == (200, "ok")
+        assert came == [body] * 3
+
+
 async def test_an_upstream_that_is_down() -> None:
     async with gateway_for({"upstreams": [{"name": "gone", "replicas": ["http://127.0.0.1:9/v1"]}]}) as gateway:
         answer = await gateway.client.post("/v1/embeddings", json={})
@@ -186,9 +204,12 @@ async def test_an_upload_that_has_begun_is_not_sent_again() -> None:
                     return
                 writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
 
+    async def upload() -> AsyncIterator[bytes]:
+        yield b"12345"
+
     async with raw_server(serves) as url, gateway_for({"upstreams": [{"name": "u", "replicas": [url]}]}) as gateway:
         assert (await gateway.client.get("/v1/responses/1")).text == "ok"
-        assert (await gateway.client.post("/v1/audio/speech", content=b"12345")).status_code == 502
+        assert (await gateway.client.post("/v1/audio/speech", content=upload())).status_code == 502
     assert methods == [b"GET", b"POST"]
 
 

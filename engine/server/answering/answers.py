@@ -109,7 +109,6 @@ class Answer:
             data = prelude + await self._frames(pieces or (), continuous) + self._writer.end(self._usage())
         except ApiError as error:
             data = self._writer.failure(error)
-            response.force_close()
         async with asyncio.timeout(_WRITE_SECONDS):
             await response.write_eof(data)
 

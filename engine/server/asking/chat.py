@@ -93,7 +93,7 @@ def _open(message: Message) -> bool:
 
 
 def _message(message: Message, where: str) -> Message:
-    """Return one message for the template. Unknown roles and other keys are passed on to the template."""
+    """Return one message for the template, which gets all other keys, too."""
     role, content = message.get("role"), message.get("content")
     if role is None:
         raise missing(f"{where}.role")

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from engine.server.asking.chat import Chat, Message
+from engine.server.preparing.roles import suit_roles
 from engine.server.preparing.tools_in_words import in_words
 from engine.text.template import ChatTemplate, TemplateRejected
 from engine.text.tokenizer import Tokenizer
@@ -24,7 +25,7 @@ def render(chat: Chat, tokenizer: Tokenizer) -> str:
     template = tokenizer.template_for(tools=chat.tools is not None)
     if template is None:
         raise invalid_request("This model has no chat template; use /v1/completions.", param="messages")
-    messages, variables = chat.messages, _variables(chat, template)
+    messages, variables = suit_roles(chat.messages, template.source), _variables(chat, template)
     if "tools" not in template.variables:
         messages = in_words(messages, chat.tools)
     else:

@@ -142,7 +142,7 @@ def test_an_error_before_the_first_token_is_the_requests_and_one_behind_it_the_s
         late.draws(1, (0, A, None))
         late.loop.call_later(2, late.inbox.fail, invalid_request("No."))
         await late.stream()
-        assert (late.written, late.closes, late.ticket.over) == ([(1, b"<a"), (2, b"!No.")], True, False)
+        assert (late.written, late.closes, late.ticket.over) == ([(1, b"<a"), (2, b"!No.")], False, False)
 
     run(scene())
 
