@@ -132,7 +132,7 @@ def read_json(file: Path) -> dict[str, Any]:
         value = json.loads(file.read_bytes())
     except OSError as error:
         raise ModelError(f"{file} cannot be read: {error.strerror}") from error
-    except ValueError as error:  # not JSON, or not UTF-8
+    except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, or nested too deeply
         raise ModelError(f"{file} is not valid JSON: {error}") from error
     if not isinstance(value, dict):
         raise ModelError(f"{file} does not contain an object")

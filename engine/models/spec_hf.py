@@ -97,7 +97,8 @@ def _windows(
     if window is not None:
         window = f.whole("sliding_window", default=window)
     kinds = f.get("layer_types")
-    if kinds is not None and (not isinstance(kinds, list) or len(kinds) != layers or not {*kinds} <= {_FULL, _SLIDING}):
+    known = isinstance(kinds, list) and len(kinds) == layers and all(kind in (_FULL, _SLIDING) for kind in kinds)
+    if kinds is not None and not known:
         raise f.refuse(f"layer_types must name {layers} layers, each {_FULL} or {_SLIDING}, not {kinds!r}")
     if family == "mistral":
         return () if window is None else (window,) * layers

@@ -125,14 +125,14 @@ def _assemble(backend: tokenizers.Tokenizer, sources: Mapping[str, str], special
 def _template_sources(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
     """Return the folder's templates by their names: from files of their own, or from a key of the configuration."""
     files = {_PLAIN: "chat_template.jinja", _WITH_TOOLS: f"additional_chat_templates/{_WITH_TOOLS}.jinja"}
-    found = {name: (folder / file).read_text("utf-8") for name, file in files.items() if (folder / file).is_file()}
+    found = {name: _text(folder / file) for name, file in files.items() if (folder / file).is_file()}
     if _PLAIN in found:
         return found
     value = config.get("chat_template", _json_object(folder / "chat_template.json").get("chat_template"))
     if isinstance(value, str):
         value = [{"name": _PLAIN, "template": value}]
     items = [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
-    return {item.get("name", _PLAIN): item["template"] for item in items if isinstance(item.get("template"), str)}
+    return {str(item.get("name", _PLAIN)): item["template"] for item in items if isinstance(item.get("template"), str)}
 
 
 def _special_strings(config: Mapping[str, Any]) -> dict[str, str]:
@@ -146,13 +146,20 @@ def _special_strings(config: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} cannot be read: {error}") from error
+
+
 def _json_object(path: Path) -> dict[str, Any]:
     """Return a JSON file's object; empty if the file does not exist."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not path.exists():
         return {}
-    except (OSError, ValueError) as error:
+    try:
+        value = json.loads(_text(path))
+    except (ValueError, RecursionError) as error:
         raise ModelError(f"{path} cannot be read: {error}") from error
     if not isinstance(value, dict):
         raise ModelError(f"{path} holds no JSON object")

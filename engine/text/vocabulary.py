@@ -81,7 +81,9 @@ def tokenizer_from_metadata(metadata: Mapping[str, Value]) -> Tokenizer:
         )
     except ModelError:
         raise
-    except Exception as error:  # the Rust side raises plain Exception for a merge outside the vocabulary
+    except BaseException as error:  # the Rust side raises plain Exception, or panics, which is no Exception
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         raise ModelError(f"the vocabulary cannot be used: {error}") from error
     _begin_with_bos(tokenizer, metadata, tokens)
     return tokenizer

@@ -172,6 +172,7 @@ def test_tensors_must_be_those_of_the_config(tmp_path: Path) -> None:
         ({"quantization_config": {"quant_method": "gptq"}}, "quantized checkpoints"),
         ({"sliding_window": 4096}, "sliding windows are not supported for this architecture"),
         ({"architectures": ["Qwen2ForCausalLM"], "layer_types": ["chunked_attention"] * 3}, "layer_types must name 3"),
+        ({"architectures": ["Qwen2ForCausalLM"], "layer_types": [["a"]] * 3}, "layer_types must name 3"),
         ({"architectures": ["MistralForCausalLM"], "sliding_window": 0}, "sliding windows"),
         ({"architectures": ["MistralForCausalLM"], "sliding_window": "4096"}, "sliding_window must be a whole number"),
         ({"architectures": ["SmolLM3ForCausalLM"], "no_rope_layers": [1]}, "no_rope_layers must be a list of 3"),
@@ -195,7 +196,7 @@ def test_what_cannot_be_run_is_refused(tmp_path: Path, changes: dict[str, Any], 
         _load(tmp_path)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe"])
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"[" * 100_000])
 def test_a_broken_config_is_refused(tmp_path: Path, content: bytes) -> None:
     save(tmp_path)
     (tmp_path / "config.json").write_bytes(content)

@@ -16,7 +16,8 @@ _TEXTS = (
     "user",
 )
 _FLAGS = ("parallel_tool_calls", "store")
-_MOST_METADATA = 16
+_MOST_METADATA, _LONGEST_KEY, _LONGEST_VALUE = 16, 64, 512
+"""OpenAI's limits: keys, and characters of a key and of its text."""
 
 HARMLESS = frozenset({*_TEXTS, *_FLAGS, "metadata", "prompt_cache_options"})
 """All fields that are checked here."""
@@ -41,3 +42,6 @@ def _check_metadata(members: Members) -> None:
     for key, text in value.items():
         if not isinstance(text, str):
             raise wrong_type(f"metadata.{shorten(key)}", "a string", text)
+        if len(key) > _LONGEST_KEY or len(text) > _LONGEST_VALUE:
+            most = f"{_LONGEST_KEY} characters in a key and {_LONGEST_VALUE} in its text"
+            raise invalid_request(f"'metadata' may have at most {most}.", param="metadata")

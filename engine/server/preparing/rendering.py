@@ -10,7 +10,7 @@ from engine.server.preparing.roles import suit_roles
 from engine.server.preparing.tools_in_words import in_words
 from engine.text.template import ChatTemplate, TemplateRejected
 from engine.text.tokenizer import Tokenizer
-from nproxy.openai.errors import ApiError, invalid_request
+from nproxy.openai.errors import ApiError, invalid_request, shorten
 from nproxy.openai.jsonvalue import JSON
 
 _HERE = "\ue000continues here\ue001"
@@ -87,7 +87,10 @@ def _with_object(call: Any, where: str) -> JSON:
     if not isinstance(arguments, dict):
         param = f"{where}.function.arguments"
         raise invalid_request(
-            f"'{param}' must be a string that contains a JSON object.", param=param, code="invalid_value"
+            f"'{param}' must be a string that contains a JSON object; the arguments of '{shorten(function['name'])}'"
+            " do not. A call that was cut cannot be continued.",
+            param=param,
+            code="invalid_value",
         )
     return {**call, "function": {**function, "arguments": arguments}}
 

@@ -175,6 +175,16 @@ def test_the_token_that_begins_a_text_may_be_spelled_in_any_way() -> None:
             {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2", "tokenizer.ggml.merges": ["a nowhere"]},
             "cannot be used",
         ),
+        (
+            {
+                "tokenizer.ggml.model": "gpt2",
+                "tokenizer.ggml.pre": "gpt-2",
+                "tokenizer.ggml.tokens": ["a", "b"],
+                "tokenizer.ggml.token_type": [1, 1],
+                "tokenizer.ggml.merges": ["a b"],
+            },
+            "cannot be used",
+        ),
     ],
 )
 def test_vocabularies_that_make_no_sense_are_refused(change: dict[str, Any], message: str) -> None:
@@ -243,6 +253,26 @@ def test_the_places_of_a_template(folder: Path, files: dict[str, Any]) -> None:
     template = load_tokenizer(folder).template
     assert template is not None
     assert template.render([{"role": "user", "content": "x"}], {}) == "one <s>"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("chat_template.jinja", b"\xff\xfe{{x}}"),
+        ("tokenizer_config.json", b"\xff"),
+        ("tokenizer_config.json", b"[" * 100_000),
+    ],
+)
+def test_a_template_that_cannot_be_read_is_refused(folder: Path, name: str, content: bytes) -> None:
+    (folder / name).write_bytes(content)
+    with pytest.raises(ModelError, match=f"{name} cannot be read"):
+        load_tokenizer(folder)
+
+
+def test_a_template_whose_name_is_no_text_is_not_used(folder: Path) -> None:
+    named = [{"name": ["default"], "template": "one"}]
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
+    assert load_tokenizer(folder).template is None
 
 
 def rendered(source: str, variables: dict[str, Any] | None = None) -> str:

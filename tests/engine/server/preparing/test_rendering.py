@@ -47,6 +47,13 @@ def refused(source: str, messages: list[dict[str, Any]] | None = None, **fields:
     return error.value.param, error.value.message
 
 
+def test_a_call_that_was_cut_says_why_it_cannot_be_continued() -> None:
+    cut = {**CALL, "function": {"name": "weather", "arguments": '{"city": "K'}}
+    param, message = refused(QWEN, [ASKED, {**CALLED, "tool_calls": [cut]}], tools=TOOLS)
+    assert param == "messages.1.tool_calls.0.function.arguments"
+    assert "'weather'" in message and "cut" in message
+
+
 KNOWS_DEVELOPERS = CHATML + "{# messages[0].role == 'developer' #}"
 BRIEF = {"role": "developer", "content": "Be brief."}
 
@@ -66,7 +73,7 @@ def test_a_role_that_nobody_knows_is_refused(role: str) -> None:
 
 def test_a_role_of_the_templates_own_is_passed_on() -> None:
     own = {"role": "critic", "content": "x"}
-    assert "critic" in rendered(CHATML + "{# role == \"critic\" #}", [ASKED, own])
+    assert "critic" in rendered(CHATML + '{# role == "critic" #}', [ASKED, own])
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from engine.server.answering import answers
+from engine.server.asking.salt import salt_of
 from engine.server.endpoints.responses.turns import Turn, Turns
 from engine.text.template import ChatTemplate
 from nproxy.openai.errors import engine_unavailable
@@ -159,6 +160,23 @@ async def test_another_key_sees_nothing_of_it(path: Path) -> None:
         for other in ({}, {"authorization": "Bearer other"}):
             assert (await client.get(url, headers=other)).status_code == 404
             assert (await client.delete(url, headers=other)).status_code == 404
+
+
+async def test_the_key_and_the_adapter_go_with_it(path: Path) -> None:
+    async with engine(TOKENIZER, path, adapters=(("tuned", "a-folder"),)) as served, client_of(path) as client:
+        sent: list[Any] = []
+        core = served.router._core
+        add, core.add = core.add, lambda message: (sent.append(message), add(message))[1]  # type: ignore[method-assign]
+        key = {"authorization": "Bearer x"}
+        given = await client.post(URL, json=body(model="tuned"), headers=key)
+        assert given.json()["model"] == "tuned"
+        await answer(client, URL, body(cache_salt="pinch"))
+        own = salt_of(key, {})
+        assert [(one.adapter, one.salt) for one in sent] == [
+            ("tuned", own),
+            (None, salt_of({}, {"cache_salt": "pinch"})),
+        ]
+        assert own != sent[1].salt
 
 
 async def test_a_second_turn_finds_the_first_in_the_cache(path: Path) -> None:

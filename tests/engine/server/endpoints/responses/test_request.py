@@ -29,6 +29,7 @@ def test_a_plain_request() -> None:
     ("sent", "meant"),
     [
         ({"max_output_tokens": 5}, {"max_completion_tokens": 5}),
+        ({"parallel_tool_calls": False, "stop": ["x"]}, {"parallel_tool_calls": False, "stop": ["x"]}),
         ({"temperature": 0.5, "top_p": 0.9, "seed": 1}, {"temperature": 0.5, "top_p": 0.9, "seed": 1}),
         ({"text": {"format": {"type": "text"}}}, {"response_format": {"type": "text"}}),
         (
@@ -81,6 +82,7 @@ def test_what_the_response_repeats() -> None:
     assert repeated["tools"] == [TOOL]
     assert (repeated["top_p"], repeated["tool_choice"], repeated["store"]) == (1.0, "auto", True)
     assert asked(store=False).repeated()["store"] is False
+    assert asked(tool_choice="required").repeated()["tool_choice"] == "required"
 
 
 @pytest.mark.parametrize(
@@ -88,6 +90,9 @@ def test_what_the_response_repeats() -> None:
     [
         ({"model": None}, "model"),
         ({"n": 2}, "n"),
+        ({"text": {"verbosity": "low"}}, "text.verbosity"),
+        ({"metadata": {"a": "m" * 513}}, "metadata"),
+        ({"metadata": {"m" * 65: "a"}}, "metadata"),
         ({"messages": []}, "messages"),
         ({"input": None}, "input"),
         ({"instructions": 5}, "instructions"),

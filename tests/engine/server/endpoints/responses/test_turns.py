@@ -61,8 +61,40 @@ def test_bytes_are_limited_and_come_back() -> None:
         turns.keep(turn(number, size=100))
         assert turns.bytes <= 1000
     assert 3 < len(turns) < 10
-    turns.keep(turn(99, size=2000))  # more than there is room for: it is not kept, nor is anything else
-    assert (len(turns), turns.bytes) == (0, 0)
+    before = (len(turns), turns.bytes)
+    turns.keep(turn(99, size=2000))
+    assert (len(turns), turns.bytes) == before, "it is more than there is room for, and nothing makes way"
+
+
+def test_a_chain_that_outgrows_everything_displaces_nothing() -> None:
+    turns = Turns(100, 1000)
+    turns.keep(turn(0, owner="a"))
+    last = None
+    for number in range(1, 10):
+        turns.keep(last := turn(number, last, size=100))
+    assert kept(turns, *range(1, 10)) == [1, 2, 3, 4], "the newest have no room"
+    assert turns.find("a", "resp_0")
+
+
+def test_a_chain_of_more_turns_than_are_listed_keeps_its_newest() -> None:
+    turns = Turns(3, 100_000)
+    last = None
+    for number in range(1, 10):
+        turns.keep(last := turn(number, last))
+    assert kept(turns, *range(1, 10)) == [7, 8, 9]
+
+
+@pytest.mark.parametrize("size", [0, 100])
+def test_who_keeps_most_loses_first(size: int) -> None:
+    """By number or by bytes: `a` has used its own least recently, and keeps it."""
+    turns = Turns(5, 1000)
+    turns.keep(turn(0, owner="a"))
+    for number in range(1, 30):
+        turns.keep(turn(number, owner="b", size=size))
+    assert turns.find("a", "resp_0")
+    assert turns.find("b", "resp_29")
+    with pytest.raises(ApiError):
+        turns.find("b", "resp_1")
 
 
 def test_what_is_gone_on_from_lives_while_it_is_needed() -> None:
@@ -102,7 +134,7 @@ def test_any_order_of_keeping_and_forgetting_adds_up() -> None:
         previous = drawn.choice(made) if made and drawn.random() < 0.7 else None
         made.append(turn(number, previous, size=drawn.randrange(200)))
         turns.keep(made[-1])
-        listed = {number for number in range(len(made)) if f"resp_{number}" in turns._turns}
+        listed = {number for number in range(len(made)) if kept(turns, number)}
         held = set(listed)
         for one in listed:
             before = made[one].previous
