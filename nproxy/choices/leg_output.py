@@ -116,6 +116,10 @@ class LegOutput:
     """Usage that comes with one choice counts all of them, too."""
     before: Mapping[int, Usage] = field(default_factory=dict)
     """What earlier calls of this leg reported of the choices that they finished, by the upstream's index."""
+    brought: int = 0
+    """How many choices it had brought when it ended; 0 if it failed."""
+    answered: int = 1
+    """To how many prompts these belong."""
     kept: frozenset[int] | None = None
     """The upstream's indices of the choices that it finished, if other legs go on with the rest; else None."""
     fingerprint: str | None = None
@@ -207,12 +211,14 @@ class LegOutput:
             if missing and self.leg.width > 1:
                 raise LegFault(Failure(FailureKind.SHORT, _WHOSE))
             self._note_prompt()
+        self.brought = len(self.choices) - len(missing)
         return missing
 
     def _note_prompt(self) -> None:
-        """Note which prompt was answered, if only one was: some servers read and count only the first of a list."""
+        """Note how many prompts were answered, and which if it was one: some servers take only the first of a list."""
         answered = {place // self.leg.width for place, choice in enumerate(self.choices) if choice.began}
-        if len(answered) == 1:
+        self.answered = len(answered)
+        if self.answered == 1:
             (self.prompt,) = answered
 
     def count(self, chunk: UpstreamChunk, usage: Usage) -> None:

@@ -96,7 +96,7 @@ def saved(each: Sequence[_Reported]) -> int:
     for output, (prompt, usage) in each:
         if usage is None:
             continue
-        tokens += usage.prompt * (output.leg.width - 1)
+        tokens += usage.prompt * max(0, output.brought - output.answered) // output.answered
         cached = (usage.prompt_details or {}).get("cached_tokens", 0)
         tokens += max(0, cached - found_by_first.setdefault(prompt, cached))
     return tokens

@@ -255,6 +255,22 @@ def test_choices_of_one_call_share_their_prompt() -> None:
     assert saved(play) == 7
 
 
+@pytest.mark.parametrize(("came", "shared"), [(1, 0), (2, 20), (4, 30)])
+def test_choices_that_a_call_did_not_bring_share_nothing(came: int, shared: int) -> None:
+    play = Play(chat(n=4), NATIVE)
+    play.answers(0, answer(*"abcd"[:came], prompt=10, tokens=came))
+    for opened in play.opened[1:]:
+        width = opened.leg.width
+        play.answers(opened.leg.number, answer(*"x" * width, prompt=10, tokens=width))
+    assert play.finish == "ok" and saved(play) == shared
+
+
+def test_a_failed_call_shares_nothing() -> None:
+    play = Play(chat(n=4, stream=True), NATIVE)
+    play.streams(0, usage_chunk(10, 0), DONE)
+    assert play.finish == "short" and saved(play) == 0
+
+
 def test_calls_of_one_choice_share_nothing_but_what_the_upstreams_cache_holds() -> None:
     play = Play(chat(n=3))
     for leg, cached in enumerate((2, 9, 0)):

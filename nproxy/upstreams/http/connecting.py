@@ -140,7 +140,9 @@ class Connector:
             if known.addresses:
                 await asyncio.wait((lookup,), timeout=max(0.0, known.began + SLOW_SECONDS - now))
             if not known.addresses:
-                await asyncio.shield(lookup)
+                found = await asyncio.shield(lookup)
+                if not known.addresses:  # it ended in this iteration of the loop, before `_found` was called
+                    return found
         addresses = list(known.addresses)
         known.addresses.rotate(-1)
         return addresses

@@ -93,6 +93,18 @@ async def test_a_resolver_that_hangs_delays_no_name_that_is_known(
     assert [await first(connector, name) for name in ("fleet.test", "unknown.test")] == ["127.0.0.2"] * 2
 
 
+async def test_a_lookup_that_ends_as_another_one_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    lookup: asyncio.Future[Any] = loop.create_future()
+    monkeypatch.setattr(connecting, "look_up", lambda host, port: lookup)
+    connector = connecting.Connector()
+    first = asyncio.create_task(connector._addresses("fleet.test", 80))
+    await asyncio.sleep(0)
+    loop.call_soon(lookup.set_result, [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 80))])
+    second = asyncio.create_task(connector._addresses("fleet.test", 80))  # in the same iteration, behind it
+    assert await first == await second == lookup.result()
+
+
 async def test_a_resolver_that_fails_is_asked_again_and_the_old_addresses_are_used(resolver: Resolver) -> None:
     connector = connecting.Connector()
     resolver.says = socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
