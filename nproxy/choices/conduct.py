@@ -7,6 +7,7 @@ which they happened, and stops at Finish, which is always the last command.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, assert_never
 
 from nproxy.choices.capability import Capability
@@ -54,6 +55,8 @@ from nproxy.openai.requests import Request
 from nproxy.openai.sse import BETWEEN
 from nproxy.openai.wire import PING, error_event
 
+_TOLD = ("ok", "partial", "")
+"""Outcomes for which tokens count as the client's: others end in an error, which says nothing of tokens."""
 _DRAIN_SECONDS = 0.5  # for an upstream to close its answer after `[DONE]`; only then can the connection be reused
 
 # Chunks of a batch to parse one by one before the rest may go in one step: the rewriter needs a role and two texts.
@@ -319,7 +322,10 @@ class Conduct:
                 self._commands += self._recovery.notes
                 self._recovery.notes.clear()
             if self._outcome is not None:
-                self._commands += (self._merge.spent(), Finish(self._outcome, self._end_status))
+                spent = self._merge.spent()
+                if self._outcome not in _TOLD:
+                    spent = replace(spent, client_prompt=None, client_completion=None)
+                self._commands += (spent, Finish(self._outcome, self._end_status))
                 self._over = True
         commands, self._commands = self._commands, []
         return commands

@@ -82,6 +82,8 @@ async def _generate(app: App, settings: RequestSettings, exchange: Exchange, req
         finally:
             if exchange.record.code >= 400:
                 grant.nothing_came()
+            elif exchange.record.outcome not in ("", "ok", "partial"):
+                grant.broke_off()
 
 
 async def _respond_with_failure(exchange: Exchange, fell_back: FallBack) -> None:

@@ -86,6 +86,18 @@ async def test_tokens_are_charged_as_the_client_is_told(start: Start, upstream: 
     assert left > 500_000, "what failed was not spent"
 
 
+async def test_a_stream_that_breaks_off_is_charged_as_what_came(start: Start, upstream: FakeUpstream) -> None:
+    gateway: Gateway = await start(config={"limits": {"tokens_per_minute": 6000}})
+    upstream.behaviour = Behaviour(pieces=lambda seed: ["word "] * 1000, end_after=300)
+    answer = await gateway.ask(n=2, max_tokens=2000, stream=True)
+    assert int(shown(answer.headers)["remaining-tokens"]) <= 2000
+    assert b"upstream" in answer.content
+    await gauges_return(gateway)
+    upstream.behaviour = Behaviour()
+    left = int(shown((await gateway.ask(n=1)).headers)["remaining-tokens"])
+    assert 4500 < left < 5700, "two times 300 words came, and a second brings 100 back"
+
+
 async def test_who_leaves_before_the_usage_pays_for_what_came(start: Start, upstream: FakeUpstream) -> None:
     gateway: Gateway = await start(config={"limits": {"tokens_per_minute": 100}})
     upstream.behaviour = Behaviour(pieces=lambda seed: ["word "] * 1000, hold_after=300)

@@ -65,6 +65,10 @@ class Grant:
         """Note that the client got an error: if no usage was reported, no tokens were spent."""
         self.tokens = self.tokens or 0
 
+    def broke_off(self) -> None:
+        """Note that an answer failed after it had begun: if no usage was reported, what came of it was spent."""
+        self.tokens = self.least if self.tokens is None else self.tokens
+
     async def move(self, upstream: str) -> None:
         """Move the permits to another upstream, and wait for its permits as for those of the first.
 
