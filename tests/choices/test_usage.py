@@ -11,7 +11,7 @@ from nproxy.choices.capability import Capability
 from nproxy.choices.commands import CancelLeg, Finish, Spent
 from nproxy.choices.events import LegChunk, Stopped
 from tests.choices.conduct_player import FANOUT, NATIVE, Play, chat, completion, replayed
-from tests.choices.upstream_says import DONE, answer, chunk, delta, status, text, usage, usage_chunk
+from tests.choices.upstream_says import DONE, answer, chunk, delta, text, usage, usage_chunk
 
 ASKED = {"include_usage": True}
 
@@ -267,10 +267,9 @@ def test_choices_that_a_call_did_not_bring_share_nothing(came: int, shared: int)
 
 def test_whoever_gets_an_error_is_told_of_no_tokens() -> None:
     """What the upstream has computed for it is counted all the same."""
-    play = Play(chat(n=2))
-    play.answers(0, answer("x", prompt=10, tokens=3))
-    play.fails(1, status(400))
-    assert play.respond.status == 400
+    play = Play(chat(n=4, stream=True), NATIVE)
+    play.streams(0, usage_chunk(10, 3), DONE)
+    assert play.finish == "short"
     assert play.of(Spent) == [Spent(None, None, 10, 3)]
 
 
