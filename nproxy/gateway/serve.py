@@ -30,6 +30,8 @@ from nproxy.upstreams.via import Pseudonym
 
 AFTER_DRAIN_SECONDS = 1.0
 """How long requests may take to send an error and end after the drain limit has passed."""
+LAST_SECONDS = 0.25
+"""How long a connection that was accepted already may take to send its request, if others still accept connections."""
 
 log = logging.getLogger("nproxy.gateway")
 
@@ -171,6 +173,12 @@ async def drain(app: App, seconds: float, hurry: asyncio.Event | None = None) ->
     log.info("draining", extra={"fields": {"requests": app.inflight}})
     if not await _within(seconds, app.idle(), hurry):
         await _break_off(app)
+
+
+async def step_down(gateway: Running) -> None:
+    """Leave the port to the other processes that still listen on it; answer what this one has accepted already."""
+    gateway.server.close()
+    await _within(LAST_SECONDS, gateway.http.vacant(), None)
 
 
 async def hand_over(gateway: Running, seconds: float, hurry: asyncio.Event | None = None) -> None:

@@ -141,10 +141,10 @@ def wrap_foreign(status: int, content_type: str, body: bytes) -> ApiError:
     """Read an upstream's error answer, in whatever shape, into an ApiError with the same status.
 
     Known shapes: OpenAI's envelope (with keys missing or an integer `code`), the envelope's content at the top level,
-    `{"error": "text"}`, `{"detail": "text" or FastAPI's list}`, a plain string, plain text. If Mistral's `message`
-    contains one of these, or FastAPI's list, as JSON or as JSON in a string, its content is used. HTML is never passed
-    on. An integer code that repeats the status becomes null, any other a string. A status that is not an error's
-    becomes 502.
+    `{"error": "text"}`, `{"detail": ...}` with a text, a message or FastAPI's list, `{"errors": [...]}`, a plain string,
+    plain text. If Mistral's `message` contains one of these, or FastAPI's list, as JSON or as JSON in a
+    string, its content is used. HTML is never passed on. An integer code that repeats the status becomes null, any
+    other a string. A status that is not an error's becomes 502.
     """
     given, status = status, status if 400 <= status <= 599 else 502
     try:
@@ -183,7 +183,9 @@ def _inside(value: JSON) -> Mapping[str, JSON]:
             return _inside(one)
         case {"error": str(text)}:
             return {"message": text}
-        case {"detail": str(text)}:
+        case {"detail": str(text) | {"message": str(text)} | {"msg": str(text)}}:
+            return {"message": text}
+        case {"errors": [str(text) | {"message": str(text)}, *_]}:
             return {"message": text}
         case {"detail": [{"msg": str(text), **first}, *_]}:
             where = first.get("loc")

@@ -25,7 +25,7 @@ from nproxy.gateway.admission.refusals import UNANSWERED
 from nproxy.gateway.admission.server import Deliver, Transport
 from nproxy.gateway.app import App
 from nproxy.gateway.introspect import own_report, status_document, why_unready
-from nproxy.gateway.serve import Running, drain, hand_over, look_for_upstreams, running
+from nproxy.gateway.serve import Running, drain, hand_over, look_for_upstreams, running, step_down
 from nproxy.openai.errors import not_ready
 from nproxy.telemetry import logs
 from nproxy.telemetry.sums import Report, packed, unpacked
@@ -208,6 +208,7 @@ class _Worker:
             await hand_over(self._gateway, order.seconds)
         else:
             await drain(self._app, order.seconds)
+            await step_down(self._gateway)
         self._over.set()
 
     def _reload(self, settings: dict[str, Any]) -> None:

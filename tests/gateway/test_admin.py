@@ -227,6 +227,7 @@ BAD = [
     ('{"url": "http://a/v1", "weight": true}', 400, "weight"),
     ('{"url": "http://a/v1", "lease_seconds": 0.5}', 400, "lease_seconds"),
     ('{"url": "http://a/v1", "lease_seconds": 3601}', 400, "lease_seconds"),
+    ('{"url": "http://a/v1", "lease_seconds": true}', 400, "lease_seconds"),
     ('{"url": "http://a/v1", "lease": 30}', 400, "lease"),
     ('{"url": "http://a/v1", "models": ["%s"]}' % ("x" * (64 << 10)), 413, None),
 ]

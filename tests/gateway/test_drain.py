@@ -13,12 +13,15 @@ import pytest
 
 from nproxy.config import Config, Source
 from nproxy.gateway.reload import Reload
-from nproxy.gateway.serve import drain, serve
+from nproxy.gateway.serve import drain, running, serve, step_down
 from tests.clients import plain_client
 from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream, raw_server
 from tests.gateway.conftest import Gateway, Start, body, envelope, upstream_settings
 from tests.gateway.raw import apart, post
 from tests.gateway.reloading import write
+from tests.waiting import until
+
+UNASKED = {"name": "u", "replicas": ["http://127.0.0.1:9/v1"]}
 
 
 async def test_L5_ready_says_no_while_streams_end(gateway: Gateway, upstream: FakeUpstream) -> None:
@@ -38,6 +41,23 @@ async def test_L5_ready_says_no_while_streams_end(gateway: Gateway, upstream: Fa
     answer = await asked
     assert answer.done
     await draining
+
+
+async def test_L5_who_leaves_the_port_to_others_answers_what_it_has_accepted() -> None:
+    async with running(Config.model_validate({"listen": {"port": 0}, "upstreams": [UNASKED]})) as gateway:
+        port = int(gateway.url.rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        await until(lambda: len(gateway.http.connections) == 1)
+        await drain(gateway.app, 30)
+        leaving = asyncio.create_task(step_down(gateway))
+        await asyncio.sleep(0.01)
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /health HTTP/1.1\r\nHost: h\r\n\r\n")
+        answer = await reader.read()
+        assert b"200 OK" in answer and b"connection: close" in answer.lower()
+        await leaving
+        writer.close()
 
 
 async def test_L5_answers_under_way_end_their_connections(gateway: Gateway, upstream: FakeUpstream) -> None:

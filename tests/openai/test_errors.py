@@ -121,6 +121,10 @@ def test_K1_an_envelope_comes_out_as_it_went_in() -> None:
     ("body", "message", "param"),
     [
         ({"detail": "Not enough"}, "Not enough", None),
+        ({"detail": {"message": "Not enough", "code": 1}}, "Not enough", None),
+        ({"detail": {"msg": "Not enough"}}, "Not enough", None),
+        ({"errors": [{"message": "Not enough"}]}, "Not enough", None),
+        ({"errors": ["Not enough"]}, "Not enough", None),
         ({"detail": [{"loc": ["body", "n"], "msg": "too big", "type": "x"}]}, "n: too big", "n"),
         ({"detail": [{"loc": ["body"], "msg": "too big"}]}, "too big", None),
         ({"detail": [{"loc": ["body", "a", 0], "msg": "bad"}, {"msg": "more"}]}, "a.0: bad", "a"),

@@ -49,7 +49,7 @@ class Announcement(Settings):
     """The models that it serves; None for all of the upstream's."""
     weight: Weight = 1
     """Its share of the calls, relative to the weights of the other replicas."""
-    lease_seconds: Annotated[float, Field(ge=SHORTEST_LEASE, le=LONGEST_LEASE)] = 30
+    lease_seconds: Annotated[float, Field(ge=SHORTEST_LEASE, le=LONGEST_LEASE, strict=True)] = 30
     """It is removed if it does not announce itself again within so many seconds."""
 
 
