@@ -141,8 +141,8 @@ def wrap_foreign(status: int, content_type: str, body: bytes) -> ApiError:
     """Read an upstream's error answer, in whatever shape, into an ApiError with the same status.
 
     Known shapes: OpenAI's envelope (with keys missing or an integer `code`), the envelope's content at the top level,
-    `{"error": "text"}`, `{"detail": ...}` with a text, a message or FastAPI's list, `{"errors": [...]}`, a plain string,
-    plain text. If Mistral's `message` contains one of these, or FastAPI's list, as JSON or as JSON in a
+    `{"error": "text"}`, `{"detail": ...}` with a text, a message or FastAPI's list, `{"errors": [...]}`, plain text as
+    it is or as a JSON string. If Mistral's `message` contains one of these, or FastAPI's list, as JSON or as JSON in a
     string, its content is used. HTML is never passed on. An integer code that repeats the status becomes null, any
     other a string. A status that is not an error's becomes 502.
     """
