@@ -206,8 +206,8 @@ class Ledger:
             self.taken -= claim.choices
             claim.account.inflight -= claim.choices
             self._drained.count(claim.choices, now)
-            if tokens is not None:
-                self._settle(claim, {"tokens": tokens}, now)
+            if tokens is not None and self._settle(claim, {"tokens": tokens}, now):
+                self._tell_returned(claim, now)
         if not self.taken and not self._waiting:
             self._queue.rest()
 
@@ -216,13 +216,17 @@ class Ledger:
             self._upstreams[claim.upstream] -= claim.choices
             claim.upstream = None
 
-    def _settle(self, claim: Claim, amounts: Mapping[Kind, int], now: float) -> None:
+    def _settle(self, claim: Claim, amounts: Mapping[Kind, int], now: float) -> bool:
+        """Correct what a request was charged; returns whether it was charged any of that."""
+        settled = False
         for charge in claim.charges:
             if (amount := amounts.get(charge.what)) is not None:
                 claim.account.meters.settle(charge, amount, now)
+                settled = True
+        return settled
 
     def _tell_returned(self, claim: Claim, now: float) -> None:
-        """Correct the levels: those reported while this request waited included its charges."""
+        """Correct the levels: those reported while this request waited or ran included its charges."""
         if claim.charges:
             self._answers.append(Returned(claim.ask.key, levels_of(claim.account.meters, claim.ask, now)))
 

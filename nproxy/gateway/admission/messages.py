@@ -109,7 +109,7 @@ class Room:
 
 @frozen
 class Returned:
-    """Part of what a key was charged is returned, because one of its requests waits no more. Sent to all clients.
+    """What a key was charged is corrected, because one of its requests waits no more or has ended. Sent to all clients.
 
     levels: of its rates, as they are now.
     """

@@ -102,6 +102,7 @@ async def test_a_guess_stands_unless_somebody_told(begin: Begin, tokens: int | N
             grant.spend(tokens, 0)
             grant.nothing_came()
     await scene.settled()
+    assert scene.client.headers(ANN)["x-ratelimit-remaining-tokens"] == remaining, "without asking again"
     if tokens == 7000:
         assert (await refusal(scene)).code == "rate_limit_exceeded"
         assert scene.metric("nproxy_key_limited_total", key="ann", what="tokens") == 1
