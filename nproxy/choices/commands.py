@@ -159,7 +159,7 @@ class ChoiceFinished:
 class Spent:
     """Tokens, for the metrics: what the client is told, and what the upstream really computed.
 
-    A count is None if an upstream reported no usage.
+    A count is None if it is unknown: the upstream reported no usage, and sent no stream whose events could be counted.
     """
 
     client_prompt: int | None = None

@@ -100,6 +100,8 @@ class LegOutput:
     """Something of an answer has come."""
     streamed: bool = False
     """The answer came as events."""
+    pieces: int = 0
+    """How many pieces of choices have come in events: at least so many tokens were computed."""
     generated: bool = False
     """Something other than a role has come, in this call or in an earlier one."""
     done: bool = False

@@ -22,6 +22,7 @@ from nproxy.openai.dialect import Dialect
 from nproxy.openai.errors import ApiError
 from nproxy.openai.jsonvalue import JSON, loads
 from nproxy.openai.requests import Request
+from nproxy.openai.sse import BETWEEN
 from nproxy.openai.tools import must_call
 from nproxy.openai.usage import Usage
 from nproxy.openai.wire import DONE_FRAME, Wire
@@ -144,6 +145,7 @@ class Merge:
             frame = output.rewriter.swap(data)
             if frame is not None:
                 self.frames.append(frame)
+                output.pieces += 1
                 return True
         if output.done:
             return False
@@ -166,12 +168,13 @@ class Merge:
 
         Returns the events behind them, which are for `chunk`.
         """
-        rewriter = self._outputs[number].rewriter
-        if rewriter is None:
+        output = self._outputs[number]
+        if output.rewriter is None:
             return data
-        written, rest = rewriter.swap_all(data)
+        written, rest = output.rewriter.swap_all(data)
         if written:
             self.frames.append(written)
+            output.pieces += data.count(BETWEEN) - rest.count(BETWEEN) if rest else data.count(BETWEEN) + 1
         return rest
 
     def body(self, number: int, body: bytes) -> dict[str, JSON]:
@@ -255,7 +258,9 @@ class Merge:
     def _take_piece(self, output: LegOutput, data: bytes, chunk: UpstreamChunk, position: int, choice: Choice) -> bytes:
         """Take what one choice says in a chunk; return the frames."""
         piece = chunk.choices[position]
-        output.generated = output.generated or not piece.bare
+        if not piece.bare:
+            output.generated = True
+            output.pieces += 1 if data else 0
         if data or self._request.stream:  # a whole body for a whole answer is kept as it is
             mended = choice.mended(piece, chat=self._chat, all_seen=not self._teaches)
             if mended is None:

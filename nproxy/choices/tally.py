@@ -39,18 +39,23 @@ class Tally:
         return self._total
 
     def spent(self, for_client: Callable[[Usage], Usage]) -> Spent:
-        """Return the tokens that the client is told, by `for_client`, and those that all calls reported as computed."""
+        """Return the tokens that the client is told, by `for_client`, and those that all calls have computed.
+
+        These are what the calls reported; of a stream that reported nothing, it is the number of its pieces.
+        """
         each, (merged, _) = self._settled or self._together()
         client = None if merged is None else for_client(merged)
         prompt = completion = calls = 0
-        for _, (_, usage) in (*self._cut, *each):
+        for output, (_, usage) in (*self._cut, *each):
             if usage is not None:
                 prompt, completion, calls = prompt + usage.prompt, completion + usage.completion, calls + 1
+            else:
+                completion += output.pieces
         return Spent(
             client.prompt if client else None,
             client.completion if client else None,
             prompt if calls else None,
-            completion if calls else None,
+            completion if calls or completion else None,
             saved(each),
         )
 

@@ -252,7 +252,7 @@ def test_usage_where_a_sibling_tells_the_prompt() -> None:
     play.streams(0, delta("d"), STOP, usage_chunk(12, 2, prompt_tokens_details={"cached_tokens": 11}))
     assert play.frames[-2]["usage"] == usage(7, 8, prompt_tokens_details={"cached_tokens": 7})
     (spent,) = play.of(Spent)
-    assert (spent.upstream_prompt, spent.upstream_completion) == (19, 3)
+    assert (spent.upstream_prompt, spent.upstream_completion) == (19, 3 + 2), "of a cut call, the pieces count"
 
 
 def test_usage_where_the_first_call_told_it_all_the_time() -> None:

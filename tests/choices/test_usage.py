@@ -9,7 +9,8 @@ import pytest
 
 from nproxy.choices.capability import Capability
 from nproxy.choices.commands import CancelLeg, Finish, Spent
-from nproxy.choices.events import LegChunk, Stopped
+from nproxy.choices.events import LegChunk, LegChunks, Stopped
+from nproxy.openai.sse import BETWEEN
 from tests.choices.conduct_player import FANOUT, NATIVE, Play, chat, completion, replayed
 from tests.choices.upstream_says import DONE, answer, chunk, delta, text, usage, usage_chunk
 
@@ -205,14 +206,42 @@ def test_what_a_call_had_spent_that_another_one_replaced_is_counted_beside_it() 
     assert play.of(Spent) == [Spent(10, 2, 20, 3, prompt_saved=0)]
 
 
-def test_what_was_spent_is_told_when_the_client_has_left() -> None:
+def test_L7_what_was_spent_is_told_when_the_client_has_left() -> None:
+    """Of a call that has not told it, the pieces that came count."""
     play = Play(chat(n=3, stream=True))
     play.streams(0, delta("x"), delta(finish="stop"), usage_chunk(3, 2))
     play.says(1, delta("y"), delta(finish="stop"), usage_chunk(3, 4))
     play.says(2, delta("z"))
     left = play.gets(Stopped())
-    assert left == [CancelLeg(1), CancelLeg(2), Spent(None, None, 6, 6), Finish("")]
+    assert left == [CancelLeg(1), CancelLeg(2), Spent(None, None, 6, 6 + 1), Finish("")]
     assert play.gets(LegChunk(2, delta("z"))) == []
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_L7_tokens_before_the_end_of_a_call_count(together: bool) -> None:
+    """Also those that come together and are taken in one step, and those of a call that another one replaces."""
+    play = replayed(chat(n=2, stream=True, seed=5))
+    words = [delta(f"w{number}") for number in range(20)]
+    for call in range(2):
+        play.says(0, delta(role="assistant"), *words[:3])
+        if together:
+            play.gets(LegChunks(0, BETWEEN.join(words[3:]), 17))
+        else:
+            play.says(0, *words[3:])
+        if call == 0:
+            play.breaks_off(0)
+            play.fires("retry:0")
+    play.gets(Stopped())
+    assert play.of(Spent) == [Spent(None, None, None, 40)]
+
+
+def test_L7_a_server_that_tells_no_usage_is_counted_by_what_it_sends() -> None:
+    play = Play(chat(stream=True))
+    play.streams(0, delta("a"), delta("b"), delta(finish="stop"), DONE)
+    assert play.of(Spent) == [Spent(None, None, None, 3)], "the end is a token, too"
+    play = Play(chat())
+    play.answers(0, answer("x", usage=None))
+    assert play.of(Spent) == [Spent(None, None, None, None)], "a whole answer has no pieces"
 
 
 def test_more_usage_chunks_than_choices_are_running_totals() -> None:

@@ -313,6 +313,8 @@ _LIMITS = [
         "            if",
     ),
     ("L3", GATEWAY + "server.py", "handler_cancellation=True", "handler_cancellation=False"),
+    ("L7", CHOICES + "tally.py", "                completion += output.pieces", "                pass"),
+    ("L7", CHOICES + "merge.py", "                output.pieces += 1\n", ""),
     ("L5", GATEWAY + "app.py", "self.draining = self.admission.draining = True", "self.admission.draining = True"),
     ("L5", GATEWAY + "serve.py", "        await _break_off(app)\n", "        pass\n"),
     (
