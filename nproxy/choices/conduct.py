@@ -358,8 +358,8 @@ class Conduct:
 
     def _way(self) -> Way:
         """Return the mode and the number of legs so far. With more legs than planned, the mode is fanout."""
-        legs = len(self._roster)
-        return Way(self._plan.mode if legs == len(self._plan.legs) else "fanout", legs)
+        legs, planned = len(self._roster), self._plan.way
+        return planned if legs == planned.legs else Way("fanout", legs)
 
     # ---- the end
 

@@ -20,7 +20,7 @@ def merge_for(request: Request, plan: Plan, capability: Capability, settings: Co
     record = recorder(request, settings.resume)
     if plan.n < request.drawn:
         return Copies(request, *names, record=record)
-    if plan.mode != "relay":
+    if plan.way.mode != "relay":
         return Merge(request, *names, record=record)
     aliased = capability.model is not None and capability.model != names.model
     return Relay(request, *names, shown=names.model if aliased else None, exact=capability.exact, record=record)

@@ -29,18 +29,14 @@ class Way(NamedTuple):
 class Plan(NamedTuple):
     """The legs of one request, in index order.
 
-    n: choices per prompt that the legs bring: the client's n, its best_of, or 1 if equal choices are computed once.
-    Together the legs answer for every index from 0 to prompts x n - 1 exactly once.
+    way: how the choices are made, unless further legs are added. n: choices per prompt that the legs bring: the client's
+    n, its best_of, or 1 if equal choices are computed once. Together the legs answer for every index from 0 to
+    prompts x n - 1 exactly once.
     """
 
-    mode: Mode
+    way: Way
     legs: tuple[Leg, ...]
     n: int
-
-    @property
-    def way(self) -> Way:
-        """How the choices are made, if no leg has to be added."""
-        return Way(self.mode, len(self.legs))
 
 
 def make_plan(
@@ -67,12 +63,13 @@ def make_plan(
         legs = seeded(legs, request.seed, draw, set())
     if request.choice_params is not None and not capability.exact:
         legs = _with_own_seeds(legs, request.choice_params)
-    if len(legs) > 1:
-        return Plan("fanout", tuple(legs), n)
-    if n < request.drawn:
-        return Plan("fanout", tuple(legs), n)  # one call, whose choices nproxy copies
-    exact = n == 1 or (capability.exact and n == request.n)
-    return Plan("relay" if exact else "native", tuple(legs), n)
+    return Plan(Way(_mode(request, capability, n, len(legs)), len(legs)), tuple(legs), n)
+
+
+def _mode(request: Request, capability: Capability, n: int, legs: int) -> Mode:
+    if legs > 1 or n < request.drawn:  # in the second case, nproxy copies the choices of one call
+        return "fanout"
+    return "relay" if n == 1 or (capability.exact and n == request.n) else "native"
 
 
 def _choices_to_bring(request: Request, greedy: Greedy) -> int:

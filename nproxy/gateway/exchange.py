@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from aiohttp.web_request import BaseRequest
@@ -65,12 +65,13 @@ class Exchange:
         """
         return None if self.record.endpoint not in _UNNAMED or self.caller is ANYBODY else self.path
 
-    def shows(self, way: Way, headers: Iterable[tuple[str, str]] = ()) -> None:
+    def shows(self, way: Way, headers: Sequence[tuple[str, str]] = ()) -> None:
         """Tell the client in headers how its choices are made, as far as is known now. Log and metrics follow."""
         self.headers["x-nproxy-mode"] = self.record.mode = way.mode
         self.headers["x-nproxy-legs"] = str(way.legs)
         self.record.legs = way.legs
-        self.headers.update(headers)
+        if headers:
+            self.headers.update(headers)
 
     async def respond(
         self, status: int, body: bytes, headers: Mapping[str, str] = NO_HEADERS, content_type: str = "application/json"

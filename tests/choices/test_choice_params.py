@@ -25,7 +25,7 @@ def bodies(request: Request, capability: Capability) -> list[Any]:
 @pytest.mark.parametrize("capability", [FANOUT, NATIVE, UNTESTED, Capability(native_width=2)])
 def test_one_leg_for_each_choice(capability: Capability) -> None:
     request = chat(n=3, temperature=0.7, choice_params=OWN)
-    assert make_plan(request, capability, drawing()).mode == "fanout"
+    assert make_plan(request, capability, drawing()).way.mode == "fanout"
     sent = bodies(request, capability)
     assert [body["temperature"] for body in sent] == [0, 1.5, 0.7]
     assert [body.get("stop") for body in sent] == [None, ["x"], None]

@@ -48,7 +48,7 @@ def test_every_row_of_the_table(
     request_: Request, capability: Capability, mode: str, shapes: list[tuple[int, int, int | None]]
 ) -> None:
     plan = make_plan(request_, capability, drawing())
-    assert plan.mode == mode
+    assert plan.way.mode == mode
     assert [(leg.offset, leg.width, leg.prompt) for leg in plan.legs] == shapes
     assert [leg.number for leg in plan.legs] == list(range(len(shapes)))
 

@@ -87,7 +87,7 @@ def play(rng: Random) -> None:
     if client.calls:
         raise Misread(f"it is over, and these calls are open: {client.calls}")
     drawn.split = any(leg.prompt is not None for leg in plan.legs)
-    judge(drawn, client, relayed=plan.mode == "relay")
+    judge(drawn, client, relayed=plan.way.mode == "relay")
 
 
 def next_events(

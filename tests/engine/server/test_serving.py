@@ -390,7 +390,7 @@ async def test_what_is_large_is_read_off_the_event_loop(path: Path, monkeypatch:
     monkeypatch.setattr(http, "read_order", listened)
     async with engine(LETTERS, path), client_of(path) as client:
         await ask(client, max_tokens=1)
-        await ask(client, max_tokens=1, metadata={"much": "x" * (64 << 10)})
+        await ask(client, max_tokens=1, user="x" * (64 << 10))
     assert readers[0] == threading.current_thread().name
     assert readers[1].startswith("prompts")
 
