@@ -29,8 +29,8 @@ class Way(NamedTuple):
 class Plan(NamedTuple):
     """The legs of one request, in index order.
 
-    way: how the choices are made, unless further legs are added. n: choices per prompt that the legs bring: the client's
-    n, its best_of, or 1 if equal choices are computed once. Together the legs answer for every index from 0 to
+    way: how the choices are made, unless further legs are added. n: choices per prompt that the legs bring: the
+    client's n, its best_of, or 1 if equal choices are computed once. Together the legs answer for every index from 0 to
     prompts x n - 1 exactly once.
     """
 
