@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from engine.server.asking.chat import Message
 from nproxy.openai.errors import invalid_request
 
+_NAME = re.compile(r"[\w-]+")
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 """OpenAI's. A template may have further ones, such as Llama's "ipython"."""
 
@@ -31,5 +33,5 @@ def _suited(message: Message, source: str, number: int) -> Message:
 
 
 def _mentions(source: str, role: str) -> bool:
-    """Whether a template compares something with this role, or sets it."""
-    return f'"{role}"' in source or f"'{role}'" in source
+    """Whether a template compares something with this role, or sets it. It also quotes texts that are no names."""
+    return _NAME.fullmatch(role) is not None and (f'"{role}"' in source or f"'{role}'" in source)
