@@ -28,6 +28,8 @@ AnomalyKind = Literal[
 ]
 ResumeOutcome = Literal["ok", "differs", "failed", "spent", "impossible"]
 Outcome = FailureKind | Literal["ok", "partial", "fallback", "ended", ""]
+WITHOUT_ERROR = ("ok", "partial", "")
+"""The outcomes of requests that nproxy did not end with an error. "": the client has left."""
 
 
 @frozen

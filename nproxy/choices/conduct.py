@@ -12,6 +12,7 @@ from typing import Any, assert_never
 
 from nproxy.choices.capability import Capability
 from nproxy.choices.commands import (
+    WITHOUT_ERROR,
     Anomaly,
     CallEnded,
     CancelLeg,
@@ -55,8 +56,6 @@ from nproxy.openai.requests import Request
 from nproxy.openai.sse import BETWEEN
 from nproxy.openai.wire import PING, error_event
 
-_TOLD = ("ok", "partial", "")
-"""Outcomes for which tokens count as the client's: others end in an error, which says nothing of tokens."""
 _DRAIN_SECONDS = 0.5  # for an upstream to close its answer after `[DONE]`; only then can the connection be reused
 
 # Chunks of a batch to parse one by one before the rest may go in one step: the rewriter needs a role and two texts.
@@ -323,7 +322,7 @@ class Conduct:
                 self._recovery.notes.clear()
             if self._outcome is not None:
                 spent = self._merge.spent()
-                if self._outcome not in _TOLD:
+                if self._outcome not in WITHOUT_ERROR:  # an error tells the client of no tokens
                     spent = replace(spent, client_prompt=None, client_completion=None)
                 self._commands += (spent, Finish(self._outcome, self._end_status))
                 self._over = True
@@ -383,8 +382,9 @@ class Conduct:
         if self._request.stream:
             self._buffer.writes.append(self._merge.close())
         else:
-            delivered = f"{self._merge.delivered}/{self._request.choices}" if self._losses.failures else None
-            headers = () if delivered is None else (("x-nproxy-partial", delivered),)
+            headers: tuple[tuple[str, str], ...] = ()
+            if self._losses.failures:
+                headers = (("x-nproxy-partial", f"{self._merge.delivered}/{self._request.choices}"),)
             self._commands.append(Respond(200, self._merge.close(), self._way(), headers))
         self._finish("partial" if self._losses.failures else "ok")
 

@@ -22,7 +22,6 @@ from nproxy.openai.dialect import Dialect
 from nproxy.openai.errors import ApiError
 from nproxy.openai.jsonvalue import JSON, loads
 from nproxy.openai.requests import Request
-from nproxy.openai.sse import BETWEEN
 from nproxy.openai.tools import must_call
 from nproxy.openai.usage import Usage
 from nproxy.openai.wire import DONE_FRAME, Wire
@@ -171,10 +170,10 @@ class Merge:
         output = self._outputs[number]
         if output.rewriter is None:
             return data
-        written, rest = output.rewriter.swap_all(data)
+        written, pieces, rest = output.rewriter.swap_all(data)
         if written:
             self.frames.append(written)
-            output.pieces += data.count(BETWEEN) - rest.count(BETWEEN) if rest else data.count(BETWEEN) + 1
+            output.pieces += pieces
         return rest
 
     def body(self, number: int, body: bytes) -> dict[str, JSON]:

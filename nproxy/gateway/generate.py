@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from nproxy.choices.commands import FallBack
+from nproxy.choices.commands import WITHOUT_ERROR, FallBack
 from nproxy.choices.conduct import Conduct
 from nproxy.choices.plan import make_plan
 from nproxy.choices.settings import Names
@@ -82,7 +82,7 @@ async def _generate(app: App, settings: RequestSettings, exchange: Exchange, req
         finally:
             if exchange.record.code >= 400:
                 grant.nothing_came()
-            elif exchange.record.outcome not in ("", "ok", "partial"):
+            elif exchange.record.outcome not in WITHOUT_ERROR:
                 grant.broke_off()
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from nproxy.choices.commands import WITHOUT_ERROR
 from nproxy.gateway.content import Content
 from nproxy.gateway.tracing import UNTRACED, Tracing
 from nproxy.openai.requests import Request
@@ -78,7 +79,7 @@ class Record:
     @property
     def broken(self) -> bool:
         """Whether a 200 was sent, but not the whole answer, through no fault of the client."""
-        return self.code == 200 and self.outcome not in ("", "ok", "partial") and not 400 <= self.end_status < 500
+        return self.code == 200 and self.outcome not in WITHOUT_ERROR and not 400 <= self.end_status < 500
 
     @property
     def client_left(self) -> bool:

@@ -85,17 +85,17 @@ class Rewriter:
             return template.client_before + text + template.client_behind
         return None
 
-    def swap_all(self, data: bytes) -> tuple[bytes, bytes]:
+    def swap_all(self, data: bytes) -> tuple[bytes, int, bytes]:
         """Swap several events, whose data is joined by `BETWEEN`, as far as one template matches from the front.
 
-        Returns the frames of these, and the events behind them. If the string of one of these must be parsed, no event
-        is swapped.
+        Returns the frames of these, their number, and the events behind them. If the string of one of these must be
+        parsed, no event is swapped.
         """
         texts, rest = self._in_front(data)
         template = self._latest
         if template is None or not texts:
-            return b"", data
-        return template.client_before + template.client_joint.join(texts) + template.client_behind, rest
+            return b"", 0, data
+        return template.client_before + template.client_joint.join(texts) + template.client_behind, len(texts), rest
 
     def _in_front(self, data: bytes) -> tuple[list[bytes], bytes]:
         """Return the strings of the events that `swap_all` takes, and the events behind them."""

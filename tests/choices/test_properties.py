@@ -136,8 +136,8 @@ class Forgetful:
     def learn(self, *_: Any) -> None:
         pass
 
-    def swap_all(self, data: bytes) -> tuple[bytes, bytes]:
-        return b"", data
+    def swap_all(self, data: bytes) -> tuple[bytes, int, bytes]:
+        return b"", 0, data
 
     def forget(self, index: int | None = None) -> None:
         pass

@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 
+from engine.server.serving import Serving
 from tests.engine.conftest import MODEL
 
 QUESTION = [{"role": "user", "content": "Name a color."}]
@@ -45,6 +46,14 @@ async def ask(client: httpx.AsyncClient, **fields: Any) -> dict[str, Any]:
 async def complete(client: httpx.AsyncClient, **fields: Any) -> dict[str, Any]:
     """Return the JSON answer to a small legacy completion."""
     return await answer(client, "/v1/completions", {"model": MODEL, "prompt": "The sky is", "max_tokens": 8, **fields})
+
+
+def sent_to_core(served: Serving) -> list[Any]:
+    """Return a list that gets every group which an engine sends to its core from now on."""
+    sent: list[Any] = []
+    core = served.router._core
+    add, core.add = core.add, lambda message: (sent.append(message), add(message))[1]  # type: ignore[method-assign]
+    return sent
 
 
 def texts(answered: dict[str, Any]) -> list[str]:

@@ -69,9 +69,10 @@ class Paths:
 
     def send_all(self, *chunks: bytes) -> int:
         """Send several at once; says how many of those in front took the fast path."""
-        frames, rest = self.rewriter.swap_all(BETWEEN.join(chunks))
+        frames, number, rest = self.rewriter.swap_all(BETWEEN.join(chunks))
         left = len(rest.split(BETWEEN)) if rest else 0
         taken = len(chunks) - left
+        assert number == taken
         assert rest == BETWEEN.join(chunks[taken:])
         assert frames == b"".join(map(self.full, chunks[:taken]))
         return taken
@@ -305,7 +306,7 @@ def test_several_at_once(chunks: list[bytes], taken: int) -> None:
 def test_half_a_character_is_not_completed_by_the_next_text() -> None:
     """Two texts that are UTF-8 together and not each by itself."""
     halves = [vllm("@").replace(b"@", half) for half in (b"\xc3", b"\xa9")]
-    frames, rest = taught().rewriter.swap_all(BETWEEN.join(halves))
+    frames, _, rest = taught().rewriter.swap_all(BETWEEN.join(halves))
     assert not frames
     assert rest == BETWEEN.join(halves)
 

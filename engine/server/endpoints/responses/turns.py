@@ -103,7 +103,8 @@ class Turns:
 
         Nothing makes way for a turn that is too large with those before it.
         """
-        if sum([one.size for one in turn.chain]) > self._most_bytes:
+        chain = set(turn.chain)
+        if sum([one.size for one in chain]) > self._most_bytes:
             return
         shelf = self._shelves.setdefault(turn.owner, _Shelf())
         shelf.turns[turn.id] = turn
@@ -111,8 +112,7 @@ class Turns:
         while len(self) > self._most:
             most = max(self._shelves.values(), key=_number)
             self.forget(next(iter(most.turns.values())))
-        chain = set(turn.chain)  # forgetting these would free nothing
-        while self.bytes > self._most_bytes:
+        while self.bytes > self._most_bytes:  # forgetting only a part of the chain would free nothing
             most = max(self._shelves.values(), key=_bytes)
             self.forget(next((one for one in most.turns.values() if one not in chain), turn))
 

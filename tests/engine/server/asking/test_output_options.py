@@ -9,7 +9,7 @@ import pytest
 
 from engine.messages import Add, Choice, Sampling
 from nproxy.openai.errors import ApiError
-from tests.engine.asking import answer, ask, chat, complete, refused, stream, streamed, texts
+from tests.engine.asking import answer, ask, chat, complete, refused, sent_to_core, stream, streamed, texts
 from tests.engine.conftest import MODEL
 from tests.engine.server.letters import LETTERS
 from tests.engine.server.test_serving import client_of, engine
@@ -132,9 +132,7 @@ async def test_an_adapter_is_a_model_of_its_own_name(path: Path) -> None:
         listed = (await client.get("/v1/models")).json()["data"]
         assert [(entry["id"], entry.get("parent")) for entry in listed] == [(MODEL, None), ("tuned", MODEL)]
         assert (await client.get("/v1/models/tuned")).json() == listed[1]
-        sent: list[Add] = []
-        core = served.router._core
-        add, core.add = core.add, lambda message: (sent.append(message), add(message))[1]  # type: ignore[method-assign]
+        sent = sent_to_core(served)
         assert (await ask(client, model="tuned"))["model"] == "tuned"
         assert (await ask(client))["model"] == MODEL
         assert [message.adapter for message in sent] == ["tuned", None]

@@ -16,7 +16,7 @@ from openai import AsyncOpenAI
 from engine.server.asking.salt import salt_of
 from engine.server.endpoints import embeddings
 from engine.server.preparing.pooling import Pooling
-from tests.engine.asking import answer, refused
+from tests.engine.asking import answer, refused, sent_to_core
 from tests.engine.conftest import MODEL
 from tests.engine.server.letters import LETTERS
 from tests.engine.server.test_serving import client_of, engine
@@ -153,9 +153,7 @@ async def test_a_request_has_so_many_inputs_and_tokens(path: Path, monkeypatch: 
 async def test_the_clients_key_and_the_adapter_go_with_every_input(path: Path) -> None:
     async with engine(LETTERS, path, adapters=(("tuned", "a-folder"),)) as served, client_of(path) as client:
         served.pooling = LAST
-        sent: list[Any] = []
-        core = served.router._core
-        add, core.add = core.add, lambda message: (sent.append(message), add(message))[1]  # type: ignore[method-assign]
+        sent = sent_to_core(served)
         key, body = {"authorization": "Bearer x"}, {"model": "tuned", "input": ["a", "b"]}
         given = await client.post("/v1/embeddings", json=body, headers=key)
         assert given.json()["model"] == "tuned"

@@ -16,7 +16,7 @@ from engine.server.asking.salt import salt_of
 from engine.server.endpoints.responses.turns import Turn, Turns
 from engine.text.template import ChatTemplate
 from nproxy.openai.errors import engine_unavailable
-from tests.engine.asking import answer, refused
+from tests.engine.asking import answer, refused, sent_to_core
 from tests.engine.conftest import MODEL
 from tests.engine.server.letters import LETTERS
 from tests.engine.server.test_serving import client_of, engine
@@ -164,9 +164,7 @@ async def test_another_key_sees_nothing_of_it(path: Path) -> None:
 
 async def test_the_key_and_the_adapter_go_with_it(path: Path) -> None:
     async with engine(TOKENIZER, path, adapters=(("tuned", "a-folder"),)) as served, client_of(path) as client:
-        sent: list[Any] = []
-        core = served.router._core
-        add, core.add = core.add, lambda message: (sent.append(message), add(message))[1]  # type: ignore[method-assign]
+        sent = sent_to_core(served)
         key = {"authorization": "Bearer x"}
         given = await client.post(URL, json=body(model="tuned"), headers=key)
         assert given.json()["model"] == "tuned"
