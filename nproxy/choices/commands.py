@@ -92,18 +92,6 @@ class Respond:
 
 
 @frozen
-class FallBack:
-    """Have the request planned anew at another upstream. The client has been sent nothing from this one.
-
-    Only if the settings allow it. kind: of the failure that decided it. instead: the client's answer if no other
-    upstream has the model.
-    """
-
-    kind: FailureKind
-    instead: Respond
-
-
-@frozen
 class Learn:
     """An answer taught something about the upstream. The driver stores it for later plans."""
 
@@ -182,6 +170,16 @@ class Finish:
 
     outcome: Outcome = "ok"
     status: int = 200
+
+
+@frozen
+class FallBack:
+    """Have the request planned anew at another upstream. The client has been sent no more than a head and pings.
+
+    Only if the settings allow it. instead: the commands that end the request if no other upstream has the model.
+    """
+
+    instead: tuple[Respond | Emit, Finish]
 
 
 Command = (

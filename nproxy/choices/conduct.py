@@ -17,6 +17,7 @@ from nproxy.choices.commands import (
     CallEnded,
     CancelLeg,
     Command,
+    Emit,
     FallBack,
     Finish,
     Learn,
@@ -66,7 +67,8 @@ class Conduct:
     """Conducts one request from its plan to Finish.
 
     budget: takes one retry from the retry budget; returns whether it was granted. jitter: returns a number from 0 up
-    to, not including, 1. draw: returns a random seed from 0 to 2**31 - 1, for legs that are added later.
+    to, not including, 1. draw: returns a random seed from 0 to 2**31 - 1, for legs that are added later. begun: the
+    client was sent the head of a stream, and pings, while another upstream was asked.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class Conduct:
         budget: Callable[[], bool],
         jitter: Callable[[], float],
         draw: Callable[[], int],
+        begun: bool = False,
     ) -> None:
         self._request = request
         self._plan = plan
@@ -110,14 +113,16 @@ class Conduct:
         self._outcome: Outcome | None = None
         self._end_status = 200
         self._over = False
-        self._buffer = OutputBuffer(settings.ping_seconds, self._merge.frames)
+        self._buffer = OutputBuffer(settings.ping_seconds, self._merge.frames, begun=begun)
         self._commands: list[Command] = []
 
     def start(self) -> list[Command]:
         """Return the first commands: open the first legs, set the first timers. Called once."""
         if self._request.seed is not None and not seed_sent(self._request, self._capability):
             self._commands.append(Anomaly("seed_omitted"))
-        if self._request.stream:
+        if self._buffer.begun:
+            self._commands.append(self._buffer.next_tick())
+        elif self._request.stream:
             self._commands.append(SetTimer(Timer(TimerKind.HEADERS), self._settings.headers_after_seconds))
         if self._warming.held:
             self._commands.append(SetTimer(Timer(TimerKind.WARM), WARM_SECONDS))
@@ -391,19 +396,20 @@ class Conduct:
     def _wind_up(self) -> None:
         """The request has failed: begin nothing new, and end it as soon as the client's error is known.
 
-        If a stream has begun, the sibling legs run to their end. Otherwise the request ends at once if no other failure
-        could be more telling, else when the failures of the next moment are known too.
+        If the client has read from a stream, the sibling legs run to their end. Otherwise the request ends at once if
+        no other failure could be more telling, else when the failures of the next moment are known too.
         """
-        if self._buffer.begun:
-            if self._roster.unsettled == 0:
-                self._tell(self._losses.error(retries_spent=self._recovery.retries_spent))
-                self._finish(self._losses.kind)
-        elif self._roster.unsettled == 0 or self._losses.clear:
-            refusal = self._refusal(self._losses.error(retries_spent=self._recovery.retries_spent))
-            falls_back = self._settings.fallback and self._losses.upstreams_own
-            self._commands.append(FallBack(self._losses.kind, refusal) if falls_back else refusal)
-            self._finish("fallback" if falls_back else self._losses.kind)
-        elif not self._gathering:
+        spoken = self._buffer.spoken
+        if self._roster.unsettled == 0 or (self._losses.clear and not spoken):
+            error, kind = self._losses.error(retries_spent=self._recovery.retries_spent), self._losses.kind
+            if self._settings.fallback and self._losses.upstreams_own and not spoken:
+                told, end_status = self._told(error)
+                self._commands.append(FallBack((told, Finish(kind, end_status))))
+                self._finish("fallback")
+            else:
+                self._tell(error)
+                self._finish(kind)
+        elif not self._gathering and not spoken:
             self._gathering = True
             self._commands.append(SetTimer(Timer(TimerKind.GATHER), self._settings.gather_seconds))
 
@@ -412,20 +418,25 @@ class Conduct:
         if event.error is None:
             self._finish("")
             return
-        if self._buffer.begun:
-            self._tell(event.error)
-        else:
-            self._commands.append(self._refusal(event.error))
+        self._tell(event.error)
         self._finish("ended")
 
     def _tell(self, error: ApiError) -> None:
-        """End a stream that has begun with an error."""
-        self._buffer.writes.append(error_event(error))
-        self._end_status = error.status
+        """End the answer with an error."""
+        told, self._end_status = self._told(error)
+        if isinstance(told, Emit):
+            self._buffer.writes.append(told.data)
+        else:
+            self._commands.append(told)
 
-    def _refusal(self, error: ApiError) -> Respond:
-        """Return the answer with an error, if no stream has begun."""
-        return Respond(error.status, error.envelope(), self._way(), tuple(error.headers.items()))
+    def _told(self, error: ApiError) -> tuple[Respond | Emit, int]:
+        """Return what tells the client of an error, and the status that Finish has then.
+
+        It is the last event of a stream that has begun, else a whole answer.
+        """
+        if self._buffer.begun:
+            return Emit(error_event(error)), error.status
+        return Respond(error.status, error.envelope(), self._way(), tuple(error.headers.items())), 200
 
     def _finish(self, outcome: Outcome) -> None:
         self._outcome = outcome

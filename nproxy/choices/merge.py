@@ -201,7 +201,6 @@ class Merge:
         for choice in self._outputs[number].choices:
             if not choice.finished:
                 choice.lost = error
-                self.notes += [ChoiceFinished(index, LOST) for index in self._shown_as(choice)]
 
     @property
     def delivered(self) -> int:
@@ -215,6 +214,9 @@ class Merge:
         and the error beside it, because their role has been written and clients wait for a reason.
         """
         usage = self._usage()
+        for choice in self._choices:
+            if choice.lost is not None:
+                self.notes += [ChoiceFinished(index, LOST) for index in self._shown_as(choice)]
         if not self._request.stream:
             return self._answer(usage)
         lost = b"".join(self._lost(choice, choice.lost) for choice in self._choices if choice.lost is not None)

@@ -12,26 +12,32 @@ class OutputBuffer:
     """Joins what is written in one turn. Nothing is sent before the head: what was written until then is dropped.
 
     writes: what is to be sent at the end of the turn; callers append to it, and the merge has the same list.
-    ping_seconds: how long the client may hear nothing.
+    ping_seconds: how long the client may hear nothing. begun: the head was sent, and maybe pings, for another upstream.
     """
 
-    def __init__(self, ping_seconds: float, writes: list[bytes]) -> None:
-        self.begun = False
+    def __init__(self, ping_seconds: float, writes: list[bytes], *, begun: bool = False) -> None:
+        self.begun = begun
         self._half_a_ping = ping_seconds / 2
         self._silent = True  # nothing has been sent since the last tick
+        self._spoken = False  # more than pings was sent
         self.writes = writes
+
+    @property
+    def spoken(self) -> bool:
+        """Whether the client has more than pings, or gets it in this turn."""
+        return self._spoken or (self.begun and any(data is not PING for data in self.writes))
 
     def begin(self, way: Way) -> list[Command]:
         """Send the head. Called once."""
         self.begun = True
-        return [Begin(way), self._next_tick()]
+        return [Begin(way), self.next_tick()]
 
     def tick(self) -> list[Command]:
         """Half of the ping time has passed: if nothing was sent in it, send the client a ping."""
         if self._silent:
             self.writes.append(PING)
         self._silent = True
-        return [self._next_tick()]
+        return [self.next_tick()]
 
     def flush(self) -> Emit | None:
         """End the turn. Returns None if nothing is sent."""
@@ -43,7 +49,10 @@ class OutputBuffer:
         if not self.begun:
             return None
         self._silent = False
+        if data is not PING:
+            self._spoken = True
         return Emit(data)
 
-    def _next_tick(self) -> SetTimer:
+    def next_tick(self) -> SetTimer:
+        """Return the timer for the next tick. `begin` sets the first one; without it, the caller does."""
         return SetTimer(Timer(TimerKind.PING), self._half_a_ping)

@@ -32,7 +32,7 @@ class ConductSettings:
     partial: bool = False
     """If some choices are finished and others are lost, the client gets the finished ones."""
     fallback: bool = False
-    """Another upstream may be asked. If this one is at fault and the client has nothing yet, the conduct ends with
+    """Another upstream may be asked. If this one is at fault and the client has at most pings, the conduct ends with
     FallBack instead of an error."""
     fallback_available: bool = False
     """A healthy fallback exists. It is asked instead of waiting for a full upstream."""

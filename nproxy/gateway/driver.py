@@ -53,7 +53,7 @@ OPENED_WHEN_BUSY = 8
 class Drive:
     """Drives one request at one upstream, from its plan to its answer. Call `run` once; `end` stops it early.
 
-    fell_back: set if nothing was sent to the client and another upstream is to be asked; else None.
+    fell_back: set if another upstream is to be asked; else None. If none can be, call `fail`.
     """
 
     def __init__(
@@ -114,6 +114,12 @@ class Drive:
         """Stop the request with an error: the drain limit is reached. False if another upstream is to be asked."""
         self._inbox.put_now((Stopped(error),))
         return self.fell_back is None
+
+    async def fail(self, fell_back: FallBack) -> None:
+        """Tell the client the failure, as there is no other upstream to ask. Raises ClientLeft."""
+        self.fell_back = None
+        self._carry_out(fell_back.instead)
+        await self._deliver()
 
     async def _drive(self) -> None:
         if not self._carry_out(self._conduct.start()):

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from nproxy.choices.commands import WITHOUT_ERROR, FallBack
+from nproxy.choices.commands import WITHOUT_ERROR
 from nproxy.choices.conduct import Conduct
 from nproxy.choices.plan import make_plan
 from nproxy.choices.settings import Names
@@ -74,9 +74,9 @@ async def _generate(app: App, settings: RequestSettings, exchange: Exchange, req
         if counted:
             grant.came(guess_prompt(request))
         try:
-            while (fell_back := await _drive(app, settings, exchange, request, attempt, grant, fallbacks)) is not None:
+            while (drive := await _drive(app, settings, exchange, request, attempt, grant, fallbacks)).fell_back:
                 if (following := await fallbacks.after(grant)) is None:
-                    await _respond_with_failure(exchange, fell_back)
+                    await drive.fail(drive.fell_back)
                     return
                 attempt = following
         finally:
@@ -84,14 +84,6 @@ async def _generate(app: App, settings: RequestSettings, exchange: Exchange, req
                 grant.nothing_came()
             elif exchange.record.outcome not in WITHOUT_ERROR:
                 grant.broke_off()
-
-
-async def _respond_with_failure(exchange: Exchange, fell_back: FallBack) -> None:
-    """Answer with the failure, as there is no other upstream to ask."""
-    failure = fell_back.instead
-    exchange.record.outcome = fell_back.kind
-    exchange.shows(failure.way, failure.headers)
-    await exchange.respond(failure.status, failure.body)
 
 
 def _planned(settings: RequestSettings, request: Request, route: Route) -> Planned:
@@ -109,11 +101,8 @@ async def _drive(
     attempt: Planned,
     grant: Grant,
     fallbacks: Fallbacks[Planned],
-) -> FallBack | None:
-    """Drive the request at one upstream.
-
-    Returns the FallBack if the client was sent nothing and another upstream is to be asked, else None.
-    """
+) -> Drive:
+    """Drive the request at one upstream. Returns the drive, which says whether another upstream is to be asked."""
     upstream, name, plan = attempt.route.upstream, attempt.route.name, attempt.plan
     fallback_available = fallbacks.fallback_available
     exchange.record.upstream = upstream.name
@@ -129,6 +118,7 @@ async def _drive(
         budget=upstream.budget.take,
         jitter=random.random,
         draw=_draw,
+        begun=exchange.response is not None,
     )
     if (spans := exchange.record.tracing.spans) is not None:
         spans.to_upstream(upstream.name, name.upstream or name.shown, plan.n)
@@ -148,7 +138,7 @@ async def _drive(
     finally:
         app.drives.discard(drive)
         observer.ended(request.choices, well=exchange.record.outcome == "ok")
-    return drive.fell_back
+    return drive
 
 
 def _draw() -> int:

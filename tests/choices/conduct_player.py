@@ -97,6 +97,8 @@ class Play:
     partial: bool = False
     fallback: bool = False
     """Whether a fallback upstream is available."""
+    begun: bool = False
+    """Whether the client has the head of a stream, and pings, from another upstream."""
     resume: Resume = "off"
     chat_continues: ChatContinues = "no"
     timers: dict[str, float] = field(default_factory=dict)
@@ -128,6 +130,7 @@ class Play:
             budget=self.budget,
             jitter=lambda: 0.5,
             draw=draw,
+            begun=self.begun,
         )
         self._check(self.conduct.start())
 
@@ -247,8 +250,9 @@ class Play:
         limit = self.capability.parallel
         assert limit is None or len(self.open) <= limit
         kinds = [type(command) for command in self.everything]
-        assert kinds.count(Begin) + kinds.count(Respond) + kinds.count(FallBack) <= 1
-        assert Emit not in kinds or Begin in kinds[: kinds.index(Emit)]
+        assert self.begun + kinds.count(Begin) + kinds.count(Respond) <= 1
+        assert kinds.count(Respond) + kinds.count(FallBack) <= 1
+        assert Emit not in kinds or self.begun or Begin in kinds[: kinds.index(Emit)]
         assert [type(command) for command in commands].count(Emit) <= 1, "one write per call"
         if Finish in kinds:
             assert kinds.count(Finish) == 1 and kinds[-1] is Finish
@@ -262,8 +266,8 @@ class Play:
         if self.finish == "":
             assert self.frames[-1:] != ["[DONE]"] and not self.of(Respond), "the client has left"
         elif self.finish == "fallback":
-            assert self.fallback and self.of(FallBack)
-        elif self.request.stream and self.of(Begin):
+            assert self.fallback and self.of(FallBack) and not self.frames
+        elif self.request.stream and (self.begun or self.of(Begin)):
             assert (self.finish in GOOD) == (self.frames[-1] == "[DONE]")
             assert self.frames.count("[DONE]") <= 1
             if self.finish in GOOD:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 
-from nproxy.choices.commands import Begin, FallBack, Finish, Respond
-from nproxy.choices.events import Failure, FailureKind
+from nproxy.choices.commands import Begin, ChoiceFinished, Emit, FallBack, Finish, Respond
+from nproxy.choices.events import Failure, FailureKind, LegChunk, LegFailed
+from nproxy.openai.wire import PING
 from tests.choices.conduct_player import Play, chat
 from tests.choices.upstream_says import answer, delta, failure, in_band, status
 
@@ -34,9 +36,11 @@ def fallen(play: Play) -> FailureKind | None:
     commands = play.of(FallBack)
     if not commands:
         return None
-    assert len(commands) == 1 and not play.of(Respond) and not play.of(Begin)
+    assert len(commands) == 1 and not play.of(Respond)
     assert play.everything[-1] == Finish("fallback")
-    return commands[0].kind
+    _, end = commands[0].instead
+    assert isinstance(end.outcome, FailureKind)
+    return end.outcome
 
 
 @pytest.mark.parametrize("why", OWN, ids=lambda f: f"{f.kind}-{f.status}")
@@ -47,7 +51,9 @@ def test_another_upstream_may_do_what_this_one_did_not(why: Failure, stream: boo
     if why.kind is FailureKind.STALE:  # its second attempt is free
         play.fails(0, why)
     assert fallen(play) == why.kind
-    told = play.of(FallBack)[0].instead.status
+    instead, _ = play.of(FallBack)[0].instead
+    assert isinstance(instead, Respond)
+    told = instead.status
     assert told == 402 if why.status == 402 else told >= 429, "what is said where nobody else has the model"
 
 
@@ -72,11 +78,57 @@ def test_not_once_a_stream_has_begun() -> None:
     assert fallen(play) is None and "error" in play.frames[-1]
 
 
-def test_nor_once_a_ping_has() -> None:
+def test_pings_say_nothing_that_another_upstream_could_not_go_on_from() -> None:
     play = Play(chat(stream=True), fallback=True)
     play.fires("headers")
+    play.fires("ping")
     play.fails(0, FailureKind.CONNECT)
-    assert fallen(play) is None and "error" in play.frames[-1]
+    assert fallen(play) == FailureKind.CONNECT and play.emitted == PING
+    next_one = Play(chat(stream=True), begun=True)
+    assert "headers" not in next_one.timers and not next_one.of(Begin)
+    next_one.fires("ping")
+    assert next_one.emitted == PING
+    next_one.streams(0)
+    assert next_one.finish == "ok" and not next_one.of(Begin) and next_one.emitted.startswith(PING + b"data: ")
+
+
+def test_where_no_other_upstream_has_the_model_a_stream_of_pings_ends_in_an_event() -> None:
+    for play in (Play(chat(stream=True), fallback=True), Play(chat(stream=True), fallback=True, begun=True)):
+        if not play.begun:
+            play.fires("headers")
+        play.fails(0, status(503))
+        (fallback,) = play.of(FallBack)
+        event, end = fallback.instead
+        assert isinstance(event, Emit) and end == Finish(FailureKind.STATUS, 503)
+        assert event.data.startswith(b"data: ") and "error" in json.loads(event.data[6:])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_choices_are_lost_for_good_only_where_they_are_told_to_be(stream: bool) -> None:
+    """Another upstream may bring those that this one lost."""
+    play = Play(chat(n=2, stream=stream), fallback=True, partial=True)
+    if stream:
+        play.fires("headers")
+    play.fails(0, FailureKind.CONNECT)
+    play.fails(1, FailureKind.CONNECT)
+    assert fallen(play) == FailureKind.CONNECT and not play.of(ChoiceFinished)
+
+
+def test_failures_behind_pings_are_weighed_together() -> None:
+    play = Play(chat(n=3, stream=True), fallback=True)
+    play.fires("headers")
+    play.fails(0, FailureKind.RESET)
+    assert fallen(play) is None and "gather" in play.timers
+    play.fires("gather")
+    assert fallen(play) == FailureKind.RESET and not play.open
+
+
+def test_what_comes_in_the_turn_of_a_failure_is_told_and_its_calls_run_to_their_end() -> None:
+    play = Play(chat(n=2, stream=True), fallback=True)
+    play.fires("headers")
+    play.gets(LegFailed(0, failure("reset")), LegChunk(1, delta("x")))
+    play.streams(1)
+    assert fallen(play) is None and "error" in play.frames[-1] and "x" in str(play.frames)
 
 
 def test_one_failure_of_the_request_s_own_is_told() -> None:

@@ -285,7 +285,7 @@ async def test_an_end_from_outside_in_the_turn_of_the_end(falls_back: bool) -> N
         take(chunks(b"a"))
         asyncio.get_running_loop().call_soon(lambda: ends.append(drive.end(not_ready("enough"))))
 
-    fall_back: list[Command] = [FallBack(FailureKind.CUT, Respond(502, b"{}", WAY))] if falls_back else []
+    fall_back: list[Command] = [FallBack((Respond(502, b"{}", WAY), Finish(FailureKind.CUT)))] if falls_back else []
     drive = driven(client, Once(*fall_back, Finish("ok")), open_call)
     async with asyncio.timeout(5):
         await drive.run()

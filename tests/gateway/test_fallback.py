@@ -15,6 +15,7 @@ from nproxy.gateway.admission import client
 from nproxy.gateway.admission.messages import Message, Move
 from nproxy.gateway.driver import Drive
 from nproxy.openai.errors import not_ready
+from nproxy.openai.wire import PING
 from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream, raw_server
 from tests.gateway.conftest import Gateway, envelope, gateway_for
 from tests.waiting import until
@@ -268,6 +269,42 @@ async def test_a_stream_that_has_begun_stays_where_it_is(upstream: FakeUpstream,
     async with behind(main(upstream, "spare"), {"name": "spare", "replicas": [spare.url]}) as gateway:
         stream = await gateway.stream()
         assert stream.status == 200 and "error" in stream.chunks[-1] and not spare.calls
+
+
+SOON = {"stream": {"headers_after_seconds": 0.05}}
+HANGS = {"timeouts": {"first_event": 0.3}}
+
+
+async def test_a_stream_that_has_only_pinged_may_go_elsewhere(upstream: FakeUpstream, spare: FakeUpstream) -> None:
+    """Its head names the first upstream; metrics and log name the one that answered."""
+    upstream.behaviour = Behaviour(hold=asyncio.Event())
+    async with behind(main(upstream, "spare", **HANGS), {"name": "spare", "replicas": [spare.url]}, **SOON) as gateway:
+        stream = await gateway.stream(n=2)
+        assert stream.status == 200 and stream.raw.startswith(PING + b"data: ") and stream.raw.count(PING) == 1
+        assert stream.raw.endswith(b"data: [DONE]\n\n") and len({chunk["id"] for chunk in stream.chunks}) == 1
+        assert sorted(stream.finishes) == [0, 1]
+        assert stream.headers["x-nproxy-upstream"] == "main"
+        labels = f'code="200",endpoint="chat/completions",mode="fanout",model="{MODEL}",upstream="spare"'
+        assert await gateway.metric(f"nproxy_requests_total{{{labels}}}") == 1
+        assert await gateway.metric('nproxy_fallbacks_total{to="spare",upstream="main"}') == 1
+        assert await gateway.metric("nproxy_inflight_choices") == 0
+
+
+@pytest.mark.parametrize("has_model", [True, False])
+async def test_a_stream_of_pings_that_nobody_answers_ends_in_an_event(
+    upstream: FakeUpstream, spare: FakeUpstream, has_model: bool
+) -> None:
+    upstream.behaviour, spare.behaviour = Behaviour(hold=asyncio.Event()), DOWN
+    models = [MODEL] if has_model else ["another"]
+    other = {"name": "spare", "replicas": [spare.url], "models": models}
+    async with behind(main(upstream, "spare", **HANGS), other, **SOON) as gateway:
+        stream = await gateway.stream()
+        assert stream.status == 200 and stream.raw.startswith(PING) and len(stream.chunks) == 1
+        assert stream.chunks[0]["error"]["code"] == (None if has_model else "upstream_timeout")
+        asked = "spare" if has_model else "main"
+        outcome = "status" if has_model else "timeout"
+        labels = f'endpoint="chat/completions",model="{MODEL}",outcome="{outcome}",upstream="{asked}"'
+        assert await gateway.metric(f"nproxy_broken_answers_total{{{labels}}}") == 1
 
 
 async def test_what_passes_through_falls_back_while_its_body_is_here(
