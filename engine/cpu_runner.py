@@ -214,7 +214,8 @@ def _cpu_backend(
     and it does not support this model.
     """
     fixed = config.deterministic
-    turns = None if model.frequencies is None else rotations(model.frequencies, model.context)
+    positions = min(model.context, cache.tokens)
+    turns = None if model.frequencies is None else rotations(model.frequencies, positions)
     if native is not None and turns is not None and takes(model, fixed=fixed):
         return NativeBackend(model, cache, native, turns, fixed=fixed)
     if config.kernels == "native":

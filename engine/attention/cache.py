@@ -51,6 +51,11 @@ class KvCache:
         widest = max(kv_heads for kv_heads, _ in shapes)
         self._first_of_head = torch.arange(2 * widest).unsqueeze(1) * blocks  # [2K, 1], in rows of one block
 
+    @property
+    def tokens(self) -> int:
+        """How many tokens fit in, of all sequences together; no sequence is longer."""
+        return self.blocks * self.block_size
+
     def view(self, layer: int) -> torch.Tensor:
         """Return a layer's keys and values, [2K, slots, D]."""
         return self._layers[layer][0]

@@ -113,7 +113,8 @@ class DeviceRunner:
         self._stream = torch.cuda.current_stream(cache.device) if cache.device.type == "cuda" else None
         self._turns: Turns | None = None
         if model.frequencies is not None:
-            self._turns = Turns(*(table.to(cache.device) for table in turns(model.frequencies, model.context)))
+            tables = turns(model.frequencies, min(model.context, cache.tokens))
+            self._turns = Turns(*(table.to(cache.device) for table in tables))
         self._rows: int | None = None  # decoding rows of one pass, in deterministic mode
         if config.deterministic:
             # In transformers' classes a row's numbers may depend on its index in the batch, so each row runs alone.

@@ -147,6 +147,19 @@ def test_choices_beside_other_traffic(tiny: CpuRunner) -> None:
     assert fork.tokens == alone
 
 
+@pytest.mark.parametrize("kernels", ["auto", "torch"])
+def test_a_context_beyond_the_pool_takes_no_memory(
+    tmp_path: Path, tiny: CpuRunner, kernels: Literal["auto", "torch"]
+) -> None:
+    """Some models are made for millions of tokens; what turns their keys is prepared for those that fit in."""
+    save(tmp_path, max_position_embeddings=10**12)
+    settings = EngineConfig(str(tmp_path), dtype="float32", num_blocks=256, block_size=SIZE, kernels=kernels)
+    endless = CpuRunner.load(settings)
+    assert endless.ready.max_model_len == 10**12
+    draws = _seeded(2)
+    assert Fork(endless, PROMPT, draws).run(9) == Fork(tiny, PROMPT, draws).run(9)
+
+
 def test_settings_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     save(tmp_path)
     with pytest.raises(ConfigError, match="max_model_len is 257; the model supports 256 tokens"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -123,7 +123,7 @@ def _message(message: Message, where: str) -> Message:
 
 
 def _content(content: JSON, where: str) -> str:
-    """Return a message's text; text parts are joined by line breaks, and no content is an empty text, as in vLLM."""
+    """Return a message's text; no content is an empty text, as in vLLM."""
     if content is None:
         return ""
     if isinstance(content, str):
@@ -138,7 +138,12 @@ def _content(content: JSON, where: str) -> str:
             case _:
                 message = f"'{where}' may contain only text parts."
                 raise invalid_request(message, param=where, code="unsupported_parameter")
-    return "\n".join(texts)
+    return joined(texts)
+
+
+def joined(parts: Iterable[str]) -> str:
+    """Return the texts of a message's parts as one, as vLLM joins them."""
+    return "\n".join(parts)
 
 
 def _calls(value: JSON, where: str) -> list[JSON]:

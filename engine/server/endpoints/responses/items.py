@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from engine.server.asking.chat import joined
 from engine.server.asking.members import Members
 from nproxy.openai.errors import ApiError, invalid_request, shorten
 from nproxy.openai.jsonvalue import JSON
@@ -81,11 +82,11 @@ def _silent(message: Mapping[str, Any]) -> bool:
 
 
 def _text(content: JSON) -> str:
-    """Return the text of an item's checked content."""
+    """Return the text of an item's checked content; parts are joined as in a chat."""
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else []
-    return "".join([str(part.get("text", "")) for part in parts if isinstance(part, dict)])
+    return joined([str(part.get("text", "")) for part in parts if isinstance(part, dict)])
 
 
 def _read_item(value: JSON, where: str, new_id: NewId) -> Item:

@@ -87,10 +87,10 @@ def test_a_thought_alone_says_nothing() -> None:
     assert messages(user("a"), encrypted, WORDS) == messages(user("a"), WORDS)
 
 
-def test_parts_are_joined_and_outputs_may_have_them() -> None:
+def test_parts_are_joined_as_in_chats_and_outputs_may_have_them() -> None:
     parts = [{"type": "input_text", "text": "a"}, {"type": "text", "text": "b"}]
-    assert messages({"role": "user", "content": parts}) == [user("ab")]
-    assert messages(CALL, {**RESULT, "output": parts})[-1]["content"] == "ab"
+    assert messages({"role": "user", "content": parts}) == [user("a\nb")]
+    assert messages(CALL, {**RESULT, "output": parts})[-1]["content"] == "a\nb"
     refusal = {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}
     assert messages(refusal) == [{"role": "assistant", "content": "No."}]
 
