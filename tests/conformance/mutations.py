@@ -520,14 +520,14 @@ _FLEET = [
     (
         "S4",
         CHOICES + "conduct.py",
-        "falls_back = self._settings.fallback and self._losses.upstreams_own",
-        "falls_back = False",
+        "if self._settings.fallback and self._losses.upstreams_own and not spoken:",
+        "if False:",
     ),
     (
         "S5",
         CHOICES + "conduct.py",
-        "        if self._buffer.begun:\n            if self._roster.unsettled == 0:",
-        "        if False:\n            if True:",
+        "spoken = self._buffer.spoken",
+        "spoken = False",
     ),
     ("S11", UPSTREAMS + "balancing.py", "if replica.answers(now)]", "if False]"),
     ("S6", CHOICES + "resume.py", 'if not request.stream or how == "off":', "if True:"),
