@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from engine.server.asking.order import Order
 from engine.server.preparing import prompts
 from engine.server.preparing.prompts import Prompt, prepare
 from engine.text.parsers.families import Families
@@ -118,5 +120,20 @@ def test_the_logprobs_of_prompts_have_a_bound(
 
 
 def test_a_chats_prompt_is_reported_once_for_all_choices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prompts, "_MOST_LOGPROBS", 100 * 2)
+    [prompt] = prepare(chat(n=128, prompt_logprobs=1), LETTERS, READY)
+    monkeypatch.setattr(prompts, "_MOST_LOGPROBS", len(prompt.tokens) * 2)
     assert prepare(chat(n=128, prompt_logprobs=1), LETTERS, READY)
+    with pytest.raises(ApiError) as error:
+        prepare(chat(prompt_logprobs=2), LETTERS, READY)
+    assert (error.value.status, error.value.param, error.value.code) == (400, "prompt_logprobs", "request_too_large")
+
+
+@pytest.mark.parametrize("order", [chat, completion])
+def test_a_text_that_cannot_fit_is_refused_before_it_is_encoded(order: Callable[..., Order]) -> None:
+    """A megabyte takes a second to encode, and its length alone says enough."""
+    most = prompts.context_length(READY) * LETTERS.table.longest
+    for size, counted in ((most - 20, "tokens"), (most + 1, "characters")):
+        text = {"messages": [{"role": "user", "content": "a" * size}]} if order is chat else {"prompt": "a" * size}
+        with pytest.raises(ApiError, match=rf"\d+ {counted}\.") as error:
+            prepare(order(**text), LETTERS, READY)
+        assert (error.value.status, error.value.code) == (400, "context_length_exceeded")

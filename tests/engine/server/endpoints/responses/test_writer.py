@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from typing import Any
+
+import pytest
 
 from engine.messages import Logprobs
 from engine.server.answering.choice_text import ChoiceText
@@ -150,15 +153,28 @@ def test_an_answer_without_a_word_is_an_empty_message() -> None:
     assert item["content"][0]["text"] == ""
 
 
-def test_a_failure_is_the_streams_last_event_and_is_not_kept() -> None:
+@pytest.mark.parametrize(
+    ("status", "code"), [(500, "server_error"), (503, "server_error"), (429, "rate_limit_exceeded")]
+)
+def test_a_failure_is_the_streams_last_event_and_is_not_kept(status: int, code: str) -> None:
     scene = Scene()
     scene.writer.prelude()
     scene.writer.chunk(piece(Content("a")))
-    data = scene.writer.failure(ApiError(500, "It broke.", type="server_error"))
+    data = scene.writer.failure(ApiError(status, "It broke.", type="server_error"))
     failed = json.loads(data.partition(b"\ndata: ")[2])
     assert failed["type"] == "response.failed"
-    assert failed["response"]["error"] == {"code": "server_error", "message": "It broke."}
+    assert failed["response"]["error"] == {"code": code, "message": "It broke."}
+    assert failed["response"]["completed_at"] is None
     assert scene.kept == []
+
+
+def test_only_what_is_complete_has_a_time_of_its_end() -> None:
+    before = int(time.time())
+    events = Scene().events(piece(Content("a"), finish="stop"))
+    assert events[0]["response"]["completed_at"] is None
+    assert before <= events[-1]["response"]["completed_at"] <= time.time()
+    assert before <= Scene().whole(piece(Content("a"), finish="stop"))["completed_at"] <= time.time()
+    assert Scene().whole(piece(Content("a"), finish="length"))["completed_at"] is None
 
 
 def test_log_probabilities_stand_with_the_words_that_they_are_of() -> None:
