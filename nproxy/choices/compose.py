@@ -9,13 +9,12 @@ from nproxy.choices.continuation import continued
 from nproxy.choices.leg import Leg
 from nproxy.choices.plan import seed_sent
 from nproxy.openai.body import Spliced
-from nproxy.openai.choice_params import FIELD
+from nproxy.openai.choice_params import FIELD, superseded
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.requests import CompletionRequest, Request
 
 _WIDTHS = frozenset({"n_cmpl", "best_of"})  # nproxy chooses the best itself
-_LIMITS = ("max_tokens", "max_completion_tokens")
 
 
 def compose(request: Request, capability: Capability, leg: Leg) -> Spliced:
@@ -26,7 +25,7 @@ def compose(request: Request, capability: Capability, leg: Leg) -> Spliced:
     """
     put: dict[str, JSON] = {}
     drop = {*leg.omit}
-    if request.choice_params is not None and not capability.exact:
+    if request.choice_params is not None and not (capability.exact and leg.width == request.n):
         _own_params(request.choice_params[leg.offset], put, drop)
     _width(request, capability, leg, put, drop)
     _seed(request, capability, leg, put, drop)
@@ -77,8 +76,7 @@ def _own_params(own: Mapping[str, JSON], put: dict[str, JSON], drop: set[str]) -
     """Replace the request's sampling parameters by those of the leg's one choice."""
     drop.add(FIELD)
     put.update(own)
-    if any(name in own for name in _LIMITS):
-        drop.update(name for name in _LIMITS if name not in own)  # two names of one limit
+    drop.update(superseded(own))
 
 
 def _width(request: Request, capability: Capability, leg: Leg, put: dict[str, JSON], drop: set[str]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, assert_never
 
 from nproxy.choices.capability import Capability
@@ -43,7 +44,7 @@ from nproxy.choices.failures import Losses, as_error
 from nproxy.choices.learning import of_usage, of_width, width_brought
 from nproxy.choices.merging import merge_for
 from nproxy.choices.output_buffer import OutputBuffer
-from nproxy.choices.plan import Plan, Way, seed_sent, top_up
+from nproxy.choices.plan import Plan, Way, seed_given, seed_sent, top_up, with_seeds
 from nproxy.choices.reading import LegFault, read_events
 from nproxy.choices.recovery import Recovery
 from nproxy.choices.remedies import unscored
@@ -92,8 +93,7 @@ class Conduct:
         self._warming = Warming(plan.legs)
         self._roster = Roster(
             plan.legs,
-            seed=request.seed,
-            draw=draw if seed_sent(request, capability) else None,
+            partial(with_seeds, request, capability, draw),
             held=self._warming.held,
         )
         self._recovery = Recovery(
@@ -118,7 +118,7 @@ class Conduct:
 
     def start(self) -> list[Command]:
         """Return the first commands: open the first legs, set the first timers. Called once."""
-        if self._request.seed is not None and not seed_sent(self._request, self._capability):
+        if seed_given(self._request) and not seed_sent(self._request, self._capability):
             self._commands.append(Anomaly("seed_omitted"))
         if self._buffer.begun:
             self._commands.append(self._buffer.next_tick())
@@ -224,6 +224,8 @@ class Conduct:
         try:
             missing = self._merge.end(run.leg.number)
         except LegFault as fault:
+            if self._unplaced(run):
+                return
             failure, lessons = self._recovery.broken_off(run, fault.failure, beside=beside)
             self._commands += lessons
             self._lost(run, failure)
@@ -245,6 +247,14 @@ class Conduct:
         if missing and not self._doomed:
             self._commands.append(Anomaly("short_answer"))
             self._roster.add(top_up(leg, missing, n, prompts, got))
+
+    def _unplaced(self, run: LegProgress) -> bool:
+        """If it is unclear which prompts a leg's choices are for, and the client has none, ask prompt by prompt."""
+        number = run.leg.number
+        if self._request.stream or self._doomed or not self._merge.output(number).unplaced:
+            return False
+        self._commands += (CallEnded(number), *self._recovery.prompt_by_prompt(run))
+        return True
 
     def _faulty(self, run: LegProgress, failure: Failure) -> None:
         """Fail a leg because of what it sent, while its call is still open."""

@@ -14,6 +14,7 @@ from nproxy.choices.leg import Leg, Prefix
 from nproxy.choices.leg_output import Choice, LegOutput
 from nproxy.choices.plan import top_up
 from nproxy.choices.records import light
+from nproxy.openai.choice_params import superseded
 from nproxy.openai.chunks import UpstreamChoice
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.jsonvalue import JSON, dumps, loads
@@ -117,7 +118,7 @@ def _prefix(cut: LegOutput, choice: Choice, way: ChatContinues) -> Prefix | None
 def continued(request: Request, leg: Leg, prefix: Prefix) -> dict[str, JSON] | None:
     """Return the fields by which a leg's call continues from a prefix; None if they cannot express that."""
     own = {} if request.choice_params is None else request.choice_params[leg.offset]
-    asked = {**request.body.fields, **own}
+    asked = {**request.body.fields, **dict.fromkeys(superseded(own)), **own}
     if any(asked.get(name) is not None for name in _FORMS) or not _free(asked.get("response_format")):
         return None
     put: dict[str, JSON] = {}

@@ -42,8 +42,13 @@ def of_width(request: Request, capability: Capability, leg: Leg, got: int, *, st
     return [NativeWidth(leg.width, got)] if news else []
 
 
-def of_unfinished(capability: Capability, output: LegOutput) -> list[Lesson]:
-    """Return what a stream teaches that left some of its choices unfinished."""
+def of_unfinished(request: Request, capability: Capability, output: LegOutput) -> list[Lesson]:
+    """Return what an answer teaches that left some of its choices unfinished, or of which it is unclear whose they are.
+
+    The latter casts doubt on the width.
+    """
+    if output.unplaced:
+        return [] if request.greedy else [NativeWidth(output.leg.width, 1)]
     several = output.leg.width > 1 and capability.n_learned
     return [Lacks("stream_n")] if several and output.broke_off_in_part else []
 

@@ -33,6 +33,8 @@ class Choice:
     """Nothing of this index is taken any more."""
     finish_reason: str | None = None
     """Also None if a whole body named no reason."""
+    counted: bool = False
+    """That it is finished was told once: what finished it then was of no use."""
     lost: ApiError | None = None
     """Why it will never finish; set if the client still gets the other choices."""
     tools: ToolCalls | None = None
@@ -191,6 +193,12 @@ class LegOutput:
         """The choices that are not finished."""
         return [choice for choice in self.choices if not choice.finished]
 
+    @property
+    def unplaced(self) -> bool:
+        """Whether it brought only some choices of several prompts, and these whole: it is unclear whose they are."""
+        began = [choice.finished for choice in self.choices if choice.began]
+        return len(self.choices) > self.leg.width > 1 and 0 < len(began) < len(self.choices) and all(began)
+
     def end(self) -> list[int]:
         """The answer is over: return the client indices that it was to bring and did not begin. Other legs bring them.
 
@@ -209,9 +217,9 @@ class LegOutput:
             raise LegFault(Failure(FailureKind.SHORT, "The upstream's answer contains no choices."))
         if broken:
             raise LegFault(Failure(FailureKind.CUT, "The upstream's answer ended before it was complete."))
+        if self.unplaced:
+            raise LegFault(Failure(FailureKind.SHORT, _WHOSE))
         if len(self.choices) > self.leg.width:
-            if missing and self.leg.width > 1:
-                raise LegFault(Failure(FailureKind.SHORT, _WHOSE))
             self._note_prompt()
         self.brought = len(self.choices) - len(missing)
         return missing

@@ -92,7 +92,7 @@ class Merge:
                 if choice.kept:
                     choice.continue_with_another_call()
                 else:
-                    choice = self._choices[index] = self._unheard(index)
+                    choice = self._choices[index] = self._unheard(index, counted=choice.counted)
             choices.append(choice)
         cut = self._outputs.get(leg.number)
         if cut is not None:
@@ -101,13 +101,20 @@ class Merge:
         for choice in choices:
             self._bringers[choice.index] = output
 
-    def _unheard(self, index: int) -> Choice:
+    def _unheard(self, index: int, *, counted: bool = False) -> Choice:
         """Return a choice for which nothing has come."""
-        return Choice(index, sent=None if self._record is None else self._record())
+        return Choice(index, counted=counted, sent=None if self._record is None else self._record())
 
     def drop(self, number: int) -> None:
         """Forget a leg whose choices other legs bring."""
         self._tally.forgo(self._outputs.pop(number))
+
+    def disown(self, number: int) -> None:
+        """Forget a leg, and all that it brought: other legs bring its choices anew."""
+        for choice in self._outputs[number].choices:
+            self._choices[choice.index] = self._unheard(choice.index, counted=choice.finished)
+            self._bringers[choice.index] = None
+        self.drop(number)
 
     def hand_over(self, number: int) -> None:
         """Let other legs bring what this one did not finish. If it finished nothing, it is forgotten."""
@@ -281,6 +288,8 @@ class Merge:
     def _finish(self, choice: Choice, reason: str | None) -> None:
         choice.finished = True
         choice.finish_reason = reason
+        if choice.counted:
+            return
         for index in self._shown_as(choice):
             self.notes.append(ChoiceFinished(index, reason or "none"))
 

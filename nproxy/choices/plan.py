@@ -8,7 +8,6 @@ from typing import Literal, NamedTuple
 from nproxy.choices.capability import Capability
 from nproxy.choices.leg import Leg
 from nproxy.choices.seeds import seeded
-from nproxy.openai.choice_params import ChoiceParams
 from nproxy.openai.errors import invalid_request
 from nproxy.openai.requests import Request
 
@@ -59,10 +58,9 @@ def make_plan(
     legs = _legs(request, capability, n)
     _refuse_the_impossible(request, capability, n, several_legs=len(legs) > 1)
     again = replayed and request.stream and not request.greedy
-    if (request.seed is not None or len(legs) > 1 or again) and seed_sent(request, capability):
-        legs = seeded(legs, request.seed, draw, set())
-    if request.choice_params is not None and not capability.exact:
-        legs = _with_own_seeds(legs, request.choice_params)
+    given = request.seed if capability.exact else own_seed(request, 0)
+    if given is not None or len(legs) > 1 or again:
+        legs = with_seeds(request, capability, draw, legs, set())
     return Plan(Way(_mode(request, capability, n, len(legs)), len(legs)), tuple(legs), n)
 
 
@@ -97,7 +95,8 @@ def _legs(request: Request, capability: Capability, n: int) -> list[Leg]:
     if request.choice_params is not None and not capability.exact:
         width = 1  # only the built-in engine knows the field
     # If a call may return fewer choices than it asks for, an index does not tell which of several prompts it is for.
-    unsure = capability.n_untested and width > 1 and not capability.exact
+    # Servers that support n may still give one choice at temperature 0.
+    unsure = (capability.n_untested or request.greedy) and width > 1 and not capability.exact
     split_prompts = request.prompts > 1 and (unsure or not capability.prompt_lists)
     carried = range(request.prompts) if split_prompts else (None,)
     offsets = range(0, n, width)
@@ -119,6 +118,12 @@ def own_seed(request: Request, offset: int) -> int | None:
     return request.seed if offset == 0 else None
 
 
+def seed_given(request: Request) -> bool:
+    """Whether the client gave a seed, for all choices or for single ones."""
+    own = request.choice_params or ()
+    return request.seed is not None or any("seed" in params for params in own)
+
+
 def seed_sent(request: Request, capability: Capability) -> bool:
     """Whether calls carry seeds.
 
@@ -130,10 +135,21 @@ def seed_sent(request: Request, capability: Capability) -> bool:
     return capability.seed and request.drawn == 1 and own_seed(request, 0) is not None
 
 
-def _with_own_seeds(legs: Sequence[Leg], choice_params: ChoiceParams) -> list[Leg]:
-    """Return the same legs, each of one choice, with the seeds that the client gave for single choices."""
-    own = [choice_params[leg.offset].get("seed") for leg in legs]
-    return [leg._replace(seed=seed) if isinstance(seed, int) else leg for leg, seed in zip(legs, own, strict=True)]
+def with_seeds(
+    request: Request, capability: Capability, draw: Callable[[], int], legs: Sequence[Leg], taken: set[int]
+) -> list[Leg]:
+    """Return the same legs with the seeds that they carry on the wire, if calls carry any.
+
+    A choice has the seed that the client gave for it alone, else the one that follows from the request's. taken: seeds
+    of other legs, which are not drawn again.
+    """
+    if not seed_sent(request, capability):
+        return [*legs]
+    given = seeded(legs, request.seed, draw, taken)
+    if request.choice_params is None or capability.exact:
+        return given
+    own = [own_seed(request, leg.offset) for leg in legs]
+    return [leg if seed is None else leg._replace(seed=seed) for leg, seed in zip(given, own, strict=True)]
 
 
 def _refuse_the_impossible(request: Request, capability: Capability, n: int, *, several_legs: bool) -> None:

@@ -106,8 +106,15 @@ class Recovery:
         """A leg has ended and is not whole: return its failure, and what that teaches. beside: as in LegEnded."""
         output = self._merge.output(run.leg.number)
         if not output.broke_off:
-            return failure, [*map(Learn, of_unfinished(self._capability, output))]
+            return failure, [*map(Learn, of_unfinished(self._request, self._capability, output))]
         return INTERRUPTED if beside else failure, _learn(self._interruptions.broke_off(run, beside=beside))
+
+    def prompt_by_prompt(self, run: LegProgress) -> list[Command]:
+        """Replace a leg whose answer is of no use, because it is unclear which of its prompts the choices belong to."""
+        self._merge.disown(run.leg.number)
+        self._roster.move(run, Signal.END)
+        self._roster.add(split_by_prompt(run.leg, self._request.prompts))
+        return [Anomaly("short_answer")]
 
     def recover(self, run: LegProgress, failure: Failure) -> list[Command] | None:
         """Find another way for a failed leg. Returns None if there is none and the failure stands."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from nproxy.choices.leg import Leg
-from nproxy.choices.seeds import seeded
 from nproxy.choices.states import FINAL, HOLDS_A_CALL, IDLE, TRANSITIONS, LegState, Signal
 
 
@@ -42,24 +41,21 @@ class Roster:
     for their turn, a heap: the lowest is called first. changed: a leg has changed its state or joined the queue; reset
     by the conduct when it has decided.
 
-    seed: the client's. draw: returns random seeds; None if calls carry none. held: numbers of legs that wait until they
-    are released.
+    seeds: gives further legs their seeds, beside those that are taken. held: numbers of legs that wait until they are
+    released.
     """
 
     def __init__(
         self,
         legs: Iterable[Leg],
-        *,
-        seed: int | None,
-        draw: Callable[[], int] | None,
+        seeds: Callable[[Sequence[Leg], set[int]], Sequence[Leg]],
         held: frozenset[int] = frozenset(),
     ) -> None:
         self.called: dict[int, LegProgress] = {}
         self.queue: list[int] = []
         self.unsettled = 0
         self.changed = True
-        self._seed = seed
-        self._draw = draw
+        self._seeds = seeds
         self._runs: dict[int, LegProgress] = {}
         self._enlist(legs, held)
 
@@ -129,11 +125,9 @@ class Roster:
         """Number, seed and enlist further legs; return their numbers. held: they wait until they are released."""
         first = len(self._runs)
         numbered = [leg._replace(number=first + place, seed=None) for place, leg in enumerate(legs)]
-        if self._draw is not None:
-            taken = {run.leg.seed for run in self if run.leg.seed is not None}
-            numbered = seeded(numbered, self._seed, self._draw, taken)
+        taken = {run.leg.seed for run in self if run.leg.seed is not None}
         numbers = {leg.number for leg in numbered}
-        self._enlist(numbered, frozenset(numbers) if held else frozenset())
+        self._enlist(self._seeds(numbered, taken), frozenset(numbers) if held else frozenset())
         return numbers
 
     def drop_idle(self, *, keep: Callable[[LegProgress], bool]) -> None:

@@ -81,11 +81,16 @@ class GenerationRequest:
 
     @property
     def all_equal(self) -> bool:
-        """Whether all choices of a prompt are equal.
+        """Whether all choices of a prompt are equal: at temperature 0, whatever their seeds.
 
-        The beams of a search differ at any temperature, and so do choices with parameters of their own.
+        The beams of a search differ at any temperature, and so do choices whose own parameters differ.
         """
-        return self.greedy and not self.beam_search and self.choice_params is None
+        if self.beam_search:
+            return False
+        if self.choice_params is None:
+            return self.greedy
+        own = [{"temperature": self.temperature, **params, "seed": None} for params in self.choice_params]
+        return own[0]["temperature"] == 0 and all(params == own[0] for params in own)
 
 
 @frozen(kw_only=True)

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from nproxy.choices.commands import Learn
+from nproxy.choices.capability import Capability
+from nproxy.choices.commands import Anomaly, CallEnded, Learn
 from nproxy.choices.lessons import NativeWidth
+from nproxy.choices.plan import Plan, Way, make_plan
 from tests.choices.conduct_player import CREATED, ID, MODEL, NATIVE, UNTESTED, Play, chat, completion
 from tests.choices.upstream_says import DONE, answer, delta, text, usage_chunk
 
@@ -66,7 +68,7 @@ def test_C7_a_short_answer_is_topped_up_and_remembered(capability: Any) -> None:
     play.answers(2, answer("third"))
     play.answers(1, answer("second"))
     assert contents_of(play.reply) == ["first", "second", "third"]
-    assert play.way == ("fanout", 3)
+    assert play.way == ("fanout", 3) and play.anomalies == [Anomaly("short_answer")]
 
 
 def test_C7_the_indices_of_a_short_answer_tell_which_are_missing() -> None:
@@ -114,16 +116,44 @@ def test_a_server_that_takes_only_the_first_of_a_list_of_prompts() -> None:
     assert [choice["text"] for choice in play.reply["choices"]] == ["A", "B"]
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_C7_of_several_prompts_it_is_not_clear_whose_choices_are_missing(stream: bool) -> None:
-    """Two of four came: both of the first prompt, or one of each? Nothing says."""
-    play = Play(completion(prompt=["a", "b"], n=2, stream=stream), NATIVE)
-    if stream:
-        play.streams(0, text("A", finish="stop"), text("B", index=1, finish="stop"), DONE)
+def texts(*said: str) -> bytes:
+    """A whole answer of legacy completions."""
+    choices = [{"index": i, "text": one, "finish_reason": "stop"} for i, one in enumerate(said)]
+    return json.dumps({"choices": choices}).encode()
+
+
+@pytest.mark.parametrize("as_events", [False, True])
+def test_C7_of_several_prompts_it_is_not_clear_whose_choices_are_missing(as_events: bool) -> None:
+    """Two of four came: both of the first prompt, or one of each? Nothing says. Each prompt is asked for by itself."""
+    play = Play(completion(prompt=["a", "b"], n=2, seed=5), Capability(None, width_seen=2))
+    if as_events:
+        play.streams(0, text("a0", finish="stop"), text("b0", index=1, finish="stop"), DONE)
     else:
-        said = [{"index": i, "text": t, "finish_reason": "stop"} for i, t in enumerate("AB")]
-        play.answers(0, json.dumps({"choices": said}).encode())
+        play.answers(0, texts("a0", "b0"))
+    assert [(opened.leg.prompt, opened.leg.width) for opened in play.opened[1:]] == [(0, 2), (1, 2)]
+    assert play.anomalies == [Anomaly("short_answer")] and CallEnded(0) in play.everything
+    for leg, word in ((1, "a0"), (2, "b0"), (3, "a1"), (4, "b1")):
+        play.answers(leg, texts(word))
+    assert [choice["text"] for choice in play.reply["choices"]] == ["a0", "a1", "b0", "b1"]
+    assert [(o.leg.prompt, o.leg.offset, o.leg.seed) for o in play.opened[3:]] == [(0, 1, 6), (1, 1, 6)]
+    assert NativeWidth(2, 1) in [command.lesson for command in play.of(Learn)]
+
+
+@pytest.mark.parametrize("greedy", [False, True])
+def test_C7_what_a_stream_has_shown_cannot_be_asked_for_again_but_teaches(greedy: bool) -> None:
+    request = completion(prompt=["a", "b"], n=2, stream=True, **({"temperature": 0} if greedy else {}))
+    (wide,) = make_plan(completion(prompt=["a", "b"], n=2), NATIVE, lambda: 7).legs
+    play = Play(request, NATIVE, plan=Plan(Way("native", 1), (wide,), 2))
+    play.streams(0, text("A", finish="stop"), text("B", index=1, finish="stop"), DONE)
     assert play.finish == "short"
+    assert [command.lesson for command in play.of(Learn)] == ([] if greedy else [NativeWidth(2, 1)])
+
+
+def test_C7_at_temperature_0_prompts_are_asked_for_one_by_one() -> None:
+    """Servers may give one choice there, and then it would be unclear whose it is."""
+    play = Play(completion(prompt=["a", "b"], n=2, temperature=0), NATIVE)
+    assert [(opened.leg.prompt, opened.leg.width) for opened in play.opened] == [(0, 2), (1, 2)]
+    assert len(Play(completion(prompt=["a", "b"], temperature=0), NATIVE).opened) == 1
 
 
 def test_C9_no_logprobs_is_null() -> None:

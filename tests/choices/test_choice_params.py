@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from nproxy.choices.capability import Capability
+from nproxy.choices.commands import Anomaly
 from nproxy.choices.compose import compose
 from nproxy.choices.plan import make_plan
+from nproxy.openai.errors import ApiError
 from nproxy.openai.requests import Request
 from tests.choices.conduct_player import EXACT, FANOUT, NATIVE, UNTESTED, Play, chat, completion, drawing
-from tests.choices.upstream_says import answer
+from tests.choices.upstream_says import answer, status, text
 
 OWN: list[dict[str, Any]] = [{"temperature": 0}, {"temperature": 1.5, "stop": ["x"]}, {}]
 
@@ -52,8 +54,11 @@ def test_B1_own_seeds_and_the_others_as_ever() -> None:
 
 
 def test_B6_an_upstream_without_seeds_gets_none() -> None:
-    for body in bodies(chat(n=2, choice_params=[{"seed": 1}, {}]), Capability(seed=False)):
+    request = chat(n=2, choice_params=[{"seed": 1}, {}])
+    for body in bodies(request, Capability(seed=False)):
         assert "seed" not in body
+    assert Play(request, Capability(seed=False)).anomalies == [Anomaly("seed_omitted")]
+    assert Play(chat(n=2, choice_params=[{"top_p": 1}, {}]), Capability(seed=False)).anomalies == []
 
 
 def test_one_limit_has_two_names() -> None:
@@ -82,6 +87,57 @@ def test_A14_the_greedy_policy_is_about_equal_choices() -> None:
         play.answers(leg, answer(f"c{leg}"))
     assert [choice["message"]["content"] for choice in play.reply["choices"]] == ["c0", "c1", "c2"]
     make_plan(chat(n=3, temperature=0, choice_params=OWN), FANOUT, drawing(), "reject")
+
+
+EQUAL: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
+    ({"temperature": 0}, [{}, {}]),
+    ({"temperature": 0}, [{"seed": 1}, {"temperature": 0, "seed": 2}]),
+    ({}, [{"temperature": 0, "top_p": 1}, {"top_p": 1, "temperature": 0.0}]),
+]
+
+
+@pytest.mark.parametrize(("fields", "own"), EQUAL)
+def test_A14_and_some_are_equal(fields: dict[str, Any], own: list[dict[str, Any]]) -> None:
+    request = chat(n=2, choice_params=own, **fields)
+    with pytest.raises(ApiError, match="all choices are equal"):
+        make_plan(request, FANOUT, drawing(), "reject")
+    for capability in (FANOUT, NATIVE, EXACT):
+        play = Play(request, capability, greedy="dedupe")
+        (body,) = [json.loads(bytes(compose(request, capability, opened.leg))) for opened in play.opened]
+        assert not {"n", "choice_params"} & body.keys() and body["temperature"] == 0
+        play.answers(0, answer("x"))
+        assert [choice["message"]["content"] for choice in play.reply["choices"]] == ["x", "x"]
+
+
+@pytest.mark.parametrize("own", [[{}, {"temperature": 0.5}], [{"top_p": 0.5}, {}], [{"temperature": 1}] * 2])
+def test_A14_others_are_not(own: list[dict[str, Any]]) -> None:
+    assert len(make_plan(chat(n=2, temperature=0, choice_params=own), FANOUT, drawing(), "reject").legs) == 2
+
+
+def test_B8_legs_that_are_added_have_the_seeds_of_their_choices() -> None:
+    """Where a list of prompts was refused, where an answer lacks a prompt, and where a call was cut."""
+    own = [{"seed": 5}, {"seed": 9}]
+    refused = Play(completion(prompt=["a", "b"], n=2, choice_params=own), NATIVE)
+    for leg in (0, 1):
+        refused.fails(leg, status(400, b'{"error":{"message":"prompt must be a string","param":"prompt"}}'))
+    assert [(o.leg.prompt, o.leg.offset, o.leg.seed) for o in refused.opened[2:]] == [
+        *((0, 0, 5), (1, 0, 5)),
+        *((0, 1, 9), (1, 1, 9)),
+    ]
+    short = Play(completion(prompt=["a", "b"], n=2, seed=100, choice_params=own), NATIVE)
+    short.answers(1, b'{"choices":[{"index":0,"text":"A","finish_reason":"stop"}]}')
+    assert [(o.leg.prompt, o.leg.offset, o.leg.seed) for o in short.opened[2:]] == [(1, 1, 9)]
+    cut = Play(
+        completion(prompt=["a", "b"], n=2, seed=100, stream=True, choice_params=own),
+        NATIVE,
+        resume="continue",
+        retries=1,
+    )
+    cut.breaks_off(1, text("x", index=0), text("y", index=1))
+    for timer in list(cut.timers):
+        if timer.startswith("retry"):
+            cut.fires(timer)
+    assert [(o.leg.prompt, o.leg.offset, o.leg.seed) for o in cut.opened[2:]] == [(0, 1, 9), (1, 1, 9)]
 
 
 def test_legs_share_what_is_the_same() -> None:

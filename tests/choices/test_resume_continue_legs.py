@@ -130,6 +130,11 @@ def test_parameters_of_a_choice_s_own() -> None:
     play.breaks_off(1, delta("a"))
     play.fires("retry:1")
     assert body_of(play, play.open[1])["max_tokens"] == 8
+    both = continued(chat(n=2, stream=True, choice_params=own, max_completion_tokens=50, n_predict=50))
+    both.breaks_off(0, delta("a"))
+    both.fires("retry:0")
+    assert body_of(both, both.open[0])["max_tokens"] == 4
+    assert not {"max_completion_tokens", "n_predict"} & body_of(both, both.open[0]).keys(), "it has replaced them"
     exact = continued(request, EXACT)
     exact.breaks_off(0, delta("a"))
     assert exact.resumed == ["continue impossible"], "it reads them by the place of a choice"
