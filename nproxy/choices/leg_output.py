@@ -65,11 +65,10 @@ class Choice:
         Offsets are mended only if `all_seen`: every text of the choice passes here. If the call repeats what the client
         has, only what is new is returned; None for nothing. Raises LegFault if it says something else.
         """
-        calls = piece.delta.get("tool_calls")
-        if chat and isinstance(calls, list):
+        if chat and ("tool_calls" in piece.delta or "function_call" in piece.delta):
             if self.tools is None:
                 self.tools = ToolCalls()
-            piece = replace(piece, delta={**piece.delta, "tool_calls": self.tools.mend(calls)})
+            piece = replace(piece, delta=self.tools.mend_delta(piece.delta))
         if self.repeat is not None:
             rest = self.repeat.rest(piece)
             if self.repeat.over:

@@ -18,6 +18,7 @@ from nproxy.choices.records import Record
 from nproxy.openai.chunks import UpstreamChoice, UpstreamChunk
 from nproxy.openai.jsonvalue import JSON, dumps, is_json, loads
 from nproxy.openai.requests import Request
+from nproxy.openai.tools import CALLS
 from nproxy.openai.usage import Usage
 from nproxy.openai.wire import Wire, event
 
@@ -165,7 +166,7 @@ class Relay(Merge):
                 wanted["usage"] = total.to_json()
         if not self._chat or not isinstance(raw.get("delta"), dict):
             return wanted
-        kept["delta"] = delta = raw["delta"] | {key: piece.delta[key] for key in ("tool_calls",) if key in piece.delta}
+        kept["delta"] = delta = raw["delta"] | {key: piece.delta[key] for key in CALLS if key in piece.delta}
         repeated = piece.role is not None and choice.index in self._roles
         if "role" in delta and (repeated or piece.role is None):
             del delta["role"]

@@ -7,6 +7,7 @@ from collections.abc import Awaitable
 from nproxy.choices.capability import Capability
 from nproxy.choices.commands import OpenLeg
 from nproxy.choices.compose import asked_as_stream, compose
+from nproxy.choices.leg import Leg
 from nproxy.choices.plan import Plan
 from nproxy.gateway.exchange import Exchange
 from nproxy.gateway.fallback import Attempt
@@ -69,18 +70,34 @@ class UpstreamCalls:
         caller = upstream.caller_shown(exchange.caller.name)
         shared = upward_fields(headers, upstream.api_key, _WRITTEN_ANEW, caller)
         self._fields = Fields([*shared, *_ALL_TELL])
+        self._made: dict[int, int] = {}  # calls so far, by the first choice that they are to bring
+        self._bodies: dict[int, list[Leg]] = {}  # what these calls have asked for
 
     def open(self, command: OpenLeg, take: Take) -> Awaitable[None]:
-        """Make the call of one leg. A retry has another request id and the same idempotency key."""
+        """Make the call of one leg. A call that is made again has another request id and the same idempotency key.
+
+        A call in place of a refused one asks for something else. It has a key of its own, too: servers that know keys
+        refuse one that came with another body, or repeat their answer to that.
+        """
         leg = command.leg
         offset = leg.client_index(0, self._n)
+        attempt = max(command.attempt, self._made.get(offset, 0))
+        self._made[offset] = attempt + 1
         own = [*self._tracing.headers(leg.number).items()]
         if self._capability.request_id and "request_id" not in leg.omit:
-            own.append(("X-Request-Id", leg_id(self._id, offset, command.attempt)))
+            own.append(("X-Request-Id", leg_id(self._id, offset, attempt)))
         if self._idempotency_key is not None:
-            own.append(("Idempotency-Key", f"{self._idempotency_key}-{offset}"))
+            own.append(("Idempotency-Key", f"{self._idempotency_key}-{offset}{self._variant(leg, offset)}"))
         request, capability, upstream = self._request, self._capability, self._upstream
         body, streamed = compose(request, capability, leg), asked_as_stream(request, capability, leg)
         path, choices = _PATHS[request.dialect], leg.choices(request.prompts)
         call = Call(leg.number, path, self._fields, body, streamed, own, upstream.own_key, choices)
         return upstream.call(call, self.group, take, alone=command.alone, waits=command.waits)
+
+    def _variant(self, leg: Leg, offset: int) -> str:
+        """Return what distinguishes the body of a call from those of earlier calls for the same choice."""
+        bodies, body = self._bodies.setdefault(offset, []), leg._replace(number=0)
+        if body not in bodies:
+            bodies.append(body)
+        place = bodies.index(body)
+        return f"-b{place}" if place else ""

@@ -8,6 +8,11 @@ from dataclasses import dataclass
 from nproxy.openai.jsonvalue import JSON
 
 
+CALLS = ("tool_calls", "function_call")
+"""The keys of a message, or delta, that contain calls."""
+_TOOLS = ("function", "custom")
+
+
 def must_call(fields: Mapping[str, JSON]) -> bool:
     """Whether a chat request's answers must be tool calls: it requires some, or names the function."""
     choice = fields.get("tool_choice")
@@ -28,7 +33,7 @@ class _Call:
 
 
 class ToolCalls:
-    """The tool calls of one choice so far; one object per choice.
+    """The tool calls, or the legacy function call, of one choice so far; one object per choice.
 
     Indices count from 0 in the order of appearance, whatever the upstream counts from. A call's id, type and name are
     sent once: SDKs concatenate repeats, so a name passes again only if it continues. Under a known index, another id
@@ -36,11 +41,22 @@ class ToolCalls:
     draw a new one for every delta.
     """
 
-    __slots__ = ("_calls", "_count")
+    __slots__ = ("_calls", "_count", "_legacy")
 
     def __init__(self) -> None:
         self._calls: dict[int, _Call] = {}  # by the upstream's index: the newest call under it
         self._count = 0
+        self._legacy = _Call(0)
+
+    def mend_delta(self, delta: Mapping[str, JSON]) -> dict[str, JSON]:
+        """Return a chat's delta with its calls mended."""
+        mended = {**delta}
+        calls, function = delta.get("tool_calls"), delta.get("function_call")
+        if isinstance(calls, list):
+            mended["tool_calls"] = self.mend(calls)
+        if isinstance(function, dict):
+            mended["function_call"] = _called(self._legacy, function)
+        return mended
 
     def mend(self, calls: list[JSON]) -> list[JSON]:
         """Return the delta's `tool_calls` list with the client's indices and without repeats; remember what passed.
@@ -60,19 +76,13 @@ class ToolCalls:
                 call.id = call.id or _text(value)
             elif key == "type":
                 call.kind, new = _once(call.kind, value)
-            elif key == "function" and isinstance(value, dict):
-                value, new = self._function(call, value), True
+            elif key in _TOOLS and isinstance(value, dict):
+                value, new = _called(call, value), True
             else:
                 new = True
             if new:
                 mended[key] = value
         return mended
-
-    def _function(self, call: _Call, function: dict[str, JSON]) -> JSON:
-        if "name" not in function:
-            return function
-        call.name, new = _once(call.name, function["name"])
-        return function if new else {key: value for key, value in function.items() if key != "name"}
 
     def _find(self, sent: dict[str, JSON]) -> _Call:
         """Return the call that an entry belongs to, or begin one.
@@ -89,6 +99,14 @@ class ToolCalls:
         return call
 
 
+def _called(call: _Call, tool: dict[str, JSON]) -> JSON:
+    """Return what an entry says of the tool that it calls, without the name if that has passed."""
+    if "name" not in tool:
+        return tool
+    call.name, new = _once(call.name, tool["name"])
+    return tool if new else {key: value for key, value in tool.items() if key != "name"}
+
+
 def _another(call: _Call, sent: dict[str, JSON]) -> bool:
     """Whether an entry has another id than the call."""
     return call.id is not None and _text(sent.get("id")) not in (None, call.id)
@@ -96,7 +114,7 @@ def _another(call: _Call, sent: dict[str, JSON]) -> bool:
 
 def _named(sent: dict[str, JSON]) -> bool:
     """Whether an entry names what it calls."""
-    called = [sent.get("function"), sent.get("custom")]
+    called = [sent.get(kind) for kind in _TOOLS]
     return any(_text(tool.get("name")) is not None for tool in called if isinstance(tool, dict))
 
 

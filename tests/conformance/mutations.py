@@ -46,7 +46,7 @@ _VALIDATION = [
 
 _SEEDS = [
     ("B1", CHOICES + "seeds.py", "return (seed + offset + 2**63) % 2**64 - 2**63", "return seed"),
-    ("B2", CHOICES + "plan.py", "(request.seed is not None or len(legs) > 1 or again)", "request.seed is not None"),
+    ("B2", CHOICES + "plan.py", "if given is not None or len(legs) > 1 or again:", "if given is not None:"),
     ("B4", CHOICES + "seeds.py", "return (seed + offset + 2**63) % 2**64 - 2**63", "return seed + offset"),
     ("B5", CHOICES + "seeds.py", "if seed == _UNSEEDED:", "if False:"),
     (
@@ -368,7 +368,8 @@ _HEADERS = [
     ("O3", UPSTREAMS + "headers.py", "not in headers:", "not in () or headers:"),
     ("O4", UPSTREAMS + "headers.py", '{"host", "content-length", "expect", "cookie"}', '{"content-length", "cookie"}'),
     ("O5", OPENAI + "encoding.py", "self._inflate = zlib.decompressobj(window)", "return"),
-    ("O8", GATEWAY + "upstream_calls.py", 'f"{self._idempotency_key}-{offset}"', "self._idempotency_key"),
+    ("O8", GATEWAY + "upstream_calls.py", "-{offset}{self._variant(leg, offset)}", ""),
+    ("O8", GATEWAY + "upstream_calls.py", "leg._replace(number=0)", "None"),
     ("O9", GATEWAY + "upstream_calls.py", "[*self._tracing.headers(leg.number).items()]", "[]"),
     ("O9", GATEWAY + "spans.py", "return self._calls[number].span.context", "return self.request.context"),
 ]
@@ -431,7 +432,7 @@ _ROUTING = [
     ("N6", CHOICES + "compose.py", 'if request.stream or "stream" in leg.omit:', "if request.stream:"),
     ("N6", CHOICES + "plan.py", "warm = capability.prefix_cache and", "warm = False and"),
     ("J2", CHOICES + "plan.py", "(unsure or not capability.prompt_lists)", "(not capability.prompt_lists)"),
-    ("C7", CHOICES + "leg_output.py", "if missing and self.leg.width > 1:", "if False:"),
+    ("C7", CHOICES + "leg_output.py", "if self.unplaced:", "if False:"),
     ("Q4", CHOICES + "plan.py", "        width = n\n", "        width = 1\n"),
     (
         "Q6",

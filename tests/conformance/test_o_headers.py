@@ -13,7 +13,7 @@ import pytest
 
 from nproxy.telemetry import logs
 from tests.conformance.scene import SEED, Scene
-from tests.conformance.settings import everywhere, of_http
+from tests.conformance.settings import everywhere, of_http, of_several
 from tests.fakes.collector import Collector
 from tests.gateway.conftest import Gateway, envelope
 
@@ -166,6 +166,19 @@ async def test_O8_idempotency_keys_differ_per_call(scene: Scene) -> None:
     expected = [(SEED + leg, f"k-{leg}") for leg in range(scene.legs)]
     repeated = (scene.calls[0].body["seed"], scene.calls[0].headers["idempotency-key"])
     assert keys == sorted([*expected, repeated]), "a call that is made again is the same request"
+
+
+@of_several
+async def test_O8_a_call_in_place_of_a_refused_one_has_another_key_and_id(scene: Scene) -> None:
+    """It has another body: a server that knows idempotency keys would refuse it under the first one's."""
+    scene.first_call_does(refuse=("seed",))
+    await scene.send(headers={"idempotency-key": "k", "x-request-id": "r"})
+    refused, *others = scene.calls
+    assert "seed" in refused.body
+    [instead] = [call for call in others if call.headers["idempotency-key"].startswith("k-0")]
+    assert "seed" not in instead.body
+    assert (refused.headers["idempotency-key"], instead.headers["idempotency-key"]) == ("k-0", "k-0-b1")
+    assert (refused.headers["x-request-id"], instead.headers["x-request-id"]) == ("r-0", "r-0-r1")
 
 
 @everywhere

@@ -59,6 +59,22 @@ def test_G3_repeated_id_type_and_name_go_out_once() -> None:
     ]
 
 
+def test_G3_a_custom_tool_is_named_once_too() -> None:
+    first = part(0, id="a", type="custom", custom={"name": "run", "input": ""})
+    again = part(0, custom={"name": "run", "input": "ls"})
+    assert mend([first], [again]) == [[first], [part(0, custom={"input": "ls"})]]
+
+
+def test_G3_and_so_is_the_function_of_a_legacy_call() -> None:
+    calls = ToolCalls()
+    deltas = [{"function_call": {"name": "f", "arguments": piece}, "role": "assistant"} for piece in ("1", "2")]
+    assert [calls.mend_delta(delta) for delta in deltas] == [
+        deltas[0],
+        {"function_call": {"arguments": "2"}, "role": "assistant"},
+    ]
+    assert calls.mend_delta({"function_call": None, "tool_calls": None}) == {"function_call": None, "tool_calls": None}
+
+
 def test_G3_a_name_in_pieces_stays_whole() -> None:
     pieces = [[part(0, id="a", function={"name": "get_"})], [part(0, function={"name": "weather"})]]
     assert mend(*pieces, [part(0, function={"name": "get_weather", "arguments": "x"})]) == [
