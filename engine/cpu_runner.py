@@ -122,7 +122,11 @@ class CpuRunner:
         give_back()
         token_bytes = kv_values_per_token(model.attention) * dtype.itemsize
         blocks = config.kv_blocks(token_bytes, ram(), cap=cpu_pool(model.context * token_bytes))
-        cache = KvCache(model.attention, blocks, config.block_size, dtype)
+        try:
+            cache = KvCache(model.attention, blocks, config.block_size, dtype)
+        except (MemoryError, OSError) as error:
+            size = blocks * config.block_size * token_bytes / 2**30
+            raise ConfigError(f"num_blocks is {blocks}, which is {size:.1f} GiB of keys and values: {error}") from error
         made = _cpu_backend(config, native, model, cache, emulated=emulated)
         ready = ready_of(config, model, cache, made.kernels)
         rows = None

@@ -233,6 +233,8 @@ class LegOutput:
     def count(self, chunk: UpstreamChunk, usage: Usage) -> None:
         """Note the usage that a chunk reports."""
         if not chunk.choices or self.done:
+            if len(self.tails) > len(self.choices):
+                self.tails.pop()  # so many are running totals, of which the last one counts
             self.tails.append(usage)
         elif self.shared is not None or len(chunk.choices) > 1 or (self.counts_all and len(self.choices) > 1):
             self.shared = usage

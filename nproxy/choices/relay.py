@@ -121,7 +121,8 @@ class Relay(Merge):
         if not data or not self._request.stream or (output.again and chunk.usage is None):
             return super()._without_choices(output, data, chunk)
         if chunk.usage is not None:
-            self._tails.append(data)
+            if len(self._tails) < 2:  # of several, none is passed on as it came
+                self._tails.append(data)
             return b""
         return _as_it_came(data, chunk.came, self._renamed(chunk.came))
 

@@ -6,6 +6,8 @@ import json
 import math
 import re
 from collections.abc import Callable
+from itertools import accumulate
+from operator import sub
 from typing import Any, NoReturn, TypeAlias
 
 import orjson
@@ -25,6 +27,7 @@ _HIGH, _LOW = rb"\\u[dD][89abAB][0-9a-fA-F]{2}", rb"\\u[dD][c-fC-F][0-9a-fA-F]{2
 _LONE_ESCAPE = re.compile(rb"%b(?!%b)|(?<!%b)%b" % (_HIGH, _LOW, _HIGH, _LOW))
 
 _BRACKETS = bytes.maketrans(b"{}", b"[]")
+_OPENINGS, _CLOSINGS = bytes.maketrans(b"[]", b"\1\0"), bytes.maketrans(b"[]", b"\0\1")
 _NOT_SHAPE = bytes(set(range(256)) - set(b'"[]{}'))
 
 
@@ -105,12 +108,21 @@ def nested_deeper(data: bytes, limit: int) -> bool:
     if data.count(b"[") + data.count(b"{") <= limit:
         return False
     shape = outside_strings(without_escaped_quotes(data).translate(_BRACKETS, _NOT_SHAPE))
-    for _ in range(limit):  # each round removes the innermost level
+    for left in range(limit, 0, -1):  # each round removes the innermost level
+        if b"[" * (left + 1) in shape:
+            return True
         smaller = shape.replace(b"[]", b"")
-        if len(smaller) == len(shape):
-            return False  # nothing is left, or the brackets do not match
+        if 4 * len(smaller) > 3 * len(shape):
+            return _depth(shape) > left  # many more rounds would each go through nearly everything
         shape = smaller
     return bool(shape)
+
+
+def _depth(shape: bytes) -> int:
+    """Return how deep brackets nest; shape: nothing but opening and closing ones, `[` and `]`."""
+    opened = accumulate(shape.translate(_OPENINGS))
+    closed = accumulate(shape.translate(_CLOSINGS))
+    return max(map(sub, opened, closed), default=0)
 
 
 def loads(data: bytes) -> Any:

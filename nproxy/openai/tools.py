@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from nproxy.openai.jsonvalue import JSON
 
-
 CALLS = ("tool_calls", "function_call")
 """The keys of a message, or delta, that contain calls."""
 _TOOLS = ("function", "custom")

@@ -16,6 +16,9 @@ from select import PIPE_BUF
 
 MOST_LINES = 10_000
 """Maximum number of lines that wait to be written; beyond it, new ones are dropped and counted."""
+MOST_LONG = 16 << 20
+"""Maximum number of characters of long lines that wait: with content, a line may have half a million."""
+_LONG = 4096
 FLUSH_SECONDS = 2.0
 """How long the end of the process waits for lines that have not been written."""
 PAUSE_SECONDS = 0.01
@@ -37,6 +40,7 @@ class LineWriter(logging.Handler):
         self._counting = threading.Lock()
         self._torn = False
         self._most_lines = most_lines
+        self._long = 0  # characters of the long lines that wait
         self._waiting: deque[str | threading.Event] = deque()
         self._some = threading.Event()
         # a daemon, because a thread that waits for a full pipe would keep the process from ending
@@ -65,10 +69,18 @@ class LineWriter(logging.Handler):
 
     def say(self, text: str) -> None:
         """Write a text of whole lines after those that wait."""
-        if len(self._waiting) < self._most_lines:
+        if len(self._waiting) < self._most_lines and (len(text) < _LONG or self._reserved(len(text))):
             self._put(text)
         else:
             self._drop(1)
+
+    def _reserved(self, length: int) -> bool:
+        """Count a long line among those that wait, if there is room for it."""
+        with self._counting:
+            if self._long + length > MOST_LONG:
+                return False
+            self._long += length
+        return True
 
     def flush(self) -> None:
         """Wait until all records logged so far are written, but no longer than FLUSH_SECONDS."""
@@ -106,6 +118,9 @@ class LineWriter(logging.Handler):
                 return taken
             taken.append(line)
             self._waiting.popleft()
+            if len(waiting) >= _LONG:
+                with self._counting:
+                    self._long -= len(waiting)
         return taken
 
     def _write(self, lines: list[bytes]) -> None:

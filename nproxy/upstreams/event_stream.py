@@ -108,7 +108,7 @@ class EventStream:
         self._batch += chunks
         for chunk in chunks:
             if len(chunk.data) <= LONGEST_MARK and is_done(chunk.data):  # the length is compared first to avoid a call
-                self._done, self._idle = True, AFTER_DONE_SECONDS
+                self._done, self._total = True, min(self._total, self._clock() + AFTER_DONE_SECONDS)
 
     def _listen(self) -> None:
         """Start the time limit for the next event."""

@@ -34,7 +34,8 @@ class Notifier:
         address = environ.pop("NOTIFY_SOCKET", None)
         microseconds, process = environ.pop("WATCHDOG_USEC", ""), environ.pop("WATCHDOG_PID", "")
         watched = microseconds.isdecimal() and process in ("", str(os.getpid()))
-        return cls(address or None, int(microseconds) / 1e6 if watched else None)
+        seconds = int(microseconds) / 1e6 if watched else 0.0
+        return cls(address or None, seconds or None)
 
     def tell(self, *lines: str) -> None:
         """Send a notification. Errors are ignored: a socket that is gone or full is no reason not to serve."""

@@ -41,6 +41,19 @@ def test_E2_prompt_counts_differ() -> None:
     assert "prompt_tokens_differ" in [a.kind for a in play.anomalies]
 
 
+@pytest.mark.parametrize("n", [1, 2])
+def test_running_totals_take_no_memory(n: int) -> None:
+    """Some servers send an event of usage behind each chunk. The last one counts, and is passed on."""
+    play = Play(chat(n=n, stream=True, stream_options={"include_usage": True}), NATIVE)
+    for tokens in range(1, 400):
+        play.says(0, *(delta("x", index=index) for index in range(n)), usage_chunk(10, tokens))
+    play.says(0, *(delta(index=index, finish="stop") for index in range(n)), DONE)
+    output = play.conduct._merge.output(0)
+    assert len(output.tails) == n + 1
+    play.ends(0)
+    assert play.frames[-2]["usage"]["completion_tokens"] == 399
+
+
 def test_E4_E5_H2_details() -> None:
     play = Play(chat(n=2))
     for leg in (1, 0):

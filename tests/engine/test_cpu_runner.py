@@ -164,6 +164,8 @@ def test_settings_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     save(tmp_path)
     with pytest.raises(ConfigError, match="max_model_len is 257; the model supports 256 tokens"):
         CpuRunner.load(EngineConfig(str(tmp_path), max_model_len=257))
+    with pytest.raises(ConfigError, match=r"num_blocks is 999999999999, which is .* GiB"):
+        CpuRunner.load(EngineConfig(str(tmp_path), num_blocks=999_999_999_999))
     with pytest.raises(ModelError, match="does not exist"):
         CpuRunner.load(EngineConfig(str(tmp_path / "nowhere")))
 

@@ -86,6 +86,24 @@ def test_nested_deeper_knows_the_depth(data: bytes, depth: int) -> None:
     assert depth == 0 or nested_deeper(data, depth - 1)
 
 
+HILL = b"[" * 100 + b"]" * 100
+
+
+@pytest.mark.timeout(20)  # removing one level after the other would take minutes
+@pytest.mark.parametrize(
+    ("data", "depth"),
+    [
+        (b"[" * 3_000_000 + b"]" * 3_000_000, 3_000_000),
+        (b"[[]," * 1_000_000 + b"1" + b"]" * 1_000_000, 1_000_001),
+        (b"[" + b",".join([HILL] * 15_000) + b"]", 101),
+        (b"[" + b",".join([HILL] * 7_000 + [b"[" * 100 + HILL + b"]" * 100] + [HILL] * 7_000) + b"]", 201),
+    ],
+    ids=["a run", "leaves", "hills", "a mountain"],
+)
+def test_nested_deeper_takes_time_in_proportion_to_the_length(data: bytes, depth: int) -> None:
+    assert nested_deeper(data, MAX_DEPTH) == (depth > MAX_DEPTH)
+
+
 tricky = st.text(st.sampled_from('[]{}"\\a'), max_size=6)
 values = st.recursive(
     st.none()

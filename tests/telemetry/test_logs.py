@@ -141,6 +141,24 @@ def test_a_record_that_cannot_be_formatted_is_no_error_of_who_logs(
     assert "Logging error" in capsys.readouterr().err
 
 
+def test_long_lines_that_wait_take_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_writer, "MOST_LONG", 250_000)
+    reader, fd = os.pipe()
+    writer = LineWriter(fd)
+    for number in range(20):
+        writer.emit(record(f"{number} {'x' * 100_000}"))
+    writer.emit(record("a short one"))
+    assert 20 - 2 - 1 <= writer.dropped <= 20 - 2
+    written, seen = 21 - writer.dropped, b""
+    while seen.count(b"\n") < written:
+        seen += os.read(reader, 1 << 16)
+    assert seen.endswith(b"\na short one\n")
+    writer.emit(record("y" * 100_000))
+    assert os.read(reader, 1 << 16).startswith(b"y"), "there is room again"
+    os.close(reader)
+    os.close(fd)
+
+
 def test_a_full_pipe_that_nobody_reads_stops_nobody() -> None:
     """What waits is bounded, what does not fit is counted, and what waited comes when somebody reads."""
     reader, fd = os.pipe()

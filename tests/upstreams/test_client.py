@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 import ssl
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -419,6 +420,22 @@ async def test_a_stream_left_open_after_done_has_ended(
         await reader.read()
 
     async with raw_server(lingers) as url:
+        assert (await caller.events(url))[-1] == LegEnded(3)
+
+
+async def test_what_comes_after_done_prolongs_nothing(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_stream, "AFTER_DONE_SECONDS", 0.1)
+
+    async def goes_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: 1\n\n")
+        with suppress(ConnectionError):
+            while True:
+                writer.write(b"data: [DONE]\n\ndata: {}\n\n")
+                await writer.drain()
+                await asyncio.sleep(0.02)
+
+    async with raw_server(goes_on) as url, asyncio.timeout(5):
         assert (await caller.events(url))[-1] == LegEnded(3)
 
 

@@ -94,6 +94,7 @@ def test_what_is_in_the_environment_is_taken_out_of_it() -> None:
     environ = {"NOTIFY_SOCKET": "/run/n", "WATCHDOG_USEC": "3000000", "WATCHDOG_PID": str(os.getpid()), "HOME": "/"}
     assert Notifier.of(environ) == Notifier("/run/n", 3.0)
     assert environ == {"HOME": "/"}, "children are not the service"
+    assert Notifier.of({"WATCHDOG_USEC": "0"}) == Notifier(None, None), "it is switched off"
     assert Notifier.of({"WATCHDOG_USEC": "1", "WATCHDOG_PID": "1"}) == Notifier(None, None), "meant for another process"
     assert Notifier.of({}) == Notifier(None, None)
 

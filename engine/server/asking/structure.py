@@ -14,10 +14,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from engine.grammar import MOST_BYTES
 from engine.server.asking.schema_annotations import without_annotations
+from engine.server.asking.schema_numbers import inexact
 from engine.server.asking.schema_strictness import closed
 from nproxy.openai.body import LONG
-from nproxy.openai.errors import invalid_request
+from nproxy.openai.errors import invalid_request, shorten
 from nproxy.openai.jsonvalue import JSON, has_lone_surrogate, loads, without_escaped_quotes
 from nproxy.openai.refusals import empty_array, missing, wrong_type
 
@@ -65,6 +67,9 @@ def json_rule(schema: JSON, where: str) -> str:
     schema = {} if schema is True else closed(without_annotations(schema))
     if not isinstance(schema, dict):
         raise wrong_type(where, "a JSON schema", schema)
+    if (number := inexact(schema)) is not None:
+        message = f"The schema contains {shorten(str(number))}: integers beyond 2**53 cannot be enforced exactly."
+        raise invalid_request(message, param=where, code="unsupported_parameter")
     if _OPTIONS in schema:
         raise invalid_request(f"'{_OPTIONS}' may not be set in a schema.", param=where, code="unsupported_parameter")
     return "%json " + json.dumps({**schema, _OPTIONS: {"whitespace_pattern": _WHITESPACE}}, ensure_ascii=False)
@@ -182,6 +187,8 @@ def _json(value: JSON, where: str) -> str:
     """A schema, or its text."""
     if isinstance(value, str):
         raw = value.encode()
+        if len(raw) > MOST_BYTES:
+            raise invalid_request(f"'{where}' is longer than {MOST_BYTES} bytes.", param=where)
         try:
             value = loads(raw)
         except ValueError as error:

@@ -162,7 +162,7 @@ def _prompt(
     room = context_length(ready) - len(tokens)
     most = max([one.max_tokens or 0 for one in order.choice_options])
     if room < max(most, 1):
-        asked = f" and {most} new tokens were requested" if most else ""
+        asked = f" and {most} new tokens were requested" if most else ", which leaves no room for an answer"
         raise too_long(f"The prompt has {len(tokens)} tokens{asked}.", context_length(ready), param)
     unasked = min(room, _COMPLETION_TOKENS) if isinstance(order.request, CompletionRequest) else room
     limits = tuple([unasked if one.max_tokens is None else max(one.max_tokens, 1) for one in order.choice_options])

@@ -62,6 +62,7 @@ class CallParser(Machine):
         self._names = names
         self._new_id = new_id
         super().__init__(self._in_content)
+        self._searched = 0  # characters of `_text` in which no call begins
         self._lead = ""  # the text that led to the call that is being read
         self._brackets = Brackets()
         self._scanned = 0  # characters of `_text` that `_brackets` has seen
@@ -71,7 +72,7 @@ class CallParser(Machine):
         self._behind = False  # nothing but calls' marks and separators since the last call
 
     def _in_content(self, parts: list[Part], final: bool) -> bool:
-        found = self._syntax.opening.search(self._text, partial=not final)
+        found = self._syntax.opening.search(self._text, self._searched, partial=not final)
         ended = final and found is None
         before = self._text[: len(self._text) if found is None else found.start()]
         if self._behind and not before.strip(self._syntax.separators):
@@ -83,7 +84,9 @@ class CallParser(Machine):
             self._behind = False
         if found is None or found.partial:
             self._text = "" if ended else self._text[len(text) :]
+            self._searched = len(self._text) if found is None else found.start() - len(text)
             return False
+        self._searched = 0
         self._lead, self._text = self._text[len(text) : found.end()], self._text[found.end() :]
         self._listed = found.groupdict().get("list") is not None
         self._begin_call()

@@ -39,7 +39,9 @@ def messages_of(items: Sequence[Item], instructions: str | None) -> list[dict[st
     call that does not exist.
     """
     messages: list[dict[str, Any]] = []
+    opening: list[str] = []  # of the system; many templates take one message of it, at the beginning
     if instructions is not None:
+        opening.append(instructions)
         messages.append({"role": "system", "content": instructions})
     calls: set[JSON] = set()
     for item in items:
@@ -50,7 +52,7 @@ def messages_of(items: Sequence[Item], instructions: str | None) -> list[dict[st
                 turn = last if last.get("role") == "assistant" else _assistant(messages)
                 function = {"name": item["name"], "arguments": item["arguments"]}
                 call = {"id": item["call_id"], "type": "function", "function": function}
-                turn["tool_calls"] = [*turn.get("tool_calls", []), call]
+                turn.setdefault("tool_calls", []).append(call)
             case "function_call_output":
                 if item["call_id"] not in calls:
                     raise _no_call(str(item["call_id"]))
@@ -63,10 +65,14 @@ def messages_of(items: Sequence[Item], instructions: str | None) -> list[dict[st
                 role, content = _ROLES[str(item["role"])], _text(item["content"])
                 if role == "assistant" and last.get("role") == role and last["content"] is None:
                     last["content"] = content
-                elif role == "system" and len(messages) == 1 and last.get("role") == role:
-                    last["content"] += f"\n\n{content}"  # many templates take one system message, at the beginning
-                else:
-                    messages.append({"role": role, "content": content})
+                    continue
+                if role == "system" and len(messages) == len(opening[:1]):
+                    opening.append(content)
+                    if len(opening) > 1:
+                        continue
+                messages.append({"role": role, "content": content})
+    if opening:
+        messages[0]["content"] = "\n\n".join(opening)
     return [{**message, "content": message["content"] or ""} if _silent(message) else message for message in messages]
 
 

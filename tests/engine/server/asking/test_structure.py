@@ -9,7 +9,7 @@ import pytest
 import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
-from engine.grammar import Compiler
+from engine.grammar import MOST_BYTES, Compiler
 from engine.server.asking.structure import FIELDS, free_text_to, grammar_of, read_structure, regex_rule, text_rule
 from nproxy.openai.errors import ApiError
 from tests.engine.test_grammar import END, VOCABULARY, tokenizer
@@ -117,6 +117,12 @@ def test_refused_by_name(fields: dict[str, Any], param: str) -> None:
 @pytest.mark.timeout(20)  # a search from each bracket to the end of the text would take many minutes
 def test_a_long_grammar_is_read_in_proportion_to_its_length() -> None:
     assert read_structure({"grammar": "[" * 250_000}) is not None
+
+
+def test_a_schema_that_is_too_long_is_not_even_read() -> None:
+    with pytest.raises(ApiError, match="longer than") as refused:
+        read_structure({"guided_json": '{"enum": ["' + "x" * MOST_BYTES + '"]}'})
+    assert refused.value.param == "guided_json"
 
 
 def test_several_fields_may_say_the_same() -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any, cast
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.text.parsers.calls import CallParser
 from engine.text.parsers.families import Families, parser_for
 from engine.text.parsers.parts import Content, Parser, Part, ToolArguments, ToolStart
 from engine.text.parsers.syntaxes import SYNTAXES
@@ -287,3 +291,26 @@ def test_a_long_answer_is_read_in_one_pass() -> None:
     for _ in range(20_000):
         assert parser.feed('{"a": "b"}, ') == []
     assert read(parser, [""]).content.endswith('{"a": "b"}, ')
+
+
+class Searched:
+    """In the place of a pattern: how many characters it has searched."""
+
+    def __init__(self, pattern: Any) -> None:
+        self._pattern = pattern
+        self.characters = 0
+
+    def search(self, text: str, pos: int, *, partial: bool) -> Any:
+        self.characters += len(text) - pos
+        return self._pattern.search(text, pos, partial=partial)
+
+
+@pytest.mark.parametrize("row", sorted(SYNTAXES))
+def test_endless_space_is_searched_once(row: str) -> None:
+    opening = Searched(SYNTAXES[row].opening)
+    parser = CallParser(replace(SYNTAXES[row], opening=cast(Any, opening)), FUNCTIONS, counting())
+    said = [parser.feed("Well.")]
+    said += [parser.feed("\n\n") for _ in range(1000)]
+    said.append(parser.feed("So."))
+    assert [part for parts in said for part in parts] == [Content("Well."), Content("\n" * 2000 + "So.")]
+    assert opening.characters == 2008

@@ -87,6 +87,15 @@ def test_a_thought_alone_says_nothing() -> None:
     assert messages(user("a"), encrypted, WORDS) == messages(user("a"), WORDS)
 
 
+@pytest.mark.timeout(20)  # to copy all that came before with each item would take minutes
+def test_a_long_conversation_takes_time_in_proportion_to_its_length() -> None:
+    calls = [{**CALL, "call_id": f"c{number}"} for number in range(60_000)]
+    [turn] = messages(*calls)
+    assert len(turn["tool_calls"]) == 60_000
+    [system] = messages(*[{"role": "system", "content": "Be brief. " * 10}] * 60_000)
+    assert system["content"].count("\n\n") == 60_000 - 1
+
+
 def test_parts_are_joined_as_in_chats_and_outputs_may_have_them() -> None:
     parts = [{"type": "input_text", "text": "a"}, {"type": "text", "text": "b"}]
     assert messages({"role": "user", "content": parts}) == [user("a\nb")]
