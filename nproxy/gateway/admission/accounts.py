@@ -28,7 +28,7 @@ class Accounts:
             if len(self.by_key) >= self._sweep_at:
                 self._sweep(now)
             account = self.by_key[ask.key] = Account()
-        account.weight = ask.weight
+        account.weight, account.most = ask.weight, ask.most
         return account
 
     def _sweep(self, now: float) -> None:

@@ -14,6 +14,8 @@ class Account:
 
     weight: float = 1.0
     """Its share, against those of other keys that wait."""
+    most: int | None = None
+    """The key's limit, by its last request: settings may have changed since others began to wait. None: no limit."""
     inflight: int = 0
     """Choices in flight."""
     waiting: int = 0
@@ -24,6 +26,13 @@ class Account:
     """What it has spent of its rates."""
     claims: dict[str, Claim] = field(default_factory=dict)
     """Its claims that wait, by ticket, in their order."""
+
+    def has_room(self, choices: int, others: int = 0) -> bool:
+        """Whether the key's limit leaves room for further choices. More than the limit fit if they are alone.
+
+        others: choices that are to come before these.
+        """
+        return self.most is None or self.inflight + others + choices <= max(self.most, choices)
 
     @property
     def backlog(self) -> float:

@@ -241,8 +241,7 @@ class Ledger:
         spoken_for: Counter[str] = Counter()
         for claim in self._queue.in_order():
             ask, choices = claim.ask, claim.choices
-            most = inf if ask.most is None else ask.most
-            if ask.key in keys_stopped or claim.account.inflight + spoken_for[ask.key] + choices > most:
+            if ask.key in keys_stopped or not claim.account.has_room(choices, spoken_for[ask.key]):
                 keys_stopped.add(ask.key)
             elif ask.upstream in stopped:
                 continue
@@ -344,8 +343,8 @@ class Ledger:
 
     def _full_for(self, claim: Claim) -> bool:
         """Whether a request of this key for one choice would be refused as well, at any upstream."""
-        account, most = claim.account, claim.ask.most
-        must_wait = self._reserved or (most is not None and account.inflight >= most)
+        account = claim.account
+        must_wait = self._reserved or not account.has_room(1)
         none_longer = self._queue.longest() <= (account.waiting + 1) / account.weight
         return must_wait and (self.bounds.seconds == 0 or (self.waiting >= self.bounds.queue and none_longer))
 

@@ -59,6 +59,28 @@ def test_a_rate_refuses_before_anything_waits(rates: Rates, reason: str) -> None
 # ---- moving, other limits, what is remembered
 
 
+def test_a_key_has_the_limit_of_its_last_request() -> None:
+    """After a reload, what waits under the old limit holds up nobody."""
+    door = Door()
+    door.ask("a", 2, most=2)
+    waits = door.ask("a", 2, most=2)
+    assert not door.is_in(waits)
+    further = door.ask("a", 2, most=6)
+    assert door.is_in(waits) and door.is_in(further)
+
+
+def test_one_that_is_wider_than_a_new_limit_has_its_turn_alone() -> None:
+    door = Door()
+    first = door.ask("a", 4, most=4)
+    wide = door.ask("a", 4, most=4)
+    narrow = door.ask("a", 1, most=2)
+    assert not door.is_in(wide) and not door.is_in(narrow)
+    door.leave(first)
+    assert door.is_in(wide) and not door.is_in(narrow)
+    door.leave(wide)
+    assert door.is_in(narrow)
+
+
 def test_a_request_that_moves_takes_its_permits_along() -> None:
     door = Door(replace(BOUNDS, upstreams={"u": 4, "v": 4}))
     mover, blocks = door.ask("a", 3, "u"), door.ask("b", 3, "v")
