@@ -216,9 +216,9 @@ class LegOutput:
             raise LegFault(Failure(FailureKind.SHORT, "The upstream's answer contains no choices."))
         if broken:
             raise LegFault(Failure(FailureKind.CUT, "The upstream's answer ended before it was complete."))
-        if self.unplaced:
-            raise LegFault(Failure(FailureKind.SHORT, _WHOSE))
         if len(self.choices) > self.leg.width:
+            if self.unplaced:
+                raise LegFault(Failure(FailureKind.SHORT, _WHOSE))
             self._note_prompt()
         self.brought = len(self.choices) - len(missing)
         return missing
@@ -233,7 +233,7 @@ class LegOutput:
     def count(self, chunk: UpstreamChunk, usage: Usage) -> None:
         """Note the usage that a chunk reports."""
         if not chunk.choices or self.done:
-            if len(self.tails) > len(self.choices):
+            if self.tails and len(self.tails) > len(self.choices):
                 self.tails.pop()  # so many are running totals, of which the last one counts
             self.tails.append(usage)
         elif self.shared is not None or len(chunk.choices) > 1 or (self.counts_all and len(self.choices) > 1):

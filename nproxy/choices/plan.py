@@ -58,7 +58,7 @@ def make_plan(
     legs = _legs(request, capability, n)
     _refuse_the_impossible(request, capability, n, several_legs=len(legs) > 1)
     again = replayed and request.stream and not request.greedy
-    given = request.seed if capability.exact else own_seed(request, 0)
+    given = request.seed if request.choice_params is None or capability.exact else own_seed(request, 0)
     if given is not None or len(legs) > 1 or again:
         legs = with_seeds(request, capability, draw, legs, set())
     return Plan(Way(_mode(request, capability, n, len(legs)), len(legs)), tuple(legs), n)
@@ -96,7 +96,7 @@ def _legs(request: Request, capability: Capability, n: int) -> list[Leg]:
         width = 1  # only the built-in engine knows the field
     # If a call may return fewer choices than it asks for, an index does not tell which of several prompts it is for.
     # Servers that support n may still give one choice at temperature 0.
-    unsure = (capability.n_untested or request.greedy) and width > 1 and not capability.exact
+    unsure = width > 1 and not capability.exact and (capability.n_untested or request.greedy)
     split_prompts = request.prompts > 1 and (unsure or not capability.prompt_lists)
     carried = range(request.prompts) if split_prompts else (None,)
     offsets = range(0, n, width)

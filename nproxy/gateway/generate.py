@@ -17,7 +17,7 @@ from nproxy.gateway.admission.memory import MemoryReservation
 from nproxy.gateway.app import App
 from nproxy.gateway.bodies import parsed, read_body
 from nproxy.gateway.driver import Drive
-from nproxy.gateway.exchange import Exchange
+from nproxy.gateway.exchange import ClientLeft, Exchange
 from nproxy.gateway.fallback import Fallbacks
 from nproxy.gateway.observe import Observer
 from nproxy.gateway.request_settings import RequestSettings
@@ -79,6 +79,11 @@ async def _generate(app: App, settings: RequestSettings, exchange: Exchange, req
                     await drive.fail(drive.fell_back)
                     return
                 attempt = following
+        except ClientLeft:
+            raise
+        except Exception:  # no status is written yet
+            (grant.nothing_came if exchange.response is None else grant.broke_off)()
+            raise
         finally:
             if exchange.record.code >= 400:
                 grant.nothing_came()

@@ -81,7 +81,9 @@ class UpstreamCalls:
         """
         leg = command.leg
         offset = leg.client_index(0, self._n)
-        attempt = max(command.attempt, self._made.get(offset, 0))
+        attempt = command.attempt
+        if offset in self._made:
+            attempt = max(attempt, self._made[offset])
         self._made[offset] = attempt + 1
         own = [*self._tracing.headers(leg.number).items()]
         if self._capability.request_id and "request_id" not in leg.omit:

@@ -11,6 +11,7 @@ import pytest
 
 from nproxy.gateway.admission.memory import LOOK_SECONDS, Memory
 from nproxy.gateway.auth import digest_of
+from nproxy.gateway.driver import Drive
 from nproxy.gateway.serve import drain
 from tests.fakes.upstream import Behaviour, FakeUpstream
 from tests.gateway.conftest import CHAT, Gateway, Start, body, envelope, gateway_for, upstream_settings
@@ -84,6 +85,18 @@ async def test_tokens_are_charged_as_the_client_is_told(start: Start, upstream: 
     await gateway.ask(n=2, max_tokens=200_000)
     left = int(shown((await gateway.ask(n=1)).headers)["remaining-tokens"])
     assert left > 500_000, "what failed was not spent"
+
+
+async def test_a_fault_of_our_own_costs_no_tokens(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(drive: Drive) -> None:
+        raise RuntimeError("nobody's fault but ours")
+
+    gateway: Gateway = await start(config={"limits": {"tokens_per_minute": 600_000}})
+    with monkeypatch.context() as patched:
+        patched.setattr(Drive, "run", broken)
+        assert (await gateway.ask(n=2, max_tokens=200_000)).status_code == 500
+    left = int(shown((await gateway.ask(n=1)).headers)["remaining-tokens"])
+    assert left > 500_000
 
 
 async def test_a_stream_that_breaks_off_is_charged_as_what_came(start: Start, upstream: FakeUpstream) -> None:
