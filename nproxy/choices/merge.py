@@ -97,6 +97,8 @@ class Merge:
         cut = self._outputs.get(leg.number)
         if cut is not None:
             self._tally.forgo(cut)
+        elif leg.prefix is not None:
+            self._tally.renew()
         self._outputs[leg.number] = output = LegOutput.begun(leg, choices, cut)
         for choice in choices:
             self._bringers[choice.index] = output
@@ -120,6 +122,7 @@ class Merge:
         """Let other legs bring what this one did not finish. If it finished nothing, it is forgotten."""
         output = self._outputs[number]
         output.kept = frozenset(index for index, choice in enumerate(output.choices) if choice.finished)
+        self._tally.renew()
         if not output.kept:
             self.drop(number)
 
@@ -309,11 +312,14 @@ class Merge:
             self.notes.append(Anomaly("prompt_tokens_differ"))
         return None if merged.usage is None else self._client_usage(merged.usage)
 
-    def _running(self) -> Usage | None:
-        """Return the total so far if the client asked for continuous usage. It does not fall while calls repeat."""
+    def _running(self, output: LegOutput) -> Usage | None:
+        """Return the total so far if the client asked for continuous usage. It does not fall while calls repeat.
+
+        output: of the leg that has reported its usage.
+        """
         if not self._request.continuous_usage:
             return None
-        total = self._tally.running()
+        total = self._tally.running(output)
         return None if total is None else self._client_usage(total)
 
     # ---- hooks for BestOf and Copies: which choices the client sees, and what usage. Here: as the legs brought them.
@@ -341,7 +347,7 @@ class Merge:
         """Return the client's frame for what a choice said."""
         if piece.bare and all(value is None for value in chunk.extra.values()):
             return b""  # nothing, or a role, which was in the prelude
-        usage = self._running() if chunk.usage is not None else None
+        usage = self._running(output) if chunk.usage is not None else None
         indices, top = self._shown_as(choice), chunk.extra
         if data and self._teaches:
             rewriter = output.taught(self._request.dialect)

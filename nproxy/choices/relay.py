@@ -104,7 +104,7 @@ class Relay(Merge):
             return super()._frame(output, data, chunk, position, choice, piece)
         if self._as_merged:
             return self._role(choice) + super()._frame(output, data, chunk, position, choice, piece)
-        wanted = self._wanted(chunk.came, chunk.came["choices"][position], chunk, choice, piece)
+        wanted = self._wanted(output, chunk, chunk.came["choices"][position], choice, piece)
         written = self._role_first(choice, piece)
         if wanted is None:
             return written
@@ -150,9 +150,10 @@ class Relay(Merge):
         return self._wire.prelude([choice.index])
 
     def _wanted(
-        self, came: dict[str, Any], raw: dict[str, Any], chunk: UpstreamChunk, choice: Choice, piece: UpstreamChoice
+        self, output: LegOutput, chunk: UpstreamChunk, raw: dict[str, Any], choice: Choice, piece: UpstreamChoice
     ) -> dict[str, Any] | None:
         """Return the event as the client must see it, with one choice; None if nothing is left of it."""
+        came = chunk.came
         wanted = self._renamed(came)
         wanted["choices"] = [kept := dict(raw)]
         if raw.get("index") != choice.index:
@@ -160,7 +161,7 @@ class Relay(Merge):
         if piece.logprobs != raw.get("logprobs"):
             kept["logprobs"] = piece.logprobs
         if chunk.usage is not None and self._request.continuous_usage:
-            total = self._running()
+            total = self._running(output)
             if self._counts_all and len(self._outputs) == 1:
                 wanted["usage"] = came["usage"]  # it is the total already
             elif total is not None:

@@ -20,20 +20,37 @@ class Tally:
         self._outputs = outputs
         self._cut: list[_Reported] = []  # calls that others replaced
         self._total: Usage | None = None  # the running total that was returned last
+        self._running: RunningTotal | None = None  # None while calls of one choice have to be counted together
         self._settled: tuple[list[_Reported], Merged] | None = None
 
     def forgo(self, output: LegOutput) -> None:
         """Note that other calls replace this one: its tokens were spent, and do not count for the client."""
         self._cut.append((output, output.usage()))
+        self.renew()
+
+    def renew(self) -> None:
+        """Note that calls take over from others: the running total is to be added up anew."""
+        self._running = None
 
     def settled(self) -> Merged:
         """Return the usage of all legs, which are over. It is not computed again for `spent`."""
         self._settled = _, merged = self._together()
         return merged
 
-    def running(self) -> Usage | None:
-        """Return the total so far. It keeps its value while calls repeat what came."""
-        total = running(self._counted(self._each()))
+    def running(self, reporting: LegOutput) -> Usage | None:
+        """Return the total so far, as this leg has reported usage. It keeps its value while calls repeat what came.
+
+        Only this leg's usage is looked up, because all legs report with each of their chunks.
+        """
+        if self._running is not None:
+            total = self._running.report(reporting.leg.number, reporting.usage())
+        else:
+            each = self._each()
+            total = running(self._counted(each))
+            if not any(output.before or output.kept is not None or output.leg.prefix for output, _ in each):
+                self._running = RunningTotal()
+                for output, leg in each:
+                    self._running.report(output.leg.number, leg)
         if total is not None and (self._total is None or total.completion >= self._total.completion):
             self._total = total
         return self._total
@@ -82,6 +99,27 @@ class Tally:
         whole = [leg for output, leg in self._cut if output.leg.prefix is None]
         prompts = {prompt: usage.prompt for prompt, usage in [*whole, *own] if usage is not None}
         return [LegUsage(leg.prompt, _whole(output, leg.usage, prompts.get(leg.prompt))) for output, leg in counted]
+
+
+class RunningTotal:
+    """The running total of legs, brought up to date by one leg at a time. The rules are those of `usage.merge`."""
+
+    def __init__(self) -> None:
+        self._completions: dict[int, int] = {}  # by leg
+        self._completion = 0
+        self._prompts: dict[int | None, int] = {}
+
+    def report(self, leg: int, reported: LegUsage) -> Usage | None:
+        """Take what a leg has reported so far; return the total, None if nothing was reported at all."""
+        prompt, usage = reported
+        if usage is not None:
+            self._completion += usage.completion - self._completions.get(leg, 0)
+            self._completions[leg] = usage.completion
+            self._prompts[prompt] = max(usage.prompt, self._prompts.get(prompt, 0))
+        if not self._completions:
+            return None
+        whole = self._prompts.get(None)  # of a leg that carries all prompts
+        return Usage(sum(self._prompts.values()) if whole is None else whole, self._completion)
 
 
 def _whole(output: LegOutput, usage: Usage | None, prompt: int | None) -> Usage | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from random import Random
 from typing import Any
 
 import pytest
@@ -10,7 +12,10 @@ import pytest
 from nproxy.choices.capability import Capability
 from nproxy.choices.commands import CancelLeg, Finish, Spent
 from nproxy.choices.events import LegChunk, LegChunks, Stopped
+from nproxy.choices.leg_output import LegOutput
+from nproxy.choices.tally import Tally
 from nproxy.openai.sse import BETWEEN
+from nproxy.openai.usage import Usage
 from tests.choices.conduct_player import FANOUT, NATIVE, Play, chat, completion, replayed
 from tests.choices.upstream_says import DONE, answer, chunk, delta, text, usage, usage_chunk
 
@@ -333,3 +338,33 @@ def test_one_choice_saves_nothing() -> None:
     play = Play(chat())
     play.answers(0, answer("x", usage=usage(10, 1, prompt_tokens_details={"cached_tokens": 8})))
     assert saved(play) == 0
+
+
+@pytest.mark.parametrize(("prompts", "n", "capability"), [(1, 5, FANOUT), (3, 2, NATIVE), (2, 3, FANOUT)])
+def test_the_running_total_of_one_leg_at_a_time_is_that_of_all(
+    prompts: int, n: int, capability: Capability, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kept up to date by the leg that reports, and computed from all legs: the same."""
+    random = Random(7)
+    request = completion(
+        prompt=["p"] * prompts, n=n, stream=True, stream_options={"include_usage": True, "continuous_usage_stats": True}
+    )
+    totals: list[Usage | None] = []
+    kept_up_to_date = Tally.running
+
+    def compared(tally: Tally, reporting: LegOutput) -> Usage | None:
+        total = kept_up_to_date(tally, reporting)
+        assert total == kept_up_to_date(Tally(tally._outputs), reporting)
+        totals.append(total)
+        return total
+
+    monkeypatch.setattr(Tally, "running", compared)
+    play = Play(request, capability)
+    counts: Counter[tuple[int, int]] = Counter()
+    for _ in range(100):
+        leg = random.choice([*play.open])
+        index = random.randrange(play.open[leg].leg.choices(prompts))
+        counts[leg, index] += random.randint(1, 3)
+        play.says(leg, text("x", index=index, usage=usage(10 + leg % 3, counts[leg, index])))
+    assert len(totals) == 100 and totals[-1] is not None and totals[-1].completion == counts.total()
+    assert play.conduct._merge._tally._running is not None, "it is kept up to date"
