@@ -184,8 +184,8 @@ _USAGE = [
     (
         "E12",
         CHOICES + "tally.py",
-        "running(self._counted(self._each()))",
-        "running(self._counted(self._each())[:1])",
+        "else whole, self._completion)",
+        "else whole, usage.completion if usage else 0)",
     ),
     (
         "E12",
