@@ -14,7 +14,7 @@ from nproxy.choices.leg import Leg, Prefix
 from nproxy.choices.leg_output import Choice, LegOutput
 from nproxy.choices.plan import top_up
 from nproxy.choices.records import light
-from nproxy.openai.choice_params import superseded
+from nproxy.openai.choice_params import TOKEN_LIMITS, superseded
 from nproxy.openai.chunks import UpstreamChoice
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.jsonvalue import JSON, dumps, loads
@@ -24,7 +24,6 @@ from nproxy.openai.usage import Usage
 ChatContinues = Literal["no", "flag", "trailing"]
 """How a server continues the last assistant message: not at all; if `continue_final_message` says so; always."""
 
-_LIMITS = ("max_tokens", "max_completion_tokens", "n_predict")
 _FORMS = (
     "structured_outputs",
     "guided_json",
@@ -122,7 +121,7 @@ def continued(request: Request, leg: Leg, prefix: Prefix) -> dict[str, JSON] | N
     if any(asked.get(name) is not None for name in _FORMS) or not _free(asked.get("response_format")):
         return None
     put: dict[str, JSON] = {}
-    for name in (*_LIMITS, "min_tokens"):
+    for name in (*TOKEN_LIMITS, "min_tokens"):
         limit = asked.get(name)
         if not isinstance(limit, int) or limit < 0:
             continue

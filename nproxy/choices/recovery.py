@@ -153,9 +153,9 @@ class Recovery:
                 run.leg = run.leg._replace(seed=seed)
                 self._roster.again(run)
                 return [Anomaly("seed_too_large")]
-            case TooWide(width, lesson=narrow):
+            case TooWide(width, lesson=narrow, refused=refused):
                 self._replace(run, narrower(run.leg, width), narrow)
-                return [Anomaly("n_refused")]
+                return [Anomaly(refused)]
             case SplitPrompts(lesson=one_each):
                 self._replace(run, split_by_prompt(run.leg, self._request.prompts), one_each)
                 return [Anomaly("prompt_lists_refused")]

@@ -71,10 +71,14 @@ OmittableField = Literal["seed", "stream_options", "stream", "request_id"]
 
 @dataclass(frozen=True, slots=True)
 class TooWide:
-    """The leg asked for too many choices. Legs of `width` may succeed. lesson: what their success teaches."""
+    """The leg asked for too many choices. Legs of `width` may succeed. lesson: what their success teaches.
+
+    refused: what is counted: that they were refused, or the form in which they could be counted.
+    """
 
     width: int
     lesson: NativeWidth | Lacks | None
+    refused: Literal["n_refused", "stream_refused"] = "n_refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +204,7 @@ def _as_whole(request: Request, capability: Capability, leg: Leg, error: ApiErro
     if request.stream or not asked_as_stream(request, capability, leg) or not _ABOUT_STREAMS.search(error.message):
         return None
     if leg.width > 1 and not capability.json_usage:
-        return TooWide(1, None)
+        return TooWide(1, None, "stream_refused")
     return Without("stream", None)
 
 

@@ -20,13 +20,13 @@ ChoiceParams = tuple[Mapping[str, JSON], ...]
 FIELD = "choice_params"
 
 
-_LIMITS = ("max_tokens", "max_completion_tokens", "n_predict")
+TOKEN_LIMITS = ("max_tokens", "max_completion_tokens", "n_predict")
 """Names of one limit."""
 
 
 def superseded(own: Mapping[str, JSON]) -> list[str]:
     """Return the request's fields that a choice's parameters replace without naming them."""
-    return [name for name in _LIMITS if name not in own] if any(name in own for name in _LIMITS) else []
+    return [name for name in TOKEN_LIMITS if name not in own] if any(name in own for name in TOKEN_LIMITS) else []
 
 
 class Params(BaseModel):

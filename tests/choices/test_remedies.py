@@ -560,6 +560,7 @@ def test_R4_calls_that_are_refused_as_streams_are_made_one_by_one() -> None:
     play = Play(chat(n=2), Capability(None, json_usage=False))
     play.fails(0, STREAM_REFUSALS[0])
     assert [opened.leg.width for opened in play.opened[1:]] == [1, 1] and "stream" not in sent(play)
+    assert [a.kind for a in play.anomalies] == ["stream_refused"]
     for leg in (1, 2):
         play.answers(leg, answer("x", tokens=3))
     assert play.reply["usage"]["completion_tokens"] == 6 and play.of(Learn) == []

@@ -8,7 +8,7 @@ from typing import cast
 
 from engine.server.asking.members import Members
 from engine.server.asking.tools import Tools, read_tools
-from nproxy.openai.errors import invalid_request
+from nproxy.openai.errors import ApiError, invalid_request
 from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.refusals import missing, wrong_type
 
@@ -131,14 +131,21 @@ def _content(content: JSON, where: str) -> str:
     if not isinstance(content, list):
         raise wrong_type(where, "a string or an array of parts", content)
     texts = []
-    for part in content:
+    for number, part in enumerate(content):
         match part:
             case {"type": "text", "text": str(text)} | {"type": "refusal", "refusal": str(text)}:
                 texts.append(text)
+            case {"type": "text" | "refusal" as name, **members}:
+                raise wrong_text(cast(JSON, members.get(name)), f"{where}.{number}.{name}")
             case _:
                 message = f"'{where}' may contain only text parts."
                 raise invalid_request(message, param=where, code="unsupported_parameter")
     return joined(texts)
+
+
+def wrong_text(value: JSON, where: str) -> ApiError:
+    """Return the error for a part whose text is no text."""
+    return missing(where) if value is None else wrong_type(where, "a string", value)
 
 
 def joined(parts: Iterable[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import ipaddress
 import socket
 import ssl
@@ -124,7 +125,10 @@ class Connector:
     async def _context(self) -> ssl.SSLContext:
         """The TLS settings. They are read in a thread, once."""
         if self._trusted is None:
-            self._trusted = await asyncio.to_thread(trusted)
+            try:
+                self._trusted = await asyncio.to_thread(trusted)
+            except RuntimeError as error:
+                raise OSError(errno.ENOMEM, "no thread can be started") from error
         return self._trusted
 
     async def _addresses(self, host: str, port: int) -> list[AddrInfoType]:

@@ -87,6 +87,18 @@ async def test_a_connection_is_used_again(connections: Connections, authority: t
             reply.close()
 
 
+async def test_without_a_thread_to_read_the_authorities_no_connection_is_made(
+    connections: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def no_thread(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(asyncio, "to_thread", no_thread)
+        with pytest.raises(connecting.ConnectError):
+            await send(connections, 1)
+
+
 async def test_a_replica_that_is_named(connections: Connections, authority: trustme.CA) -> None:
     """Where its URL holds an address, its certificate is for the name; and it is HTTP/1.1 that is spoken."""
     spoken: list[str | None] = []

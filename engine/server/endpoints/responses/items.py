@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from engine.server.asking.chat import joined
+from engine.server.asking.chat import joined, wrong_text
 from engine.server.asking.members import Members
 from nproxy.openai.errors import ApiError, invalid_request, shorten
 from nproxy.openai.jsonvalue import JSON
@@ -173,11 +173,14 @@ def _read_parts(value: JSON, where: str, kind: str) -> list[JSON]:
     for number, part in enumerate(value):
         if not isinstance(part, dict):
             raise wrong_type(f"{where}.{number}", "an object", part)
-        text = part.get("refusal") if part.get("type") == "refusal" else part.get("text")
-        if part.get("type") not in (*_TEXT_PARTS, "refusal") or not isinstance(text, str):
+        if part.get("type") not in (*_TEXT_PARTS, "refusal"):
             raise invalid_request(
                 f"'{where}' may contain only text parts.", param=f"{where}.{number}", code="unsupported_parameter"
             )
+        name = "refusal" if part["type"] == "refusal" else "text"
+        text = part.get(name)
+        if not isinstance(text, str):
+            raise wrong_text(text, f"{where}.{number}.{name}")
         parts.append(_part(kind, text))
     return parts
 

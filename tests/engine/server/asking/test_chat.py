@@ -127,3 +127,19 @@ def test_switches_refused_by_name(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(ApiError) as refused:
         read_chat({"messages": [USER], **fields})
     assert (refused.value.status, refused.value.param) == (400, param)
+
+
+@pytest.mark.parametrize(
+    ("part", "param", "code"),
+    [
+        ({"type": "text"}, "messages.0.content.0.text", "missing_required_parameter"),
+        ({"type": "text", "text": 5}, "messages.0.content.0.text", "invalid_type"),
+        ({"type": "refusal", "text": "No."}, "messages.0.content.0.refusal", "missing_required_parameter"),
+        ({"type": "image_url", "image_url": {}}, "messages.0.content", "unsupported_parameter"),
+        (5, "messages.0.content", "unsupported_parameter"),
+    ],
+)
+def test_what_is_wrong_with_a_part_is_named(part: Any, param: str, code: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        read_chat({"messages": [{"role": "user", "content": [part]}]})
+    assert (refused.value.param, refused.value.code) == (param, code)
