@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.batch import Batch
 from engine.errors import GrammarError
+from engine.gbnf import prepared
 from engine.messages import Add, Ready
 
 if TYPE_CHECKING:
@@ -150,24 +150,12 @@ def in_lark(grammar: str) -> str:
     for entry in whole["grammars"]:
         if (text := entry.pop("gbnf", None)) is not None:
             try:
-                entry["lark_grammar"] = gbnf_to_lark(_ESCAPED.sub(_character, text))
+                entry["lark_grammar"] = gbnf_to_lark(prepared(text))
             except RecursionError as error:
                 raise GrammarError("it is nested too deeply") from error
             except Exception as error:  # of the library's parser; some have no type of their own
                 raise GrammarError(str(error)) from error
     return json.dumps(whole, ensure_ascii=False)
-
-
-_ESCAPED = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|.)", re.DOTALL)
-
-
-def _character(escape: re.Match[str]) -> str:
-    """Return an escape of GBNF as the character that it means: of all but `\\x`, the library drops leading zeros."""
-    digits = escape[1] or escape[2]
-    code = 0xD800 if digits is None else int(digits, 16)
-    if code < 0x80:
-        return f"\\x{code:02x}"
-    return escape[0] if 0xD800 <= code < 0xE000 or code > sys.maxunicode else chr(code)
 
 
 def reason(matcher: LLMatcher) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from engine.batch import Batch, Chunk, Draw
 from engine.errors import GrammarError
-from engine.grammar import MOST_BYTES, Compiled, Compiler, Grammars, in_lark
+from engine.grammar import MOST_BYTES, Compiled, Compiler, Grammars
 from engine.messages import Add, Sampling
 from engine.server.asking.structure import any_rule, grammar_of, regex_rule, text_rule
 from engine.text.detokenizer import TokenBytes
@@ -353,18 +352,3 @@ def test_without_a_grammar_nothing_is_imported() -> None:
     code = "import sys, engine.core; print('llguidance' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout == "False\n"
-
-
-@pytest.mark.parametrize(
-    ("gbnf", "lark"),
-    [
-        (r'root ::= "\u00e9"', 'start: "é"'),
-        (r"root ::= [\u00e9-\u00ff]", "start: /[é-ÿ]/"),
-        (r'root ::= "\U0001F600\u4e00"', 'start: "😀一"'),
-        (r'root ::= "\u0041"', r'start: "\x41"'),
-        (r'root ::= "\\u00e9" "\n"', r'start: "\\u00e9" "\n"'),
-    ],
-)
-def test_escapes_of_gbnf_mean_characters(gbnf: str, lark: str) -> None:
-    (made,) = json.loads(in_lark(json.dumps({"grammars": [{"gbnf": gbnf}]})))["grammars"]
-    assert made["lark_grammar"].splitlines()[-1] == lark
