@@ -112,8 +112,8 @@ def nested_deeper(data: bytes, limit: int) -> bool:
         if b"[" * (left + 1) in shape:
             return True
         smaller = shape.replace(b"[]", b"")
-        if 4 * len(smaller) > 3 * len(shape):
-            return _depth(shape) > left  # many more rounds would each go through nearly everything
+        if 4 * len(smaller) >= 3 * len(shape):  # nothing is left, or each round would go through nearly everything
+            return _depth(shape) > left
         shape = smaller
     return bool(shape)
 
