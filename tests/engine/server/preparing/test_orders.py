@@ -87,7 +87,7 @@ def test_messages(messages: list[Any], text: str) -> None:
         ([{"content": "x"}], "messages.0.role"),
         ([{"role": "user", "content": 5}], "messages.0.content"),
         ([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}], "messages.0.content"),
-        ([{"role": "user", "content": [{"type": "text"}]}], "messages.0.content"),
+        ([{"role": "user", "content": [{"type": "text"}]}], "messages.0.content.0.text"),
     ],
 )
 def test_messages_that_cannot_be_read(messages: Any, param: str) -> None:
