@@ -14,9 +14,15 @@ CLASS = r"\[(?:\\.|[^\]\\])*\]"
 UNCLOSED = r"\[(?:\\.|[^\]\\])*\\?\Z"
 """One that does not end. To look for it, too, is what keeps a search from beginning anew at each bracket."""
 
+_IN_PATTERN = re.compile(rf"\\.|(?P<set>{CLASS})|{UNCLOSED}", re.DOTALL)
 _UNIT = re.compile(r"\\.|.", re.DOTALL)
 _OPERATORS = "-&~["
 _SETS = frozenset({r"\d", r"\D", r"\w", r"\W", r"\s", r"\S"})
+
+
+def pattern_for_rust(pattern: str) -> str:
+    """Return a pattern of ECMA-262 with classes that mean the same in Rust's syntax."""
+    return _IN_PATTERN.sub(lambda found: found[0] if found["set"] is None else for_rust(found["set"]), pattern)
 
 
 def for_rust(written: str) -> str:

@@ -118,8 +118,7 @@ class Conduct:
 
     def start(self) -> list[Command]:
         """Return the first commands: open the first legs, set the first timers. Called once."""
-        refused = not self._capability.seed or self._capability.seed_refused
-        if refused and seed_given(self._request) and not seed_sent(self._request, self._capability):
+        if not seed_sent(self._request, self._capability) and seed_given(self._request):
             self._commands.append(Anomaly("seed_omitted"))
         if self._buffer.begun:
             self._commands.append(self._buffer.next_tick())

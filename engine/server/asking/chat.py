@@ -144,7 +144,7 @@ def _content(content: JSON, where: str) -> str:
 
 
 def wrong_text(value: JSON, where: str) -> ApiError:
-    """Return the error for a part whose text is no text."""
+    """Return the error for a value that must be a text, and is none."""
     return missing(where) if value is None else wrong_type(where, "a string", value)
 
 

@@ -2,7 +2,8 @@
 
 Clients' libraries put titles into `$id`, type names with brackets into `$defs`, and their language's types into
 `format`. To JSON Schema a name is a URI reference and an unknown format an annotation (2020-12, 8.2 and 7.2.3); the
-library that compiles grammars refuses both. So names are escaped, and unknown formats and dialects are left out.
+library that compiles grammars refuses both. So names are escaped, and unknown formats and dialects are left out. It
+reads patterns in Rust's syntax, so their classes are written for that.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import re
 from urllib.parse import quote, urlsplit
 
+from engine.char_classes import pattern_for_rust
 from nproxy.openai.jsonvalue import JSON
 
 _DIALECTS = frozenset(
@@ -53,11 +55,15 @@ _FORMATS = frozenset(
 )
 """Those that JSON Schema defines. One that cannot be enforced is refused when the grammar is compiled."""
 _VALUES = frozenset({"const", "default", "enum", "example", "examples"})
-_BY_NAME = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+BY_NAME = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+"""Keywords whose objects have names of any kind as keys, and schemas as values."""
 
 
 def without_annotations(schema: JSON) -> JSON:
-    """The schema with names that are URI references, and without formats and dialects that nobody knows."""
+    """The schema with names that are URI references, and without formats and dialects that nobody knows.
+
+    Its patterns, which are ECMA-262's, are written for Rust's regular expressions.
+    """
     if isinstance(schema, list):
         return [without_annotations(part) for part in schema]
     if not isinstance(schema, dict):
@@ -66,10 +72,13 @@ def without_annotations(schema: JSON) -> JSON:
     for key, value in schema.items():
         if key in _VALUES:
             made[key] = value
-        elif key in _BY_NAME and isinstance(value, dict):
-            made[key] = {name: without_annotations(part) for name, part in value.items()}
+        elif key in BY_NAME and isinstance(value, dict):
+            named = pattern_for_rust if key == "patternProperties" else str
+            made[key] = {named(name): without_annotations(part) for name, part in value.items()}
         elif not isinstance(value, str):
             made[key] = without_annotations(value)
+        elif key == "pattern":
+            made[key] = pattern_for_rust(value)
         elif key == "$id":
             made[key] = _name(value)
         elif key == "$ref":

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from engine.server.asking.schema_annotations import BY_NAME
 from nproxy.openai.jsonvalue import JSON
 
 _EXACT = 1 << 53
@@ -12,28 +15,30 @@ _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multip
 
 def inexact(schema: JSON) -> int | None:
     """Return the first integer of a schema that an answer could miss or exceed; None if there is none."""
+    return next((number for number in _enforced(schema) if abs(number) > _EXACT), None)
+
+
+def _enforced(schema: JSON) -> Iterator[int]:
+    """Yield the integers on which it depends what a schema accepts."""
     if isinstance(schema, list):
-        return _first(schema)
+        for part in schema:
+            yield from _enforced(part)
     if not isinstance(schema, dict):
-        return None
+        return
     for key, value in schema.items():
         if key in ("const", "enum"):
-            found = _in_value(value)
-        elif key in _BOUNDS and isinstance(value, int):
-            found = None if value in _OF_TYPES else _in_value(value)
+            yield from _integers(value)
+        elif key in _BOUNDS:
+            if isinstance(value, int) and value not in _OF_TYPES:
+                yield value
+        elif key in BY_NAME and isinstance(value, dict):
+            yield from _enforced([*value.values()])
         else:
-            found = inexact(value)
-        if found is not None:
-            return found
-    return None
+            yield from _enforced(value)
 
 
-def _first(parts: list[JSON]) -> int | None:
-    return next((found for part in parts if (found := inexact(part)) is not None), None)
-
-
-def _in_value(value: JSON) -> int | None:
+def _integers(value: JSON) -> Iterator[int]:
     if isinstance(value, int):
-        return value if abs(value) > _EXACT else None
-    parts = value if isinstance(value, list) else value.values() if isinstance(value, dict) else ()
-    return next((found for part in parts if (found := _in_value(part)) is not None), None)
+        yield value
+    for part in value if isinstance(value, list) else value.values() if isinstance(value, dict) else ():
+        yield from _integers(part)

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from engine.grammar import MOST_BYTES
 from engine.server.asking.schema_annotations import without_annotations
 from engine.server.asking.schema_numbers import inexact
-from engine.server.asking.schema_patterns import with_classes_for_rust
 from engine.server.asking.schema_strictness import closed
 from nproxy.openai.body import LONG
 from nproxy.openai.errors import invalid_request, shorten
@@ -65,7 +64,7 @@ def json_rule(schema: JSON, where: str) -> str:
     Keywords that cannot be enforced are refused when the grammar is compiled; those that JSON Schema does not know are
     annotations, as it says.
     """
-    schema = {} if schema is True else with_classes_for_rust(closed(without_annotations(schema)))
+    schema = {} if schema is True else closed(without_annotations(schema))
     if not isinstance(schema, dict):
         raise wrong_type(where, "a JSON schema", schema)
     if (number := inexact(schema)) is not None:

@@ -66,9 +66,9 @@ def messages_of(items: Sequence[Item], instructions: str | None) -> list[dict[st
                 if role == "assistant" and last.get("role") == role and last["content"] is None:
                     last["content"] = content
                     continue
-                if role == "system" and len(messages) == len(opening[:1]):
+                if role == "system" and len(messages) <= 1 and last.get("role", role) == role:
                     opening.append(content)
-                    if len(opening) > 1:
+                    if last:
                         continue
                 messages.append({"role": role, "content": content})
     if opening:
@@ -156,10 +156,8 @@ _PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "f
 
 def _read_text(members: Members, name: str) -> str:
     value = members.get(name)
-    if value is None:
-        raise missing(members.called(name))
     if not isinstance(value, str):
-        raise wrong_type(members.called(name), "a string", value)
+        raise wrong_text(value, members.called(name))
     return value
 
 

@@ -38,6 +38,8 @@ def test_what_a_double_cannot_hold_is_refused(schema: dict[str, Any]) -> None:
         {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
         {"type": "integer", "maximum": 2**64 - 1},
         {"type": "integer", "default": BIG},
+        {"type": "object", "properties": {"enum": {"type": "integer", "maximum": 2**63 - 1}}},
+        {"type": "integer", "maximum": [BIG]},
     ],
 )
 def test_what_it_can_hold_and_the_limits_of_types_are_not(schema: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.server.asking.schema_patterns import with_classes_for_rust
+from engine.server.asking.schema_annotations import without_annotations
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ def test_in_a_class_there_are_characters(pattern: str, expected: str) -> None:
     made = {
         "anyOf": [{"pattern": expected}, {"type": "object", "patternProperties": {expected: {"pattern": expected}}}]
     }
-    assert with_classes_for_rust(schema) == made
+    assert without_annotations(schema) == made
 
 
 def test_what_is_no_pattern_stays_as_it_is() -> None:
@@ -33,9 +33,14 @@ def test_what_is_no_pattern_stays_as_it_is() -> None:
         "enum": [{"pattern": "[&&]"}],
         "properties": {"pattern": {"type": "string"}},
     }
-    assert with_classes_for_rust(schema) == schema
+    assert without_annotations(schema) == schema
+
+
+def test_a_property_may_have_the_name_of_a_keyword() -> None:
+    schema = {"properties": {"const": {"pattern": "[&&]"}}}
+    assert without_annotations(schema) == {"properties": {"const": {"pattern": r"[\x26\x26]"}}}
 
 
 @pytest.mark.timeout(20)  # a search from each bracket to the end of the text would take many minutes
 def test_a_long_pattern_is_read_in_proportion_to_its_length() -> None:
-    assert with_classes_for_rust({"pattern": "[" * 250_000}) == {"pattern": "[" * 250_000}
+    assert without_annotations({"pattern": "[" * 250_000}) == {"pattern": "[" * 250_000}
