@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
+
+from nproxy.openai.sse import SSEDecoder
 
 CHOICES = 8
 PROMPT = "Tell a long story about a lighthouse keeper, a storm and a very small boat."
@@ -74,13 +76,10 @@ def play(scene: Scene, kill: Callable[[], None] | None = None) -> Seen:
             if answer.status_code != 200:
                 answer.read()
                 return Seen(tuple(texts), 0, str(answer.status_code), 0.0, 0.0, error=answer.text[:200])
-            for line in answer.iter_lines():
-                if not line.startswith("data:"):
-                    continue
+            for data in _events(answer):
                 now = time.monotonic()
                 silence, last = max(silence, now - last), now
-                data = line[5:].strip()
-                if data == "[DONE]":
+                if data == b"[DONE]":
                     done = True
                     continue
                 event = json.loads(data)
@@ -101,3 +100,10 @@ def play(scene: Scene, kill: Callable[[], None] | None = None) -> Seen:
     if not end:
         end = "error event" if error else "complete" if finished == CHOICES and done else "silent end"
     return Seen(tuple(texts), finished, end, round(silence, 3), round(time.monotonic() - began, 3), error=error)
+
+
+def _events(answer: httpx.Response) -> Iterator[bytes]:
+    """The data of each event. `iter_lines` would end a line within an event, too, at U+0085 or U+2028 in its text."""
+    decoder = SSEDecoder()
+    for part in answer.iter_bytes():
+        yield from (event.data for event in decoder.feed(part))

@@ -20,6 +20,7 @@ import httpx
 from nproxy.cli.probe.table import TITLES
 from nproxy.cli.probe.tools import CHOICES, NAME, QUESTION, TOOL
 from nproxy.cli.probe.tools import TOKENS as TOOL_TOKENS
+from tests.clients import lines_of
 from tests.compatibility.deployment import TOKENS, Deployment, NotApplicable
 from tests.compatibility.record import SETTINGS, Setting
 
@@ -366,7 +367,7 @@ async def _streams_logprobs(deployed: Deployment) -> bool:
 
 
 async def _first_text(answer: httpx.Response) -> None:
-    async for line in answer.aiter_lines():
+    async for line in lines_of(answer):
         if line.startswith("data: {"):
             delta = json.loads(line.removeprefix("data: "))["choices"]
             if delta and delta[0]["delta"].get("content"):

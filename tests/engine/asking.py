@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 
 from engine.server.serving import Serving
+from tests.clients import lines_of
 from tests.engine.conftest import MODEL
 
 QUESTION = [{"role": "user", "content": "Name a color."}]
@@ -79,7 +80,7 @@ async def stream(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> 
     async with client.stream("POST", path, json={**body, "stream": True}) as response:
         assert response.status_code == 200, await response.aread()
         assert response.headers["content-type"].startswith("text/event-stream")
-        return folded([line async for line in response.aiter_lines()])
+        return folded([line async for line in lines_of(response)])
 
 
 async def streamed(client: httpx.AsyncClient, **fields: Any) -> Folded:

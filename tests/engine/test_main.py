@@ -25,6 +25,7 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.server.serving import Serving
 from nproxy.openai.errors import ApiError
+from tests.clients import lines_of
 from tests.engine.asking import Folded, answer, chat, folded, post
 from tests.engine.conftest import MODEL
 from tests.fakes import tiny_chat
@@ -190,7 +191,7 @@ def started(model: Path, folder: Path) -> Iterator[Life]:
 
 async def begun(response: httpx.Response) -> tuple[AsyncIterator[str], list[str]]:
     """A stream's lines, once the first text is there."""
-    lines = response.aiter_lines()
+    lines = lines_of(response)
     seen: list[str] = []
     async for line in lines:
         seen.append(line)

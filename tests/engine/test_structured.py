@@ -11,6 +11,7 @@ import httpx
 import jsonschema
 import pytest
 
+from tests.clients import lines_of
 from tests.engine.asking import ask, chat, complete, refused, stream, streamed, texts
 from tests.real.metrics import metric
 from tests.real.processes import Server
@@ -129,7 +130,7 @@ async def test_hostile_schemas_are_refused_while_another_request_streams_on(
 ) -> None:
     body = chat(max_tokens=1500, ignore_eos=True, stream=True)
     async with client.stream("POST", "/v1/chat/completions", json=body) as live:
-        lines = live.aiter_lines()
+        lines = lines_of(live)
         await anext(lines)
         for name, schema in HOSTILE.items():
             drawn = metric(engine_server.url, "nproxy_engine_tokens_total", type="completion")

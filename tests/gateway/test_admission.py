@@ -13,6 +13,7 @@ from nproxy.gateway.admission.memory import LOOK_SECONDS, Memory
 from nproxy.gateway.auth import digest_of
 from nproxy.gateway.driver import Drive
 from nproxy.gateway.serve import drain
+from tests.clients import lines_of
 from tests.fakes.upstream import Behaviour, FakeUpstream
 from tests.gateway.conftest import CHAT, Gateway, Start, body, envelope, gateway_for, upstream_settings
 from tests.gateway.raw import apart, gauges_return, post
@@ -115,7 +116,7 @@ async def test_who_leaves_before_the_usage_pays_for_what_came(start: Start, upst
     gateway: Gateway = await start(config={"limits": {"tokens_per_minute": 100}})
     upstream.behaviour = Behaviour(pieces=lambda seed: ["word "] * 1000, hold_after=300)
     async with gateway.client.stream("POST", CHAT, json=body(stream=True)) as answer:
-        lines = answer.aiter_lines()
+        lines = lines_of(answer)
         for _ in range(200):
             await anext(lines)
     await gauges_return(gateway)

@@ -19,6 +19,7 @@ from bench.load.ask import Ask, Outcome
 from bench.load.client import Client
 from bench.load.stand import Upstream, settings, stand
 from bench.load.tape import Tape
+from tests.clients import lines_of
 from tests.fakes.behaviour import said
 from tests.fakes.chaos import CLEAN, ChaosProxy, Fault, drawn
 from tests.fakes.upstream import Behaviour, FakeUpstream, raw_server
@@ -166,7 +167,7 @@ async def test_mid_stream_one_leg_a_hundred_times_slower(start: Start, upstream:
     asked = {"model": "fake-model", "messages": [{"role": "user", "content": "hi"}], "n": 3, "seed": 7, "stream": True}
     async with gateway.client.stream("POST", "/v1/chat/completions", json=asked) as answer:
         finished = 0
-        async for line in answer.aiter_lines():
+        async for line in lines_of(answer):
             finished += '"finish_reason":"stop"' in line.replace(" ", "")
             if finished == 2:
                 slow.go_on.set()

@@ -35,6 +35,7 @@ from engine.text.detokenizer import TokenBytes
 from engine.text.template import ChatTemplate
 from engine.text.tokenizer import Tokenizer
 from nproxy.openai.errors import engine_unavailable
+from tests.clients import lines_of
 from tests.engine.asking import answer, ask, chat, folded, post, refused, stream, streamed, texts
 from tests.engine.conftest import MODEL
 from tests.engine.server.letters import LETTERS
@@ -301,7 +302,7 @@ async def test_L5_an_end_invents_no_finish_reason(path: Path) -> None:
     async with engine(LETTERS, path, runner="stuck") as served, client_of(path) as client:
         body = chat(n=2, choice_params=own, stream=True, ignore_eos=True)
         async with client.stream("POST", "/v1/chat/completions", json=body) as live:
-            lines = live.aiter_lines()
+            lines = lines_of(live)
             seen = []
             async for line in lines:
                 seen.append(line)
@@ -424,7 +425,7 @@ async def test_N3_all_prompts_of_a_stream_are_taken_or_none_is(path: Path) -> No
         client_of(path) as client,
         client.stream("POST", "/v1/completions", json=body) as long,
     ):
-        lines = long.aiter_lines()  # kept, as httpx closes the connection once nobody reads
+        lines = lines_of(long)  # kept, as httpx closes the connection once nobody reads
         await anext(lines)
         status, error = await refused(client, "/v1/completions", {**body, "prompt": [[1, 2], [3, 4]]})
         assert (status, error["code"]) == (429, "overloaded")

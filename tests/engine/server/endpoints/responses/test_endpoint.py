@@ -16,6 +16,7 @@ from engine.server.asking.salt import salt_of
 from engine.server.endpoints.responses.turns import Turn, Turns
 from engine.text.template import ChatTemplate
 from nproxy.openai.errors import engine_unavailable
+from tests.clients import lines_of
 from tests.engine.asking import answer, refused, sent_to_core
 from tests.engine.conftest import MODEL
 from tests.engine.server.letters import LETTERS
@@ -44,7 +45,7 @@ async def events(client: httpx.AsyncClient, **fields: Any) -> list[dict[str, Any
     async with client.stream("POST", URL, json={**body(**fields), "stream": True}) as given:
         assert given.status_code == 200, await given.aread()
         assert given.headers["content-type"].startswith("text/event-stream")
-        lines = [line async for line in given.aiter_lines()]
+        lines = [line async for line in lines_of(given)]
     return [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
 
 
@@ -211,7 +212,7 @@ async def test_what_is_refused_is_named_as_it_was_sent(
 async def test_a_core_that_fails_while_it_streams_is_the_last_event(path: Path) -> None:
     async with engine(TOKENIZER, path, runner="leisurely") as served, client_of(path) as client:
         async with client.stream("POST", URL, json=body(stream=True, max_output_tokens=400, ignore_eos=True)) as given:
-            lines = given.aiter_lines()
+            lines = lines_of(given)
             await anext(lines)
             served.router.end(engine_unavailable("It is over."))
             data = [line.removeprefix("data: ") async for line in lines if line.startswith("data: ")]
