@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 
 from nproxy.gateway.admission.messages import Ask
@@ -26,6 +27,10 @@ class Account:
     """What it has spent of its rates."""
     claims: dict[str, Claim] = field(default_factory=dict)
     """Its claims that wait, by ticket, in their order."""
+    lanes: dict[str, deque[Claim]] = field(default_factory=dict)
+    """Its claims that wait, by upstream, in their order."""
+    full: bool = False
+    """Whether the key's limit leaves room for none of its claims that wait."""
 
     def has_room(self, choices: int, others: int = 0) -> bool:
         """Whether the key's limit leaves room for further choices. More than the limit fit if they are alone.

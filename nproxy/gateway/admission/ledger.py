@@ -141,6 +141,8 @@ class Ledger:
             self._answers.append(Refused(ask.ticket, "too_wide", limit=limit))
             return
         account = self._accounts.of(ask, now)
+        if account.claims:
+            self._queue.note_room(account)
         meters, limits = account.meters, limits_of(ask)
         for what, amount, limit in limits:
             if wait := meters.wait(what, amount, limit, now):
@@ -205,6 +207,8 @@ class Ledger:
             self._leave_upstream(claim)
             self.taken -= claim.choices
             claim.account.inflight -= claim.choices
+            if claim.account.claims:
+                self._queue.note_room(claim.account)
             self._drained.count(claim.choices, now)
             if tokens is not None and self._settle(claim, {"tokens": tokens}, now):
                 self._tell_returned(claim, now)
@@ -239,7 +243,7 @@ class Ledger:
             return
         keys_stopped: set[str] = set()
         spoken_for: Counter[str] = Counter()
-        for claim in self._queue.in_order():
+        for claim in self._queue.in_order(stopped):
             ask, choices = claim.ask, claim.choices
             if ask.key in keys_stopped or not claim.account.has_room(choices, spoken_for[ask.key]):
                 keys_stopped.add(ask.key)
@@ -282,6 +286,8 @@ class Ledger:
     def _let_in(self, claim: Claim) -> None:
         self.taken += claim.choices
         claim.account.inflight += claim.choices
+        if claim.account.claims:
+            self._queue.note_room(claim.account)
         self._arrive(claim)
 
     def _none_left(self) -> bool:

@@ -13,11 +13,15 @@ effect on the tags of those behind them.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from heapq import heapify, heappop, heappush
 
 from nproxy.gateway.admission.claims import Account, Claim
+
+_Place = tuple[float, int, Claim]
+"""The start tag and the number of a claim, which no other shares, and the claim."""
 
 
 class FairQueue:
@@ -28,39 +32,58 @@ class FairQueue:
 
     def __init__(self) -> None:
         self.choices = 0
-        self._lanes: dict[tuple[str, str], deque[Claim]] = {}
-        self._accounts: dict[str, Account] = {}
+        self._accounts: dict[str, Account] = {}  # of the keys that wait
+        self._heads: dict[str, list[_Place]] = {}  # by upstream, in order: of each lane, unless its key's limit is full
         self._virtual = 0.0
         self._last_finish = 0.0
 
     def add(self, claim: Claim) -> None:
         """Append a claim to the lane of its key and upstream."""
-        ask = claim.ask
-        lane = self._lanes.setdefault((ask.key, ask.upstream), deque())
-        lane.append(claim)
+        account, ask = claim.account, claim.ask
         claim.arrived = self._virtual
-        if len(lane) == 1:
-            self._tag(claim)
+        if not account.claims:
+            account.full = not account.has_room(1)
+        lane = account.lanes.get(ask.upstream)
+        if lane is None:
+            account.lanes[ask.upstream] = deque((claim,))
+            self._lead(claim)
+        else:
+            lane.append(claim)
         self.choices += claim.choices
-        self._accounts[ask.key] = claim.account
-        claim.account.waiting += claim.choices
-        claim.account.claims[ask.ticket] = claim
+        self._accounts[ask.key] = account
+        account.waiting += claim.choices
+        account.claims[ask.ticket] = claim
 
     def remove(self, claim: Claim) -> None:
         """Remove a claim, as if it had never been there."""
-        ask = claim.ask
-        lane = self._lanes[ask.key, ask.upstream]
-        was_head = lane[0] is claim
-        lane.remove(claim)
-        if not lane:
-            del self._lanes[ask.key, ask.upstream]
-        elif was_head:
-            self._tag(lane[0])
+        account, ask = claim.account, claim.ask
+        lane = account.lanes[ask.upstream]
+        if lane[0] is not claim:
+            lane.remove(claim)
+        else:
+            if not account.full:
+                self._withdraw(claim)
+            lane.popleft()
+            if lane:
+                self._lead(lane[0])
+            else:
+                del account.lanes[ask.upstream]
         self.choices -= claim.choices
-        claim.account.waiting -= claim.choices
-        del claim.account.claims[ask.ticket]
-        if not claim.account.claims:
+        account.waiting -= claim.choices
+        del account.claims[ask.ticket]
+        if not account.claims:
             del self._accounts[ask.key]
+
+    def note_room(self, account: Account) -> None:
+        """Note that a key with claims that wait has more or fewer choices in flight, or another limit."""
+        full = not account.has_room(1)
+        if full != account.full:
+            account.full = full
+            for lane in account.lanes.values():
+                if full:
+                    self._withdraw(lane[0])
+                else:
+                    self._enter(lane[0])
 
     def let_in(self, claim: Claim) -> None:
         """Remove the head of a lane because it is admitted."""
@@ -73,17 +96,28 @@ class FairQueue:
         self._tag(claim)
         self._advance(claim)
 
-    def in_order(self) -> Iterator[Claim]:
-        """Yield the heads of all lanes, least start tag first; if one is admitted, its lane's next head follows."""
-        heads = [(lane[0].start, lane[0].number, place) for place, lane in self._lanes.items()]
-        heapify(heads)
-        while heads:
-            _, _, place = heappop(heads)
-            claim = self._lanes[place][0]
+    def in_order(self, stopped: Container[str]) -> Iterator[Claim]:
+        """Yield the heads of lanes, least start tag first; if one is admitted, its lane's next head follows.
+
+        Those of keys whose limit is full are left out, and so are those for upstreams in `stopped`, which may grow
+        meanwhile, unless a later head of their key is yielded. So a walk does not grow with those that only wait.
+        """
+        reached: dict[str, _Place] = {}
+        heap = [places[0] for places in self._heads.values()]
+        heapify(heap)
+        while heap:
+            place = heappop(heap)
+            claim = place[2]
+            ask = claim.ask
+            if ask.upstream in stopped:
+                continue
+            if len(claim.account.lanes) > 1:
+                yield from _passed_over(claim.account, stopped, reached.get(ask.key), place)
+                reached[ask.key] = place
             yield claim
-            lane = self._lanes.get(place)
-            if lane is not None and lane[0] is not claim:
-                heappush(heads, (lane[0].start, lane[0].number, place))
+            places = self._heads.get(ask.upstream, ())
+            if (following := bisect_right(places, place)) < len(places):
+                heappush(heap, places[following])
 
     def longer_than(self, claim: Claim, choices: int) -> list[Claim]:
         """Return the claims to drop to make room for so many choices: the youngest of the key with the longest backlog.
@@ -125,5 +159,30 @@ class FairQueue:
         if start > self._virtual:
             self._virtual = start
 
+    def _lead(self, head: Claim) -> None:
+        """Note that a claim is now the head of its lane."""
+        self._tag(head)
+        if not head.account.full:
+            self._enter(head)
+
+    def _enter(self, head: Claim) -> None:
+        insort(self._heads.setdefault(head.ask.upstream, []), _place(head))
+
+    def _withdraw(self, head: Claim) -> None:
+        places = self._heads[head.ask.upstream]
+        del places[bisect_left(places, _place(head))]
+        if not places:
+            del self._heads[head.ask.upstream]
+
     def _tag(self, head: Claim) -> None:
         head.start = max(head.arrived, head.account.finish)
+
+
+def _place(head: Claim) -> _Place:
+    return head.start, head.number, head
+
+
+def _passed_over(account: Account, stopped: Container[str], since: _Place | None, to: _Place) -> list[Claim]:
+    """Return a key's heads, for upstreams that are stopped, between two places of its own."""
+    places = [_place(lane[0]) for upstream, lane in account.lanes.items() if upstream in stopped]
+    return [place[2] for place in sorted(places) if (since is None or place > since) and place < to]

@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import replace
 from itertools import combinations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -241,6 +242,29 @@ def test_one_that_waits_for_its_upstream_has_its_keys_permits_spoken_for() -> No
     assert door.is_in(first)
     assert not door.is_in(second), "else there would be none left of the key when the upstream has room"
     assert door.leave(running) == [waits]
+
+
+def test_one_that_waits_for_its_own_keys_limit_stops_its_key_also_behind_others_at_a_full_upstream() -> None:
+    door = Door(replace(BOUNDS, upstreams={"u": 2}))
+    door.ask("z", 2, "u")
+    own = door.ask("a", 2, "v", most=3)
+    door.ask("b", 1, "u")
+    door.ask("a", 2, "u", most=3)
+    elsewhere = door.ask("a", 1, "v", most=3)
+    assert not door.is_in(elsewhere), "it would pass one of its own key that wants the same"
+    assert door.leave(own) == [elsewhere]
+
+
+@pytest.mark.parametrize("most", [None, 2], ids=["for their upstream", "for their own limits"])
+def test_a_walk_does_not_grow_with_those_that_only_wait(most: int | None) -> None:
+    door = Door(Bounds(inflight=1000, queue=1000, seconds=10, upstreams={"u": 5} if most is None else {}))
+    for key in range(100):
+        for _ in range(2):
+            door.ask(f"k{key}", 2, "u", most=most)
+    assert door.ledger.waiting >= 200
+    walked = list(door.ledger._queue.in_order({"u"} if most is None else set()))
+    assert not walked
+    assert door.is_in(door.ask("other", 1, "v"))
 
 
 def test_narrow_ones_that_keep_coming_do_not_starve_one_between_two_limits() -> None:

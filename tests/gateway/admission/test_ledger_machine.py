@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Container, Iterator
 from copy import deepcopy
 from dataclasses import replace
 from math import inf
@@ -11,7 +12,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
 
+from nproxy.gateway.admission.accounts import Accounts
 from nproxy.gateway.admission.bounds import Bounds
+from nproxy.gateway.admission.claims import Claim
 from nproxy.gateway.admission.ledger import Ledger
 from nproxy.gateway.admission.messages import (
     Admitted,
@@ -26,6 +29,32 @@ from nproxy.gateway.admission.messages import (
     message_of,
     to_data,
 )
+from nproxy.gateway.admission.queue import FairQueue
+
+
+class PlainQueue(FairQueue):
+    """Walks through the heads of all lanes, even if nothing can come of most."""
+
+    def in_order(self, stopped: Container[str]) -> Iterator[Claim]:
+        seen: set[Claim] = set()
+        while True:
+            lanes = [lane for account in self._accounts.values() for lane in account.lanes.values()]
+            heads = [lane[0] for lane in lanes if lane[0] not in seen]
+            if not heads:
+                return
+            head = min(heads, key=lambda claim: (claim.start, claim.number))
+            seen.add(head)
+            yield head
+
+
+class PlainLedger(Ledger):
+    """One with a plain queue."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        super().__init__(bounds)
+        self._queue = PlainQueue()
+        self._accounts = Accounts(self._queue.forgets)
+
 
 KEYS = {"a": 12, "b": 12, "c": 5}
 UPSTREAMS = {"u": 10, "v": 6}
@@ -42,6 +71,7 @@ class Requests(RuleBasedStateMachine):
         super().__init__()
         self.bounds = self.first_bounds
         self.ledger = Ledger(self.bounds)
+        self.plain = PlainLedger(self.bounds)
         self.now = 100.0
         self.number = 0
         self.waiting: dict[str, Ask] = {}
@@ -50,8 +80,9 @@ class Requests(RuleBasedStateMachine):
         self.placed: dict[str, str | None] = {}
         self.moving: dict[str, str] = {}
 
-    def take(self, answers: list[Answer]) -> None:
+    def take(self, answers: list[Answer], plain: list[Answer]) -> None:
         self.admitted = False
+        assert answers == plain, "no lane is passed over that had its turn"
         for answer in answers:
             assert answer_of(to_data(answer)) == answer
             match answer:
@@ -73,14 +104,16 @@ class Requests(RuleBasedStateMachine):
 
     def send(self, message: Ask | Move | Leave) -> None:
         assert message_of(to_data(message)) == message
-        self.take(self.ledger.receive(message, self.now))
+        self.take(self.ledger.receive(message, self.now), self.plain.receive(message, self.now))
 
     def send_from_beside(self, ask: Ask) -> None:
         """At once those come in whom `receive` would let in, and nobody else; the others leave no trace."""
         twin = deepcopy(self.ledger)
         said = twin.receive(ask, self.now)
-        if self.ledger.at_once(ask, self.now):
-            self.take(said)
+        let_in = self.ledger.at_once(ask, self.now)
+        assert self.plain.at_once(ask, self.now) == let_in
+        if let_in:
+            self.take(said, said)
             assert said == [Admitted(ask.ticket)]
             assert (self.ledger._queue._virtual, self.ledger._reserved) == (twin._queue._virtual, twin._reserved)
         else:
@@ -112,8 +145,9 @@ class Requests(RuleBasedStateMachine):
         assert choices <= limit or ticket not in self.waiting, "what would never fit does not wait"
         turned_away = {*waited, ticket} - self.waiting.keys() - self.inflight.keys()
         others_came_in = set(self.inflight) - before - {ticket}
-        assert turned_away or not others_came_in, (
-            "somebody's coming makes room where somebody waits no more, or nowhere"
+        displaced = {other.key for other in self.waiting.values() if other.upstream == upstream and other.key != key}
+        assert turned_away or {self.inflight[other].key for other in others_came_in} <= displaced, (
+            "somebody's coming makes room where somebody waits no more, or is no longer the first for an upstream"
         )
         return ticket
 
@@ -137,7 +171,7 @@ class Requests(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.5, 4.0, 11.0]))
     def wait(self, seconds: float) -> None:
         self.now += seconds
-        self.take(self.ledger.tick(self.now))
+        self.take(self.ledger.tick(self.now), self.plain.tick(self.now))
         late = [
             ticket for ticket in (*self.waiting, *self.moving) if self.now - self.since[ticket] >= self.bounds.seconds
         ]
@@ -147,12 +181,12 @@ class Requests(RuleBasedStateMachine):
     def a_worker_dies(self, worker: str) -> None:
         for ticket in [ticket for ticket in (*self.waiting, *self.inflight) if ticket.startswith(worker)]:
             self.forget(ticket)
-        self.take(self.ledger.lost(f"{worker}-", self.now))
+        self.take(self.ledger.lost(f"{worker}-", self.now), self.plain.lost(f"{worker}-", self.now))
 
     @rule(inflight=st.integers(12, 16))
     def other_limits(self, inflight: int) -> None:
         self.bounds = replace(self.first_bounds, inflight=inflight)
-        self.take(self.ledger.reconfigure(self.bounds, self.now))
+        self.take(*(each.reconfigure(self.bounds, self.now) for each in (self.ledger, self.plain)))
 
     def taken(self) -> tuple[int, Counter[str], Counter[str]]:
         keys, upstreams = Counter[str](), Counter[str]()
@@ -209,6 +243,7 @@ class Requests(RuleBasedStateMachine):
         assert not self.inflight
         assert not any(self.ledger._upstreams.values())
         assert not self.ledger._queue._accounts
+        assert not self.ledger._queue._heads
         assert not any(account.inflight or account.waiting for account in self.ledger._accounts.by_key.values())
 
 
@@ -226,7 +261,7 @@ class NoPlaces(Requests):
 
 for machine in (Requests, FewPlaces, NoPlaces):
     machine.TestCase.settings = settings(
-        max_examples=80, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+        max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
     )
 TestRequests = Requests.TestCase
 TestFewPlaces = FewPlaces.TestCase
