@@ -13,7 +13,7 @@ from math import inf
 from nproxy.choices.commands import ChoiceFinished, Learn
 from nproxy.choices.events import Failure, FailureKind
 from nproxy.choices.fold import fold, latest
-from nproxy.choices.leg_output import Choice
+from nproxy.choices.leg_output import Choice, LegOutput
 from nproxy.choices.lessons import Lacks, Scores
 from nproxy.choices.merge import Merge
 from nproxy.choices.plan import NO_LOGPROBS
@@ -29,18 +29,10 @@ class BestOf(Merge):
     """
 
     def __init__(self, request: Request, id: str, created: int, model: str) -> None:
-        super().__init__(request, id, created, model, n=request.drawn)
+        super().__init__(request, id, created, model, n=request.drawn, logprobs=request.logprobs_asked)
         self._lacking = False
         self._scores: dict[int, float] = {}
         self._places: dict[int, int] = {}  # the client's index of each choice that is shown; empty until the end
-
-    def end(self, number: int) -> list[int]:
-        """End the leg's answer, as Merge does. Also raises LegFault if a choice came without log probabilities."""
-        missing = super().end(number)
-        for choice in self._outputs[number].choices:
-            if choice.finished:
-                self._scores[choice.index] = self._score(choice)
-        return missing
 
     def close(self) -> bytes:
         self._choose()
@@ -76,12 +68,13 @@ class BestOf(Merge):
             return None
         return request.prompt[choice.index // self.n]
 
+    def _rate(self, output: LegOutput) -> None:
+        for choice in output.choices:
+            if choice.finished:
+                self._scores[choice.index] = self._score(choice)
+
     def _shown_as(self, choice: Choice) -> Sequence[int]:
         return (self._places[choice.index],) if choice.index in self._places else ()
-
-    def _folded(self, choice: Choice, index: int) -> dict[str, JSON]:
-        folded = super()._folded(choice, index)
-        return folded if self._request.logprobs_asked else folded | {"logprobs": None}
 
 
 def mean_logprob(logprobs: JSON, echoed: Prompt | None = None) -> float | None:

@@ -42,7 +42,9 @@ class Choice:
     offsets: TextOffsets | None = None
     """None until it is needed."""
     pieces: list[UpstreamChoice] = field(default_factory=list)
-    """What a whole answer is folded from; empty in a stream."""
+    """What a whole answer is folded from; empty in a stream, and once the choice is written."""
+    written: bytes | None = None
+    """What a whole answer shows of it, as `Wire.choice` writes it; None until it is written."""
     sent: Record | None = None
     """What the client has been sent of it, if another call may continue from there."""
     repeat: Repeat | None = None
@@ -101,6 +103,8 @@ class LegOutput:
     """Something of an answer has come."""
     streamed: bool = False
     """The answer came as events."""
+    long: bool = False
+    """The answer came as a body of which the parsed value is not to be kept."""
     pieces: int = 0
     """How many pieces of choices have come in events: at least so many tokens were computed."""
     generated: bool = False

@@ -29,6 +29,12 @@ from nproxy.openai.wire import DONE_FRAME, Wire
 PADDING = "obfuscation"
 """A key of single chunks that pads them to equal length (OpenAI). A whole answer has none."""
 
+_LONG_BODY = 32 << 10
+"""Bytes of an answer from which its choices are written while others are awaited, and not all together at the end.
+
+Parsed, they take ten times as much memory, and the garbage collector goes through every token of them.
+"""
+
 LOST = "error"
 """The finish_reason of a choice that was lost while its siblings were not."""
 
@@ -42,8 +48,8 @@ class Merge:
     is noted, so a fault in another choice of the same chunk cannot lose it.
 
     id, created (unix seconds), model: as the client reads them. n: choices per prompt that the legs bring; None if as
-    many as the client asked for. record: makes the record of what the client is sent of one choice, so that another
-    call can resume one that was cut; None if none is resumed.
+    many as the client asked for. logprobs: whether a whole answer shows log probabilities. record: makes the record of
+    what the client is sent of one choice, so that another call can resume one that was cut; None if none is resumed.
     """
 
     def __init__(
@@ -54,6 +60,7 @@ class Merge:
         model: str,
         *,
         n: int | None = None,
+        logprobs: bool = True,
         record: Callable[[], Record] | None = None,
     ) -> None:
         self.frames: list[bytes] = []
@@ -69,6 +76,7 @@ class Merge:
             calls=request.stream and must_call(request.body.fields),
         )
         self.n = request.n if n is None else n
+        self._logprobs = logprobs
         self._record = record
         self._choices = [self._unheard(index) for index in range(request.prompts * self.n)]
         # the leg that brings each choice now
@@ -191,6 +199,7 @@ class Merge:
         output = self._outputs[number]
         answer = read_answer(body, self._request.dialect)
         output.spoke = output.done = True
+        output.long = len(body) >= _LONG_BODY
         answer = in_place(answer, len(output.choices))
         if self._request.stream:
             for piece in as_chunks(answer, chat=self._chat):
@@ -203,8 +212,18 @@ class Merge:
         return answer.came
 
     def end(self, number: int) -> list[int]:
-        """End the leg's answer: return the client indices that it was to bring and did not begin; see LegOutput.end."""
-        return self._outputs[number].end()
+        """End the leg's answer: return the client indices that it was to bring and did not begin.
+
+        Raises LegFault as `LegOutput.end` does.
+        """
+        output = self._outputs[number]
+        missing = output.end()
+        self._rate(output)
+        if output.long and not self._request.stream and not all(choice.finished for choice in self._choices):
+            for choice in output.choices:
+                if choice.finished:
+                    self._written(choice)
+        return missing
 
     def give_up(self, number: int, error: ApiError) -> None:
         """Mark the choices that a leg did not finish as lost. The leg is over."""
@@ -332,7 +351,10 @@ class Merge:
         """Return the usage that the client is told, from the usage of all legs."""
         return usage
 
-    # ---- hooks for Relay, and BestOf's `_folded`: how frames and answers are written
+    def _rate(self, output: LegOutput) -> None:
+        """Look at the choices of a leg's answer, which is over. May raise LegFault."""
+
+    # ---- hooks for Relay: how frames and answers are written
 
     def _prelude(self, data: bytes) -> bytes:
         """Return the role chunks of all choices, which come before anything else."""
@@ -405,13 +427,21 @@ class Merge:
         """Return the whole answer. Unknown keys and the fingerprint come from the leg that brings its first choice."""
         finished = [choice for choice in self._choices if choice.finished]
         shown = sorted(((index, choice) for choice in finished for index in self._shown_as(choice)), key=itemgetter(0))
-        choices = [self._folded(choice, index) for index, choice in shown]
+        choices = [(index, self._written(choice)) for index, choice in shown]
         first = self._bringers[shown[0][1].index]
         if first is None:
             return self._wire.answer(choices, usage)
         return self._wire.with_fingerprint(first.fingerprint).answer(choices, usage, first.top)
 
-    def _folded(self, choice: Choice, index: int) -> dict[str, JSON]:
-        """Return a choice of the whole answer, under the client's index."""
-        delta, logprobs, extra = folded(choice.pieces)
-        return self._wire.choice(index, delta, finish_reason=choice.finish_reason, logprobs=logprobs, extra=extra)
+    def _written(self, choice: Choice) -> bytes:
+        """Return a finished choice as the whole answer shows it. Its pieces are no longer needed then."""
+        if choice.written is None:
+            delta, logprobs, extra = folded(choice.pieces)
+            choice.written = self._wire.choice(
+                delta,
+                finish_reason=choice.finish_reason,
+                logprobs=logprobs if self._logprobs else None,
+                extra=extra,
+            )
+            choice.pieces.clear()
+        return choice.written

@@ -21,7 +21,7 @@ _ONE_DIGIT = bytes.maketrans(b"123456789", b"000000000")
 _LONG_NUMBER = b"0" * 19
 _LONG_INTEGER = re.compile(rb"(?<![.0])" + _LONG_NUMBER)
 
-_BACKSLASH = ord("\\")
+_BACKSLASH, _QUOTE, _POINT = b'\\".'  # numbers, for which bytes are searched ten times as fast
 _LONE = re.compile("[\ud800-\udfff]")
 _HIGH, _LOW = rb"\\u[dD][89abAB][0-9a-fA-F]{2}", rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _LONE_ESCAPE = re.compile(rb"%b(?!%b)|(?<!%b)%b" % (_HIGH, _LOW, _HIGH, _LOW))
@@ -107,7 +107,11 @@ def nested_deeper(data: bytes, limit: int) -> bool:
     """
     if data.count(b"[") + data.count(b"{") <= limit:
         return False
-    shape = outside_strings(without_escaped_quotes(data).translate(_BRACKETS, _NOT_SHAPE))
+    shape = (
+        without_escaped_quotes(data).translate(_BRACKETS, _NOT_SHAPE).replace(b'""', b"")
+    )  # of strings without brackets
+    if _QUOTE in shape:
+        shape = outside_strings(shape)
     for left in range(limit, 0, -1):  # each round removes the innermost level
         if b"[" * (left + 1) in shape:
             return True
@@ -151,7 +155,10 @@ def _has_long_integer(data: bytes) -> bool:
     Such integers have 19 digits or more. So have ids, which are strings, and the fractions of small numbers.
     """
     zeros = data.translate(_ONE_DIGIT)
-    if zeros.find(_LONG_NUMBER) < 0:
+    at = zeros.find(_LONG_NUMBER)
+    while at > 0 and zeros[at - 1] == _POINT:  # a fraction, or in a string
+        at = zeros.find(_LONG_NUMBER, at + len(_LONG_NUMBER))
+    if at < 0:
         return False
     return _LONG_INTEGER.search(outside_strings(without_escaped_quotes(zeros))) is not None
 

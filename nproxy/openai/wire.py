@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -115,33 +115,36 @@ class Wire:
 
     def choice(
         self,
-        index: int,
         message: Mapping[str, JSON],
         *,
         finish_reason: str | None,
         logprobs: JSON = None,
         extra: Mapping[str, JSON] = _EMPTY,
-    ) -> dict[str, JSON]:
-        """Return one choice of a whole answer.
+    ) -> bytes:
+        """Write one choice of a whole answer, for `answer`: what follows its index.
 
         message: for chat the message (role "assistant" and content null are added if absent), for legacy completions
-        `{"text": ...}`.
+        `{"text": ...}`. extra: further keys. Own keys win over them.
         """
         body: Mapping[str, JSON] = message
         if self.dialect is Dialect.CHAT:
             body = {"message": {"role": "assistant", "content": None, **message}}
-        choice = {"index": index, **body, "logprobs": logprobs, "finish_reason": finish_reason}
-        return choice | {key: value for key, value in extra.items() if key not in choice} if extra else choice
+        choice = {**body, "logprobs": logprobs, "finish_reason": finish_reason}
+        if extra:
+            choice |= {key: value for key, value in extra.items() if key not in choice and key != "index"}
+        return dumps(choice)[1:]
 
     def answer(
-        self, choices: Sequence[Mapping[str, JSON]], usage: Usage | None, top: Mapping[str, JSON] = _EMPTY
+        self, choices: Iterable[tuple[int, bytes]], usage: Usage | None, top: Mapping[str, JSON] = _EMPTY
     ) -> bytes:
-        """Write the whole JSON answer. `choices`: as returned by `choice`, in index order."""
-        value = self._shared(self.dialect.answer_object)
-        value["choices"] = [dict(choice) for choice in choices]
-        if usage is not None:
-            value["usage"] = usage.to_json()
-        return dumps(value | {key: member for key, member in top.items() if key not in _OWN})
+        """Write the whole JSON answer. choices: their indices, in order, and what `choice` wrote of them."""
+        parts = [dumps(self._shared(self.dialect.answer_object))[:-1], b',"choices":[']
+        for index, choice in choices:
+            parts += (b',{"index":%d,' if len(parts) > 2 else b'{"index":%d,') % index, choice
+        rest: dict[str, JSON] = {} if usage is None else {"usage": usage.to_json()}
+        rest |= {key: value for key, value in top.items() if key not in _OWN}
+        parts.append(b"]," + dumps(rest)[1:] if rest else b"]}")
+        return b"".join(parts)
 
     def _shared(self, kind: str) -> dict[str, JSON]:
         shared: dict[str, JSON] = {"id": self.id, "object": kind, "created": self.created, "model": self.model}

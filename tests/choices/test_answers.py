@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from typing import Any
 
@@ -25,6 +26,43 @@ def test_C1_C2_sorted_whatever_the_order() -> None:
         play.answers(leg, answer(f"c{leg}"))
     assert contents_of(play.reply) == ["c0", "c1", "c2"]
     assert [choice["index"] for choice in play.reply["choices"]] == [0, 1, 2]
+
+
+def long_answer(leg: int, tokens: int) -> bytes:
+    """One whose log probabilities are most of it."""
+    entries = [{"token": f"t{leg}", "logprob": -leg - 0.5, "bytes": None, "top_logprobs": []} for _ in range(tokens)]
+    whole = json.loads(answer(f"c{leg}", tokens=tokens))
+    whole["choices"][0] |= {"logprobs": {"content": entries}, "stop_reason": leg}
+    return json.dumps(whole).encode()
+
+
+def test_C1_long_answers_say_the_same_as_short_ones() -> None:
+    replies = []
+    for tokens in (1, 1000):
+        play = Play(chat(n=3, logprobs=True))
+        for leg in (2, 0, 1):
+            play.answers(leg, long_answer(leg, tokens))
+        replies.append(play.reply)
+        assert replies[-1]["usage"]["completion_tokens"] == 3 * tokens
+        for choice in replies[-1]["choices"]:
+            assert len(choice["logprobs"]["content"]) == tokens
+            del choice["logprobs"]["content"][1:]
+        del replies[-1]["usage"]
+    assert replies[0] == replies[1]
+
+
+def test_of_long_answers_no_parsed_value_is_kept_while_others_are_awaited() -> None:
+    """The garbage collector would go through all tokens, again and again."""
+    play = Play(chat(n=3, logprobs=True))
+    bodies = [long_answer(leg, 1000) for leg in range(3)]
+    gc.collect()
+    before = len(gc.get_objects())
+    for leg in (0, 1):
+        play.answers(leg, bodies[leg])
+    gc.collect()
+    assert len(gc.get_objects()) - before < 1000
+    play.answers(2, bodies[2])
+    assert contents_of(play.reply) == ["c0", "c1", "c2"]
 
 
 def test_C3_one_id_one_created_the_model_as_asked() -> None:

@@ -60,6 +60,19 @@ BOTH = pytest.mark.parametrize("dialect", Dialect)
 
 
 @BOTH
+@pytest.mark.parametrize("logprobs", [True, False], ids=["logprobs asked for", "not asked for"])
+@pytest.mark.parametrize("tokens", [1, 1000])
+def test_J9_of_long_answers_too(dialect: Dialect, logprobs: bool, tokens: int) -> None:
+    """A long one is scored, and then written while others are awaited."""
+    asked: dict[str, Any] = {"logprobs": True if dialect is Dialect.CHAT else 0} if logprobs else {}
+    play = Play(dialect_request(dialect, n=2, best_of=3, **asked))
+    for leg, value in ((2, -0.5), (0, -2.0), (1, -1.0)):
+        play.answers(leg, body(dialect, (f"c{leg}", [value] * tokens)))
+    assert shown(play) == ["c2", "c1"]
+    assert [choice["logprobs"] is not None for choice in play.reply["choices"]] == [logprobs] * 2
+
+
+@BOTH
 def test_J9_three_legs_and_the_likeliest_wins(dialect: Dialect) -> None:
     play = Play(dialect_request(dialect, best_of=3, seed=7))
     for number in range(3):

@@ -181,10 +181,10 @@ class TestAnswer:
         message: dict[str, Any] = {"role": "assistant", "tool_calls": [1]}
         extra = {"index": 9, "x": 1}
         choices = [
-            wire.choice(0, {"content": "a"}, finish_reason="stop"),
-            wire.choice(1, message, finish_reason="length", logprobs={"content": []}, extra=extra),
+            wire.choice({"content": "a"}, finish_reason="stop"),
+            wire.choice(message, finish_reason="length", logprobs={"content": []}, extra=extra),
         ]
-        assert json.loads(wire.answer(choices, USAGE, {"service_tier": "t", "id": 9})) == {
+        assert json.loads(wire.answer(enumerate(choices), USAGE, {"service_tier": "t", "id": 9})) == {
             "id": "chatcmpl-1",
             "object": "chat.completion",
             "created": 17,
@@ -210,13 +210,13 @@ class TestAnswer:
         }
 
     def test_C9_logprobs_null_E6_usage_absent(self) -> None:
-        value = json.loads(TEXT.answer([TEXT.choice(0, {"text": "x"}, finish_reason="stop")], None))
+        value = json.loads(TEXT.answer([(0, TEXT.choice({"text": "x"}, finish_reason="stop"))], None))
         assert value["choices"] == [{"index": 0, "text": "x", "logprobs": None, "finish_reason": "stop"}]
         assert value["object"] == "text_completion"
         assert "usage" not in value
 
     def test_C10_equal_choices_are_all_kept(self) -> None:
-        choices = [CHAT.choice(index, {"content": "same"}, finish_reason="stop") for index in range(3)]
+        choices = [(index, CHAT.choice({"content": "same"}, finish_reason="stop")) for index in range(3)]
         assert [choice["index"] for choice in json.loads(CHAT.answer(choices, None))["choices"]] == [0, 1, 2]
 
 
@@ -255,5 +255,7 @@ def test_the_official_types_accept_every_frame_and_answer() -> None:
         ChatCompletionChunk.model_validate(value)
     for value in frames(TEXT.text(0, "x", finish_reason="stop")):
         Completion.model_validate(value)
-    ChatCompletion.model_validate_json(CHAT.answer([CHAT.choice(0, {"content": "a"}, finish_reason="stop")], USAGE))
-    Completion.model_validate_json(TEXT.answer([TEXT.choice(0, {"text": "a"}, finish_reason="stop")], USAGE))
+    said = CHAT.choice({"content": "a"}, finish_reason="stop")
+    ChatCompletion.model_validate_json(CHAT.answer([(0, said)], USAGE))
+    said = TEXT.choice({"text": "a"}, finish_reason="stop")
+    Completion.model_validate_json(TEXT.answer([(0, said)], USAGE))

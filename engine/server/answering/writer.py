@@ -73,7 +73,6 @@ class Writer:
         about = [self._about(*prompt) for prompt in zip(self._prompts, prompt_logprobs, strict=True)]
         written = [
             self._wire.choice(
-                index,
                 message(choice.parts) if self._chat else {"text": text_of(choice.parts)},
                 finish_reason=choice.finish,
                 logprobs=self._logprobs(index, choice.reported),
@@ -81,7 +80,7 @@ class Writer:
             )
             for index, choice in enumerate(choices)
         ]
-        return self._wire.answer(written, usage, about[0] if self._chat else {})
+        return self._wire.answer(enumerate(written), usage, about[0] if self._chat else {})
 
     def _about(self, tokens: tuple[int, ...], logprobs: Sequence[Logprobs | None] | None) -> dict[str, JSON]:
         """Return what the answer reports about a prompt."""
