@@ -98,8 +98,8 @@ _ANSWERS = [
     (
         "C9",
         OPENAI + "wire.py",
-        'choice = {"index": index, **body, "logprobs": logprobs, "finish_reason": finish_reason}\n        return',
-        'choice = {"index": index, **body, "finish_reason": finish_reason}\n        return',
+        'choice = {**body, "logprobs": logprobs, "finish_reason": finish_reason}',
+        'choice = {**body, "finish_reason": finish_reason}',
     ),
 ]
 
@@ -233,7 +233,7 @@ _FIELDS = [
     ("J4", CHOICES + "remedies.py", "as_list = leg.prompt is None", "as_list = False"),
     ("J5", OPENAI + "requests.py", "if kinds == {str}:", "if kinds == {str} and all(prompt):"),
     ("J9", CHOICES + "best_of.py", "reverse=True", "reverse=False"),
-    ("J9", CHOICES + "best_of.py", 'folded | {"logprobs": None}', "folded"),
+    ("J9", CHOICES + "best_of.py", "logprobs=request.logprobs_asked", "logprobs=True"),
     ("J12", UPSTREAMS + "capabilities.py", "SIGHTS = 2", "SIGHTS = 1"),
     ("J12", CHOICES + "best_of.py", "self.notes.append(Learn(Scores()))", "pass"),
     ("J12", CHOICES + "best_of.py", "raise LegFault(Failure(FailureKind.UNSCORED, NO_LOGPROBS))", "return 0.0"),
@@ -344,7 +344,7 @@ _LIMITS = [
         "                self._reserved = True\n                return\n            else:",
         "                pass\n            else:",
     ),
-    ("N4", ADMISSION + "queue.py", "(lane[0].start, lane[0].number, place) for", "(0.0, lane[0].number, place) for"),
+    ("N4", ADMISSION + "queue.py", "return head.start, head.number, head", "return 0.0, head.number, head"),
     ("N5", ADMISSION + "ledger.py", "elif (over := self.waiting - self.bounds.queue) > 0:", "elif (over := 0):"),
     (
         "N5",
