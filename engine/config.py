@@ -134,6 +134,8 @@ class EngineConfig:
             if (value := getattr(self, name)) is not None and value < 0:
                 raise ConfigError(f"{name} must not be negative, not {value}")
         names = [self.served_model_name, *(name for name, _ in self.adapters)]
+        if self.served_model_name == "":
+            raise ConfigError("served_model_name must not be empty")
         if len(set(names)) < len(names) or "" in names:
             raise ConfigError("every adapter needs a unique name")
         if self.max_batch_tokens is not None and self.max_batch_tokens < self.least_batch_tokens:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,16 @@ if TYPE_CHECKING:
 class _Commands(click.Group):
     """All commands. Handles the exceptions that end each of them in the same way."""
 
+    def make_context(self, *given: Any, **extra: Any) -> click.Context:
+        """Read the options, of which --help and --version print at once."""
+        try:
+            return super().make_context(*given, **extra)
+        except OSError as error:
+            if not standard_streams.unwritable(error):
+                raise
+            _tell_unwritable(error)
+            sys.exit(FAILED)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the chosen command."""
         standard_streams.make_fit()
@@ -39,8 +50,12 @@ class _Commands(click.Group):
         except OSError as error:
             if not standard_streams.unwritable(error):
                 raise
-            click.echo(f"nproxy: the output cannot be written: {(error.strerror or '').lower()}", err=True)
+            _tell_unwritable(error)
             ctx.exit(FAILED)
+
+
+def _tell_unwritable(error: OSError) -> None:
+    click.echo(f"nproxy: the output cannot be written: {(error.strerror or '').lower()}", err=True)
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -89,7 +89,7 @@ _MESSAGES = {
 
 _PATTERNS = {
     NAME: "must be 1 to 64 letters, digits, dots, dashes and underscores, and begin with a letter or digit",
-    PATH: "must begin with /",
+    PATH: "must begin with /, and be ASCII without spaces and #",
 }
 
 

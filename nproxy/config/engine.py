@@ -21,6 +21,8 @@ ReasoningParser = Literal["auto", "none", "think", "mistral", "gpt-oss"]
 
 DEFAULT_SEQUENCES, DEFAULT_BLOCK = 256, 16
 """The defaults of the engine's own max_sequences and block_size; the same test compares them."""
+FIXED_SPAN = 256
+"""Tokens that deterministic mode always takes together, in whole blocks; the same test compares it."""
 
 
 class Engine(Settings):
@@ -86,6 +88,8 @@ class Engine(Settings):
             if self.max_batch_tokens < sequences + block:
                 least = f"must be at least max_sequences ({sequences}) plus block_size ({block})"
                 raise conflict(least, "engine", "max_batch_tokens")
+        if self.deterministic and FIXED_SPAN % (self.block_size or DEFAULT_BLOCK):
+            raise conflict(f"must divide {FIXED_SPAN} in deterministic mode", "engine", "block_size")
         return self
 
     @model_validator(mode="after")

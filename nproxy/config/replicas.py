@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from nproxy.config.values import Host, Port, Settings, Weight
+from nproxy.config.values import PATH, Host, Port, Settings, Weight, is_host
 
 LONGEST_NAME, LONGEST_PART = 253, 63
 DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -46,7 +46,7 @@ class DnsName(Settings):
     """The port at every address."""
     scheme: Literal["http", "https"] = "http"
     """https: the certificate must be for the name."""
-    path: str = "/v1"
+    path: Annotated[str, Field(pattern=PATH)] = "/v1"
     """The path below which the OpenAI API is served."""
     weight: Weight = 1
     """The share of each address."""
@@ -111,8 +111,11 @@ def parse_address(value: str) -> Replica:
         raise PydanticCustomError("replica", "must begin with http://, https:// or unix:/")
     if "@" in parts.netloc:
         raise PydanticCustomError("replica", "must not contain credentials; use api_key")
+    if "${" in parts.netloc:
+        raise PydanticCustomError("replica", "must not contain variables: these are for secrets")
     if (
         not parts.hostname
+        or not is_host(parts.hostname)
         or not _resolvable(parts.hostname)
         or not port_ok
         or not value.isascii()

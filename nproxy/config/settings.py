@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from ipaddress import ip_address
 from typing import Any, Literal, Self
@@ -124,8 +125,10 @@ class Auth(Settings):
 
     @model_validator(mode="after")
     def _has_keys(self) -> Self:
-        if (self.api_keys_file is None) == (self.api_key is None):
+        if self.api_keys_file is None and self.api_key is None:
             raise conflict("needs either api_keys_file or api_key", "auth")
+        if self.api_keys_file is not None and self.api_key is not None:
+            raise conflict("must not be set together with auth.api_keys_file", "auth", "api_key")
         return self
 
 
@@ -268,8 +271,9 @@ class Config(Settings):
                 yield conflict("must not be passthrough if auth is set", "upstreams", position, "api_key")
         if self.admin is not None and self.admin.token is None and not loopback(self.admin.host):
             yield conflict("is required, because other machines can reach the port", "admin", "token")
-        taken = (self.listen.host, self.listen.port or None)  # a free port is never taken
-        if self.admin is not None and (self.admin.host, self.admin.port) == taken:
+        port = self.listen.port
+        # a free port is never taken
+        if self.admin is not None and port == self.admin.port != 0 and _overlap(self.listen.host, self.admin.host):
             yield conflict("must not be listen.port on the same host", "admin", "port")
 
     def _traces_conflict(self) -> Iterator[PydanticCustomError]:
@@ -291,6 +295,21 @@ def _installed(package: str) -> bool:
         return find_spec(package) is not None
     except ModuleNotFoundError:  # its parent package is not installed either
         return False
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Whether two servers cannot listen on the same port of these hosts."""
+    if one == other:
+        return True
+    for here, there in ((one, other), (other, one)):
+        if here == "localhost" and loopback(there):
+            return True
+        if here == "::":  # IPv4 addresses are mapped into it
+            return True
+        if here == "0.0.0.0":  # noqa: S104 - compared, and not bound
+            with suppress(ValueError):
+                return there == "localhost" or ip_address(there).version == 4
+    return False
 
 
 def loopback(host: str) -> bool:

@@ -31,6 +31,7 @@ from nproxy.config.contents import contents
 from nproxy.config.watching import digest
 
 _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
+_ALMOST_A_REFERENCE = re.compile(r"\$[A-Za-z_][A-Za-z0-9_]*")
 _ENV_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -64,17 +65,22 @@ def _parse_adapter_name(value: str) -> str:
 AdapterName = Annotated[str, AfterValidator(_parse_adapter_name)]
 
 
-def _parse_host(value: str) -> str:
-    """Accept an IP address, or a name that a resolver may know."""
+def is_host(value: str) -> bool:
+    """Whether it is an IP address, or a name that a resolver may know."""
     try:
         ip_address(value)
-    except ValueError as error:
+    except ValueError:
         try:
             name = value.encode("idna").decode()
         except UnicodeError:
-            name = ""
-        if not _HOST_NAME.fullmatch(name):
-            raise PydanticCustomError("host", "must be an IP address or a host name, without a port") from error
+            return False
+        return _HOST_NAME.fullmatch(name) is not None
+    return True
+
+
+def _parse_host(value: str) -> str:
+    if not is_host(value):
+        raise PydanticCustomError("host", "must be an IP address or a host name, without a port")
     return value
 
 
@@ -134,6 +140,8 @@ def _look_up(value: object, context: Mapping[str, Any]) -> str:
         if not found:
             raise PydanticCustomError("secret", "environment variable {name} is not set", {"name": reference[1]})
         return str(found)
+    if _ALMOST_A_REFERENCE.fullmatch(value):
+        raise PydanticCustomError("secret", "a variable is written with braces: ${NAME}")
     if "${" in value:
         raise PydanticCustomError("secret", "must be either ${NAME} alone or the secret itself, not a mixture")
     if value.startswith("file:"):
@@ -170,15 +178,21 @@ def _note(context: Mapping[str, Any], path: Path) -> None:
 
 
 def _key_or_word(value: object, info: ValidationInfo) -> object:
-    return value if value in ("passthrough", "none") else _header_safe(_resolve_secret(value, info))
+    if isinstance(value, str) and value not in _WORDS and (word := value.strip().lower()) in _WORDS:
+        raise PydanticCustomError("secret", "must be written {word}", {"word": word})
+    return value if value in _WORDS else _header_safe(_resolve_secret(value, info))
 
 
 def _header_safe(value: object) -> object:
     text = value.get_secret_value() if isinstance(value, SecretStr) else ""
+    if text.lower().startswith("bearer "):
+        raise PydanticCustomError("secret", "must be the key alone, without Bearer before it")
     if not text.isascii() or not text.isprintable():
         raise PydanticCustomError("secret", "contains characters that are not allowed in an HTTP header")
     return value
 
+
+_WORDS = ("passthrough", "none")
 
 ApiKey = Annotated[
     Literal["passthrough", "none"] | SecretStr,
@@ -263,7 +277,7 @@ def _parse_header_name(value: str) -> str:
 
 HeaderName = Annotated[str, AfterValidator(_parse_header_name)]
 
-NAME, PATH = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", "^/"
+NAME, PATH = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", r"^/[!$-~]*$"
 Name = Annotated[str, Field(pattern=NAME)]
 """A name that can be part of a header, a log line and a label."""
 

@@ -20,6 +20,7 @@ import psutil
 import pytest
 from pydantic import ValidationError
 
+from engine.batch import FIXED_SPAN as batch_span
 from engine.config import EngineConfig
 from engine.options import engine_config
 from engine.options import parser as engine_arguments
@@ -27,7 +28,7 @@ from engine.text.parsers.families import REASONING_FAMILIES, TOOL_FAMILIES
 from nproxy.cli import engine_child
 from nproxy.cli.engine_child import EngineFailed, command, private_socket, supervised
 from nproxy.config import Engine
-from nproxy.config.engine import DEFAULT_BLOCK, DEFAULT_SEQUENCES, ReasoningParser, ToolParser
+from nproxy.config.engine import DEFAULT_BLOCK, DEFAULT_SEQUENCES, FIXED_SPAN, ReasoningParser, ToolParser
 from nproxy.models import LocalModel
 from nproxy.workers import backoff
 
@@ -159,6 +160,7 @@ def test_the_parsers_named_are_those_that_the_engine_has() -> None:
 def test_the_defaults_that_the_settings_are_checked_by_are_the_engines() -> None:
     engine = EngineConfig(model="m")
     assert (engine.max_sequences, engine.block_size) == (DEFAULT_SEQUENCES, DEFAULT_BLOCK)
+    assert batch_span == FIXED_SPAN
 
 
 @pytest.mark.parametrize("sizes", [{}, {"max_sequences": 240, "block_size": 32}, {"max_sequences": 1}])

@@ -22,7 +22,9 @@ def run(shell: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=60, check=False)
 
 
-@pytest.mark.parametrize("words", ["config-schema", "keys new a", "models list --json", "completion bash"])
+@pytest.mark.parametrize(
+    "words", ["--help", "--version", "config-schema", "keys new a", "models list --json", "completion bash"]
+)
 def test_a_full_disk_is_told_in_one_line(words: str) -> None:
     done = run(f"nproxy {words} > /dev/full")
     assert (done.returncode, done.stderr) == (1, "nproxy: the output cannot be written: no space left on device\n")

@@ -137,7 +137,35 @@ BAD = {
     ),
     "a path of looks": (
         "upstreams:\n- {name: a, replicas: ['http://a'], health: {path: health}}",
-        "nproxy.yaml:2: upstreams[0].health.path: must begin with /",
+        "nproxy.yaml:2: upstreams[0].health.path: must begin with /, and be ASCII without spaces and #",
+    ),
+    "a path that ends the line of a request": (
+        "upstreams:\n- {name: a, replicas: ['http://a'], health: {path: \"/a\\r\\nx: y\"}}",
+        "nproxy.yaml:2: upstreams[0].health.path: must begin with /, and be ASCII without spaces and #",
+    ),
+    "a path of a name": (
+        "upstreams:\n- {name: a, replicas: [{dns: 'a:1', path: v1}]}",
+        "nproxy.yaml:2: upstreams[0].replicas[0].path: must begin with /, and be ASCII without spaces and #",
+    ),
+    "a variable in a URL": (
+        "upstreams:\n- {name: a, replicas: ['http://${HOST}:8000/v1']}",
+        "nproxy.yaml:2: upstreams[0].replicas[0]: must not contain variables: these are for secrets",
+    ),
+    "a host with a dash first": (
+        "upstreams:\n- {name: a, replicas: ['http://-x/v1']}",
+        "nproxy.yaml:2: upstreams[0].replicas[0]: is not a valid URL",
+    ),
+    "a key with its scheme": (
+        "upstreams:\n- {name: a, replicas: ['http://a'], api_key: Bearer sk-a}",
+        "nproxy.yaml:2: upstreams[0].api_key: must be the key alone, without Bearer before it",
+    ),
+    "a variable without braces": (
+        "upstreams:\n- {name: a, replicas: ['http://a'], api_key: $KEY}",
+        "nproxy.yaml:2: upstreams[0].api_key: a variable is written with braces: ${NAME}",
+    ),
+    "a word in capitals": (
+        "upstreams:\n- {name: a, replicas: ['http://a'], api_key: Passthrough}",
+        "nproxy.yaml:2: upstreams[0].api_key: must be written passthrough",
     ),
     "dns without a port": (
         "upstreams:\n- {name: a, replicas: [{dns: a}]}",
@@ -419,6 +447,22 @@ AGREEMENTS = {
         "engine.adapters.a: is already the id of the model itself",
     ),
     "one port for two": ("admin: {port: 8000}", "admin.port: must not be listen.port on the same host"),
+    "one port for all addresses and one of them": (
+        "{listen: {host: 0.0.0.0}, admin: {port: 8000}}",
+        "admin.port: must not be listen.port on the same host",
+    ),
+    "one port for two names": (
+        "admin: {port: 8000, host: localhost}",
+        "admin.port: must not be listen.port on the same host",
+    ),
+    "blocks that do not fill a span": (
+        "engine: {deterministic: true, block_size: 17}",
+        "engine.block_size: must divide 256 in deterministic mode",
+    ),
+    "two sources of keys": (
+        "auth: {api_keys_file: /dev/null, api_key: k}",
+        "auth.api_key: must not be set together with auth.api_keys_file",
+    ),
     "a fallback to nothing": (
         "upstreams: [{name: a, replicas: ['http://a'], fallback: [a]}]",
         "upstreams[0].fallback[0]: is not the name of another upstream; there are: none",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import click
 
 from nproxy.cli.wrong_use import FAILED
+
+_URL = re.compile(r"https?://[!$-;=?-~]+")  # no blank, quote, mark of a fragment or bracket
 
 
 @click.group()
@@ -19,12 +22,23 @@ def dashboards() -> None:
     """
 
 
+def _parse_url(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not _URL.fullmatch(value):
+        raise click.BadParameter("must be a URL such as https://wiki.example.com/nproxy/guides")
+    return value
+
+
 @dashboards.command()
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
 @click.option(
     "--datasource", metavar="NAME", help="Name of Grafana's data source.  [default: chosen in each dashboard]"
 )
-@click.option("--guides", metavar="URL", help="URL of a copy of docs/guides, for the runbook links of alerts.")
+@click.option(
+    "--guides",
+    metavar="URL",
+    callback=_parse_url,
+    help="URL of a copy of docs/guides, for the runbook links of alerts.",
+)
 @click.pass_context
 def export(context: click.Context, /, *, folder: Path, datasource: str | None, guides: str | None) -> None:
     """Write the dashboards and rules into DIR.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -20,29 +21,39 @@ SHORTEST = 20
 _BEGIN_OF_HASH = re.compile(r"(?:sha256:)?([0-9a-f]{8,64})", re.IGNORECASE)
 
 
-def new_key(name: str, file: Path | None) -> tuple[str, str]:
-    """Create a key for `name`, and add its hash to the file if one is given.
-
-    Returns the key, and its entry or a message about the file. Raises WrongUse for an invalid name, and for a file that
-    is not valid or not writable; the file then stays unchanged.
-    """
+def new_key(name: str) -> str:
+    """Create a key for `name`. Raises WrongUse for an invalid name."""
     key = f"sk-nproxy-{secrets.token_urlsafe(RANDOM_BYTES)}"
-    digest = hash_of(key)
     try:
-        Key.model_validate({"name": name, "hash": digest})
+        Key.model_validate({"name": name, "hash": hash_of(key)})
     except ValidationError:
         message = (
             "a name must be 1 to 64 letters, digits, dots, dashes and underscores, and begin with a letter or digit"
         )
         raise WrongUse(message) from None
-    if file is None:
-        return key, f"- name: {name}\n  hash: {digest}"
+    return key
+
+
+def entry_of(name: str, key: str) -> str:
+    """Return the entry of a key for a file of keys."""
+    return f"- name: {name}\n  hash: {hash_of(key)}"
+
+
+def add_key(name: str, key: str, file: Path, show: Callable[[str], None]) -> str:
+    """Add a key's hash to a file of keys. Returns a message about it.
+
+    show: gets the key before the file is changed, because a key that nobody has seen must not become valid. Raises
+    WrongUse for a file that is not valid or not writable; it then stays unchanged.
+    """
+    digest = hash_of(key)
     entry: Key | None = None
 
     def edit(text: str, keys: tuple[Key, ...]) -> str:
         nonlocal entry
         entry = next((one for one in keys if one.name == name), None)
-        return with_hash(text, name, digest)
+        changed = with_hash(text, name, digest)
+        show(key)
+        return changed
 
     storing.change(file, edit, create=True)
     done = f"its hash was added to {file}"
@@ -50,7 +61,7 @@ def new_key(name: str, file: Path | None) -> tuple[str, str]:
         done += f"; its entry is {state} there, so it is refused until you change that"
     elif entry is not None:
         done += f"; earlier keys of {name}: {len(entry.hash)}, which stay valid until their hashes are removed"
-    return key, done
+    return done
 
 
 def hash_of(key: str) -> str:

@@ -43,12 +43,15 @@ def new(context: click.Context, /, name: str, file: Path | None) -> None:
       nproxy keys new team-a
       nproxy keys new team-a --file keys.yaml
     """
-    from nproxy.cli.keys.command import new_key
+    from nproxy.cli.keys.command import add_key, entry_of, new_key
 
     with _errors_printed(context):
-        key, advice = new_key(name, file)
-        click.echo(key)
-        click.echo(advice, err=file is not None)
+        key = new_key(name)
+        if file is None:
+            click.echo(key)
+            click.echo(entry_of(name, key))
+        else:
+            click.echo(add_key(name, key, file, click.echo), err=True)
 
 
 @keys.command("hash")

@@ -23,15 +23,19 @@ def read(file: Path) -> tuple[Key, ...]:
 def change(file: Path, edit: Callable[[str, tuple[Key, ...]], str], *, create: bool = False) -> None:
     """Replace a file of keys atomically: a gateway that reads it meanwhile finds the old file or the new one.
 
-    edit: gets the text and the keys of the file, and returns the new text. create: a file that does not exist counts as
-    an empty one. Raises WrongUse if the old or the new file is not valid, or the file is not writable; it then stays
-    unchanged.
+    edit: gets the text and the keys of the file, and returns the new text; what it raises is raised. create: a file that
+    does not exist counts as an empty one. Raises WrongUse if the old or the new file is not valid, or the file is not
+    writable; it then stays unchanged.
     """
-    with _as_wrong_use(file), _alone(file.resolve().parent):
-        there = file.exists() or not create
-        keys = read_keys(file) if there else ()
-        text = file.read_bytes().decode("utf-8-sig") if there else ""
-        _replace(file.resolve(), edit(text, keys), there=there)
+    with contextlib.ExitStack() as held:
+        with _as_wrong_use(file):
+            held.enter_context(_alone(file.resolve().parent))
+            there = file.exists() or not create
+            keys = read_keys(file) if there else ()
+            text = file.read_bytes().decode("utf-8-sig") if there else ""
+        changed = edit(text, keys)
+        with _as_wrong_use(file):
+            _replace(file.resolve(), changed, there=there)
 
 
 @contextlib.contextmanager

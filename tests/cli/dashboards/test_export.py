@@ -78,3 +78,11 @@ def test_a_wheel_holds_them(tmp_path: Path) -> None:
     for file in FILES:
         name = file.relative_to(GRAFANA)
         assert (packaged / name).read_text() == (tmp_path / "out" / name).read_text() == file.read_text()
+
+
+@pytest.mark.parametrize("guides", ["not-a-url", "https://a b", "https://a/#x", 'https://a/"'])
+def test_what_is_no_url_of_guides_is_wrong_use(tmp_path: Path, guides: str) -> None:
+    done = CliRunner().invoke(main, ["dashboards", "export", str(tmp_path), "--guides", guides])
+    assert done.exit_code == 2
+    assert "must be a URL such as" in done.stderr
+    assert not list(tmp_path.iterdir())

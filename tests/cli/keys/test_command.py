@@ -6,6 +6,8 @@ import hashlib
 import json
 import os
 import stat
+import subprocess
+import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from nproxy.cli.commands import main
-from nproxy.cli.keys.command import new_key
+from nproxy.cli.keys.command import add_key, new_key
 from nproxy.config import read_keys
 
 
@@ -52,11 +54,24 @@ def test_a_file_gets_the_hash_and_nobody_else_the_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [file]
 
 
+def test_a_key_that_cannot_be_printed_is_not_stored(tmp_path: Path) -> None:
+    script = f'"{sys.executable}" -m nproxy keys new a --file "{tmp_path}/keys.yaml" > /dev/full'
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (1, "nproxy: the output cannot be written: no space left on device\n")
+    assert not list(tmp_path.iterdir())
+
+
+def _made(name: str, file: Path) -> str:
+    shown: list[str] = []
+    add_key(name, new_key(name), file, shown.append)
+    return shown[0]
+
+
 def test_many_at_once_lose_none(tmp_path: Path) -> None:
     file = tmp_path / "keys.yaml"
     with ThreadPoolExecutor(8) as threads:
-        made = [*threads.map(lambda number: new_key(f"team-{number}", file), range(24))]
-    digests = {hashlib.sha256(key.encode()).digest() for key, _ in made}
+        made = [*threads.map(lambda number: _made(f"team-{number}", file), range(24))]
+    digests = {hashlib.sha256(key.encode()).digest() for key in made}
     assert {digest for key in read_keys(file) for digest in key.hash} == digests
 
 
