@@ -23,9 +23,9 @@ def read(file: Path) -> tuple[Key, ...]:
 def change(file: Path, edit: Callable[[str, tuple[Key, ...]], str], *, create: bool = False) -> None:
     """Replace a file of keys atomically: a gateway that reads it meanwhile finds the old file or the new one.
 
-    edit: gets the text and the keys of the file, and returns the new text; what it raises is raised. create: a file that
-    does not exist counts as an empty one. Raises WrongUse if the old or the new file is not valid, or the file is not
-    writable; it then stays unchanged.
+    edit: gets the text and the keys of the file, and returns the new text; what it raises is raised. create: a file
+    that does not exist counts as an empty one. Raises WrongUse if the old or the new file is not valid, or the file is
+    not writable; it then stays unchanged.
     """
     with contextlib.ExitStack() as held:
         with _as_wrong_use(file):
