@@ -116,12 +116,19 @@ class Reloader:
         """Read the settings, and use them if they are valid. Returns the result."""
         try:
             reading = await in_daemon_thread(self._served.again, _THREAD)
+        except RuntimeError:  # no thread can be started; the next poll finds the change again
+            self._watch = Watch(self._served.files)
+            return self._told(Reload(time.time(), "refused", ("no thread could be started to read the files",)))
+        try:
             # also those of refused settings: the user may mend any of them
             self._watch = Watch({**self._served.files, **reading.files})
             reload = self._judge(reading)
         except Exception:
             log.exception("a reload failed")  # an internal error is no reason to stop serving
             reload = Reload(time.time(), "refused", ("an error in nproxy; see the log",))
+        return self._told(reload)
+
+    def _told(self, reload: Reload) -> Reload:
         _log(reload)
         self._tell(reload)
         return reload

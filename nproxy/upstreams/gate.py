@@ -222,6 +222,8 @@ class Gate:
 
         began, jitter: see `HealthChecks.note_peer_check`.
         """
+        if status is not None:
+            replica.reached_by_peer(began)
         changed = replica.health.note_peer_check(began, jitter, well=_well(status), answered=_answered(status))
         return self._settled(replica, changed=changed)
 

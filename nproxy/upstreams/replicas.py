@@ -179,6 +179,11 @@ class Replica:
         self.up = True
         self.avoid_until = 0.0
 
+    def reached_by_peer(self, began: float) -> None:
+        """Note that the replica has answered another process, which asked at `began`: unless a later call failed."""
+        if began > self.avoid_until - AVOID_SECONDS:
+            self.reached()
+
     def unreachable(self) -> None:
         """Note that no connection could be established."""
         self.up = False

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import assert_never
 
@@ -24,6 +25,7 @@ from nproxy.telemetry.sums import Report, add_up
 from nproxy.upstreams.capabilities import FORGET_SECONDS, MOST_LESSONS
 from nproxy.upstreams.registrar import Registrar
 from nproxy.upstreams.registry import Snapshot
+from nproxy.upstreams.tasks import first_wanted
 from nproxy.upstreams.upstreams import Upstreams
 from nproxy.upstreams.via import Pseudonym
 from nproxy.workers.channel import ChannelClosed
@@ -208,8 +210,10 @@ class Parent:
         """Why no worker should get requests; None if at least one should."""
         if self.supervisor.ending:
             return "The gateway is shutting down."
-        reasons = await asyncio.gather(*(_ask_ready(worker) for worker in self.supervisor.serving))
-        return None if None in reasons else next(iter(reasons), "No worker is ready.")
+        workers = self.supervisor.serving
+        if not workers:
+            return "No worker is ready."
+        return await first_wanted([partial(_ask_ready, worker) for worker in workers], lambda reason: reason is None)
 
     def restart(self) -> None:
         """Have all workers replaced, one after the other."""

@@ -7,13 +7,14 @@ import hashlib
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nproxy.config import Reading, Source
+from nproxy.gateway import reload
 from nproxy.gateway.reload import History, Reload
 from nproxy.gateway.serve import follow, serve
 from nproxy.openai.jsonvalue import dumps
@@ -408,3 +409,25 @@ async def test_good_bad_and_unchanged_reloads_under_streams(
         for how in ("applied", "unchanged", "refused")
     ]
     assert told == [60, 20, 20]
+
+
+async def test_a_change_is_found_again_if_there_was_no_thread_to_read_it(
+    gateway: Following, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = reload.in_daemon_thread
+
+    async def fails(work: Callable[[], Any], name: str) -> Any:
+        if work == gateway.reading.again:
+            monkeypatch.setattr(reload, "in_daemon_thread", found)
+            raise RuntimeError("can't start new thread")
+        return await found(work, name)
+
+    monkeypatch.setattr(reload, "in_daemon_thread", fails)
+    write(gateway.file, {**settings, "n_policy": {"max_n": 2}})
+    follower = asyncio.create_task(gateway.reloader.run())
+    try:
+        async with asyncio.timeout(20):
+            while gateway.app.config.n_policy.max_n != 2:
+                await asyncio.sleep(0.01)
+    finally:
+        follower.cancel()

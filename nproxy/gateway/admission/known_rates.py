@@ -40,8 +40,8 @@ class KnownRates:
             ("tokens", rates.tokens),
         )
         heard, levels = self._heard.get(caller.bucket, (0.0, ()))
-        behind = {level.what: max(0.0, level.behind - (now - heard)) for level in levels}
-        return [Level(what, limit, behind.get(what, 0.0)) for what, limit in limits if limit is not None]
+        owed = {level.what: max(0.0, level.behind - (now - heard)) * level.limit for level in levels}
+        return [Level(what, limit, owed.get(what, 0.0) / limit) for what, limit in limits if limit is not None]
 
     def correct(self, bucket: str, levels: tuple[Level, ...], now: float) -> None:
         """Replace the levels of a key, if any are known."""

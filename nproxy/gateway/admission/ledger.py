@@ -130,6 +130,9 @@ class Ledger:
         for claim in tuple(self._waiting.values()):
             if (limit := self.bounds.too_narrow_for(claim.ask)) is not None:
                 self._refuse(claim, "too_wide", now, limit=limit)
+        for claim in tuple(self._moving.values()):
+            if claim.choices > (limit := self.bounds.upstreams.get(claim.goal, claim.choices)):
+                self._refuse(claim, "too_wide", now, limit=limit)
         self._freed = True
         self._serve(now)
         return self._take_answers()

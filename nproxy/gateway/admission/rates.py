@@ -39,15 +39,19 @@ class Charge:
     until: float
     """When it will have been worked off, if nothing is returned before."""
     returned: float
-    """How many seconds of the rate had been returned in all when it was charged."""
+    """How many units of the rate had been returned in all when it was charged."""
 
 
 class Meters:
-    """What one key has spent of each rate. The limits are not kept: they come with each call."""
+    """What one key has spent of each rate. The limits come with each call.
 
-    __slots__ = ("_returned", "_until")
+    What was spent is spent in units: under another limit than before, it takes another time to work off.
+    """
+
+    __slots__ = ("_limits", "_returned", "_until")
 
     def __init__(self) -> None:
+        self._limits: dict[Kind, int] = {}  # of which `_until` speaks
         self._until: defaultdict[Kind, float] = defaultdict(lambda: -inf)
         self._returned: defaultdict[Kind, float] = defaultdict(float)
 
@@ -57,23 +61,33 @@ class Meters:
 
     def wait(self, what: Kind, amount: int, limit: int, now: float) -> float:
         """Return the seconds until an amount may be spent; 0 for now. amount: at most the limit."""
+        self._scale(what, limit, now)
         return wait_for(amount, limit, self.behind(what, now))
 
     def charge(self, what: Kind, amount: int, limit: int, now: float) -> Charge:
         """Count an amount as spent, even if it exceeds the limit."""
+        self._scale(what, limit, now)
         until = self._until[what] = max(now, self._until[what]) + MINUTE * amount / limit
         return Charge(what, amount, limit, until, self._returned[what])
 
     def settle(self, charge: Charge, amount: int, now: float) -> None:
         """Correct a charge to the actual amount; see MOST_MINUTES."""
         what, amount = charge.what, min(amount, MOST_MINUTES * charge.limit)
+        limit = self._limits[what]
         if amount > charge.amount:
-            self.charge(what, amount - charge.amount, charge.limit, now)
+            self.charge(what, amount - charge.amount, limit, now)
             return
-        left = charge.until - (self._returned[what] - charge.returned) - now
-        seconds = min(MINUTE * (charge.amount - amount) / charge.limit, max(0.0, left))
-        self._until[what] -= seconds
-        self._returned[what] += seconds
+        left = (charge.until - now) * charge.limit / MINUTE - (self._returned[what] - charge.returned)
+        units = min(charge.amount - amount, max(0.0, left))
+        self._until[what] -= MINUTE * units / limit
+        self._returned[what] += units
+
+    def _scale(self, what: Kind, limit: int, now: float) -> None:
+        """Have `_until` speak of this limit."""
+        before = self._limits.setdefault(what, limit)
+        if before != limit:
+            self._limits[what] = limit
+            self._until[what] = now + self.behind(what, now) * before / limit
 
     def full(self, now: float) -> bool:
         """Whether nothing that was spent counts any more."""

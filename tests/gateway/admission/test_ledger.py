@@ -124,6 +124,17 @@ def test_who_moves_is_passed_by_nobody_for_the_same_upstream() -> None:
     assert door.leave(first) == [behind]
 
 
+def test_a_move_that_other_limits_forbid_is_refused() -> None:
+    """Else nobody would come in there until its time is over."""
+    door = Door(replace(BOUNDS, inflight=20, upstreams={"v": 8}))
+    mover, runs = door.ask("a", 8, "u"), door.ask("b", 4, "v")
+    door.take(door.ledger.receive(Move(mover, "v"), 0.0))
+    door.take(door.ledger.reconfigure(replace(BOUNDS, inflight=20, upstreams={"v": 4}), 1.0))
+    assert (door.refusal(mover).reason, door.refusal(mover).limit) == ("too_wide", 4)
+    door.leave(runs)
+    assert door.is_in(door.ask("c", 4, "v"))
+
+
 def test_a_move_that_finds_no_room_in_time() -> None:
     door = Door(replace(BOUNDS, upstreams={"u": 4, "v": 2}))
     mover = door.ask("a", 2, "u")

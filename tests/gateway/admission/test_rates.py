@@ -86,6 +86,28 @@ def test_what_was_not_spent_comes_back_and_what_was_spent_besides_is_owed() -> N
     assert meters.wait("tokens", 1, 100, 0.0) == pytest.approx(246 + 0.6 - 60)
 
 
+def test_what_is_owed_is_owed_in_units_when_the_limit_changes() -> None:
+    meters = Meters()
+    charge = meters.charge("tokens", 100, 100, 0.0)
+    meters.settle(charge, 3000, 0.0)
+    assert meters.wait("tokens", 100, 100, 60.0) == pytest.approx(29 * 60)
+    assert meters.behind("tokens", 60.0) == pytest.approx(29 * 60)
+    assert not meters.wait("tokens", 100, 10_000, 60.0), "2900 tokens are less than a minute's worth now"
+    assert meters.behind("tokens", 60.0) == pytest.approx(60 * 0.29)
+    again = meters.charge("tokens", 100, 10_000, 60.0)
+    meters.settle(again, 0, 60.0)
+    assert meters.wait("tokens", 100, 100, 60.0) == pytest.approx(29 * 60), "and back"
+
+
+def test_levels_that_were_heard_are_told_under_the_limit_of_now() -> None:
+    known = KnownRates()
+    caller = Caller("a", "a")
+    known.hear(caller, (Level("requests", 2, 60.0),), 0.0)
+    known.for_all = Rates(requests=120)
+    assert known.levels(caller, 0.0) == [Level("requests", 120, 1.0)]
+    assert known.refusal(caller, 0.0) is None
+
+
 def test_a_lie_locks_nobody_out_for_longer_than_an_hour() -> None:
     meters = Meters()
     meters.settle(meters.charge("tokens", 10, 100, 0.0), 10**15, 0.0)
