@@ -71,14 +71,17 @@ class Decoder:
         self._products = products
         reader = _Reader(checkpoint, dtype, device, products, int8=int8)
         spec = self.spec
-        tied = spec.tied or "lm_head.weight" not in checkpoint.names
-        if tied and not spec.tied:
+        has_head = "lm_head.weight" in checkpoint.names
+        if not has_head and not spec.tied:
             raise ModelError("the checkpoint has no lm_head.weight, and its config does not tie it to the embedding")
         embedding = reader.matrix("model.embed_tokens", spec.vocab, spec.hidden)  # [V, H]
+        # a head beside an embedding that it is said to be tied to is used if it differs, as transformers does
+        head_weight = reader.matrix("lm_head", spec.vocab, spec.hidden) if has_head else embedding
+        tied = spec.tied and (not has_head or _equal(head_weight, embedding))
         self._embedding, head = reader.embedding(embedding, tied=tied)
         self.layers = [_layer(reader, spec, i) for i in range(spec.layers)]
         self._norm = reader.norm("model.norm.weight", spec.hidden)
-        self._head = head or reader.linear(reader.matrix("lm_head", spec.vocab, spec.hidden))
+        self._head = head or reader.linear(head_weight)
         self.frequencies = frequencies(spec, reader.optional("rope_freqs.weight", spec.head_dim // 2))
         self._adapters: dict[str, list[dict[str, Linear]]] = {}
         reader.refuse_unread()
@@ -249,7 +252,10 @@ class _Reader:
 
     def refuse_unread(self) -> None:
         """Refuse a checkpoint with tensors that were not read: such a model is more than what would run."""
-        known = {"lm_head.weight"} if self._checkpoint.spec.tied else set()
-        left = {name for name in self._checkpoint.names - self._read - known if "rotary_emb" not in name}
+        left = {name for name in self._checkpoint.names - self._read if "rotary_emb" not in name}
         if left:
             raise ModelError(f"the checkpoint has {len(left)} tensors that the decoder does not know: {min(left)}")
+
+
+def _equal(one: Weights, other: Weights) -> bool:
+    return isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) and torch.equal(one, other)

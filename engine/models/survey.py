@@ -155,7 +155,7 @@ class _Recorder:
                 self._refuse(key)
         self.specs.append(spec)
         self.seen += [x[0, :, self._place] for x in (q, k, v)]
-        return v.repeat_interleave(heads // kv_heads, 1).transpose(1, 2)
+        return v.repeat_interleave(heads // kv_heads, 1).transpose(1, 2).contiguous()  # models view it
 
     def _window(self, mask: torch.Tensor | None, named: int | None) -> int | None:
         """Return the window that `_mask` found; if a layer names one itself, it must be the same."""

@@ -172,6 +172,19 @@ def test_other_dtypes(tmp_path: Path) -> None:
         assert (ready.dtype, ready.kv_bytes_per_token) == (dtype, 3 * 2 * 2 * 8 * 2)
 
 
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("afmoe", {}),
+        ("jetmoe", {"num_key_value_heads": 3, "kv_channels": 8, "num_local_experts": 4, "num_experts_per_tok": 2}),
+    ],
+)
+def test_models_that_view_what_attention_returns(tmp_path: Path, kind: str, settings: dict[str, Any]) -> None:
+    model, tokens = save(tmp_path, kind, **settings), list(range(3, 23))
+    logits = Scorer(tmp_path).prompt(tokens, tuple(range(5)))
+    torch.testing.assert_close(logits, reference_logits(model, tokens), rtol=1e-4, atol=1e-4)
+
+
 def test_the_packed_experts_of_gpt_oss(tmp_path: Path) -> None:
     # As published: MXFP4, two numbers of four bits a byte, 32 of them to one exponent (OCP Microscaling Formats 1.0).
     sizes = {"hidden_size": 64, "intermediate_size": 32, "head_dim": 8, "num_hidden_layers": 2, "sliding_window": 8}

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from transformers import LlamaForCausalLM
 
 from engine.batch import Batch, Chunk, Draw, Row, plan_kv_spans
 from engine.messages import Sampling
@@ -57,6 +59,21 @@ def test_logits_equal_transformers(tmp_path: Path, kind: str, settings: dict[str
     expected = reference_logits(model, TOKENS)
     scorer = Scorer(tmp_path)
     torch.testing.assert_close(scorer.prompt(TOKENS, TABLE), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("differs", [True, False])
+def test_a_head_beside_the_embedding_that_it_is_tied_to(tmp_path: Path, differs: bool) -> None:
+    """transformers uses it where it says something else; some checkpoints hold the same numbers twice."""
+    save(tmp_path, "llama", tie_word_embeddings=True)
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    embedding = tensors["model.embed_tokens.weight"]
+    tensors["lm_head.weight"] = torch.randn_like(embedding) if differs else embedding.clone()
+    save_file(tensors, file, metadata={"format": "pt"})
+    model = LlamaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
+    assert torch.equal(model.lm_head.weight, embedding) is not differs
+    expected = reference_logits(model, TOKENS)
+    torch.testing.assert_close(Scorer(tmp_path).prompt(TOKENS, TABLE), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("settings", [{}, {"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 1}])

@@ -10,8 +10,9 @@ from engine.server.preparing.roles import suit_roles
 from engine.server.preparing.tools_in_words import in_words
 from engine.text.template import ChatTemplate, TemplateRejected
 from engine.text.tokenizer import Tokenizer
+from nproxy.openai.body import LONG
 from nproxy.openai.errors import ApiError, invalid_request, shorten
-from nproxy.openai.jsonvalue import JSON
+from nproxy.openai.jsonvalue import JSON, has_lone_surrogate, without_escaped_quotes
 
 _HERE = "\ue000continues here\ue001"
 """Marks the end of the text that is to be continued: what the template writes after it may be like the text itself."""
@@ -80,10 +81,13 @@ def _suited(message: Message, template: ChatTemplate, where: str) -> Message:
 
 def _with_object(call: Any, where: str) -> JSON:
     function = call["function"]
+    text = function["arguments"] or "{}"
     try:
-        arguments = json.loads(function["arguments"] or "{}")
-    except ValueError:
+        arguments = json.loads(text)
+    except (ValueError, RecursionError):
         arguments = None
+    if has_lone_surrogate(without_escaped_quotes(text.encode()), LONG):
+        arguments = None  # no tokenizer takes it
     if not isinstance(arguments, dict):
         param = f"{where}.function.arguments"
         raise invalid_request(

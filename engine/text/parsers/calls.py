@@ -17,6 +17,7 @@ import regex
 from engine.text.parsers.brackets import Brackets
 from engine.text.parsers.machine import Machine
 from engine.text.parsers.parts import Content, Part, ToolArguments, ToolStart
+from nproxy.openai.jsonvalue import EXACT
 
 _OBJECT_HEAD = regex.compile(
     r'\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:\s*"(?P<name>[^"\\]{1,256})"\s*,'
@@ -189,7 +190,7 @@ class CallParser(Machine):
 def _read(text: str, *, needs_arguments: bool) -> tuple[str, str] | None:
     """Return name and arguments of a call that is a complete JSON object; None if it is no call."""
     try:
-        call = json.loads(text)
+        call = EXACT.decode(text)
     except (ValueError, RecursionError):
         return None
     if isinstance(call.get("function"), dict):
@@ -206,7 +207,7 @@ def _as_text(arguments: Any) -> str:
         return "{}"
     if isinstance(arguments, str):
         try:
-            if isinstance(json.loads(arguments), dict):
+            if isinstance(EXACT.decode(arguments), dict):
                 return arguments
         except (ValueError, RecursionError):
             pass

@@ -54,6 +54,16 @@ def test_a_call_that_was_cut_says_why_it_cannot_be_continued() -> None:
     assert "'weather'" in message and "cut" in message
 
 
+@pytest.mark.parametrize("arguments", [r'{"a": "\ud83d"}', '{"a":' + "[" * 1100 + "]" * 1100 + "}"])
+def test_arguments_that_cannot_become_a_prompt_are_refused(arguments: str) -> None:
+    """They would fail in the tokenizer, or in the reader of JSON, as a fault of the engine's."""
+    told = {**CALL, "function": {"name": "weather", "arguments": arguments}}
+    param, _ = refused(QWEN, [ASKED, {**CALLED, "tool_calls": [told]}], tools=TOOLS)
+    assert param == "messages.1.tool_calls.0.function.arguments"
+    whole = {**CALL, "function": {"name": "weather", "arguments": r'{"a": "\ud83d\ude00"}'}}
+    assert "\U0001f600" in rendered(QWEN, [ASKED, {**CALLED, "tool_calls": [whole]}], tools=TOOLS)
+
+
 KNOWS_DEVELOPERS = CHATML + "{# messages[0].role == 'developer' #}"
 BRIEF = {"role": "developer", "content": "Be brief."}
 

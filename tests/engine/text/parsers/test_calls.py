@@ -57,6 +57,11 @@ ROWS: dict[str, tuple[str, str, ChoiceText]] = {
         '<tool_call>{"arguments": {"name": "x"}, "name": "note"}</tool_call>',
         ChoiceText(calls=[("note", '{"name": "x"}')]),
     ),
+    "hermes: a number in another order that JSON cannot say again": (
+        "hermes",
+        '<tool_call>{"arguments": {"x": 1e999}, "name": "note"}</tool_call>',
+        ChoiceText('<tool_call>{"arguments": {"x": 1e999}, "name": "note"}</tool_call>'),
+    ),
     "hermes: the object of OpenAI's wire": (
         "hermes",
         '<tool_call>{"type": "function", "function": {"name": "note", "arguments": {}}}</tool_call>',
