@@ -10,6 +10,14 @@ from engine.server.asking.schema_strictness import closed
 
 NAMED: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
 ENDED: dict[str, Any] = {**NAMED, "additionalProperties": False}
+
+
+def kind(*values: str) -> dict[str, Any]:
+    """An object that says which of several it is."""
+    said = {"const": values[0]} if len(values) == 1 else {"enum": [*values]}
+    return {"type": "object", "properties": {"kind": said, "x": {"type": "integer"}}, "required": ["kind"]}
+
+
 NAMES_A = {"$ref": "#/$defs/A"}
 
 
@@ -30,6 +38,11 @@ NAMES_A = {"$ref": "#/$defs/A"}
             {"properties": {"allOf": ENDED, "if": True}, "additionalProperties": False},
         ),
         ({"additionalProperties": NAMED}, {"additionalProperties": ENDED}),
+        ({"oneOf": [NAMED, {"type": "null"}]}, {"oneOf": [ENDED, {"type": "null"}]}),
+        (
+            {"oneOf": [kind("a"), kind("b"), kind("c", "d")]},
+            {"oneOf": [{**one, "additionalProperties": False} for one in (kind("a"), kind("b"), kind("c", "d"))]},
+        ),
         ({"enum": [NAMED], "default": NAMED}, {"enum": [NAMED], "default": NAMED}),
     ],
 )
@@ -55,6 +68,11 @@ def test_objects_that_name_their_properties_have_no_others(schema: dict[str, Any
         {"$defs": {"A": NAMED}, "$ref": "#/$defs/A", "properties": {"b": True}},
         {**NAMED, "if": {"properties": {"a": {"const": "x"}}}, "then": {"properties": {"b": True}}},
         {"items": {**NAMED, "not": {"required": ["b"]}}},
+        {"oneOf": [NAMED, {"type": "object", "properties": {"b": True}}]},
+        {"oneOf": [NAMED, {"type": ["object", "null"], "properties": {"b": True}, "required": ["b"]}]},
+        {"oneOf": [NAMED, {}]},
+        {"oneOf": [kind("a"), kind("a", "b")]},
+        {"oneOf": [kind("a"), {**kind("b"), "required": []}]},
     ],
     ids=repr,
 )
