@@ -22,6 +22,7 @@ from engine.text.parsers.families import AUTO, Families, choose
 from engine.text.template import ChatTemplate
 from engine.text.vocabulary import special_strings, tokenizer_from_metadata
 
+_SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 _PLAIN, _WITH_TOOLS = "default", "tool_use"  # names of templates, if a model has several
 
 
@@ -106,7 +107,7 @@ def _from_folder(folder: Path) -> Tokenizer:
     backend.no_truncation()  # some files carry the settings of their training
     backend.no_padding()
     config = _json_object(folder / "tokenizer_config.json")
-    return _assemble(backend, _template_sources(folder, config), _special_strings(config))
+    return _assemble(backend, _template_sources(folder, config), _special_strings(folder, config))
 
 
 def _assemble(backend: tokenizers.Tokenizer, sources: Mapping[str, str], special: Mapping[str, str]) -> Tokenizer:
@@ -135,13 +136,21 @@ def _template_sources(folder: Path, config: Mapping[str, Any]) -> dict[str, str]
     return {str(item.get("name", _PLAIN)): item["template"] for item in items if isinstance(item.get("template"), str)}
 
 
-def _special_strings(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return `bos_token`, `eos_token` and so on, which are written as strings or as objects with `content`."""
+def _special_strings(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
+    """Return `bos_token`, `eos_token` and so on, which are written as strings or as objects with `content`.
+
+    As in transformers, a configuration that lists its added tokens says all; otherwise `special_tokens_map.json` says
+    more, and is right.
+    """
+    written = {name: config.get(name) for name in _SPECIAL}
+    if isinstance(extra := config.get("extra_special_tokens"), dict):
+        written |= extra
+    if "added_tokens_decoder" not in config:
+        written |= _json_object(folder / "special_tokens_map.json")
     found = {}
-    for name in ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token"):
-        value = config.get(name)
+    for name, value in written.items():
         text = value.get("content") if isinstance(value, dict) else value
-        if isinstance(text, str):
+        if isinstance(text, str) and name.endswith("_token"):
             found[name] = text
     return found
 

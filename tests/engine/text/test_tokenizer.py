@@ -233,6 +233,51 @@ def test_a_template_of_its_own_for_tools(folder: Path, files: dict[str, Any]) ->
     assert tokenizer.families.tools == "hermes"
 
 
+NAMED = {"bos_token": "<s>", "eos_token": "</s>"}
+ADDED = {"content": "<s>", "lstrip": False, "normalized": False, "rstrip": False, "single_word": False}
+
+
+@pytest.mark.parametrize(
+    ("config", "mapped"),
+    [
+        (NAMED, None),
+        ({}, NAMED),
+        ({}, {"bos_token": ADDED, "eos_token": "</s>", "additional_special_tokens": ["</s>"]}),
+        (NAMED, {"bos_token": "</s>", "eos_token": "<s>"}),
+        ({**NAMED, "added_tokens_decoder": {"0": {**ADDED, "special": True}}}, {"bos_token": "</s>"}),
+        ({**NAMED, "bos_token": None}, NAMED),
+        ({**NAMED, "extra_special_tokens": {"boi_token": "<s>"}}, None),
+        (NAMED, {"boi_token": "<s>"}),
+    ],
+    ids=repr,
+)
+def test_named_tokens_are_found_where_transformers_finds_them(
+    tmp_path: Path, config: dict[str, Any], mapped: dict[str, Any] | None
+) -> None:
+    from transformers import AutoTokenizer
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = tokenizers.Tokenizer(BPE({letter: i for i, letter in enumerate(letters, 2)} | {"<s>": 0, "</s>": 1}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens(["<s>", "</s>"])
+    backend.save(str(tmp_path / "tokenizer.json"))
+    template = "{{ bos_token }}{{ boi_token }}{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}"
+    files = {
+        "config.json": {"model_type": "llama", "architectures": ["LlamaForCausalLM"]},
+        "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": template, **config},
+    }
+    if mapped is not None:
+        files["special_tokens_map.json"] = mapped
+    for name, content in files.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    chat = [{"role": "user", "content": "hi"}]
+    found = load_tokenizer(tmp_path).template
+    assert found is not None
+    expected = AutoTokenizer.from_pretrained(str(tmp_path)).apply_chat_template(chat, tokenize=False)
+    assert found.render(chat, {}, generation=False) == expected
+
+
 def test_a_base_model_has_no_template(folder: Path) -> None:
     assert load_tokenizer(folder).template is None
 
