@@ -1,5 +1,8 @@
 """Tokens to text, one at a time: only complete UTF-8, and the same text as decoding all tokens at once.
 
+Of bytes that are no UTF-8, each invalid sequence becomes one U+FFFD, while `tokenizers` gives up a whole run of byte
+tokens, with what is valid in it.
+
 A table has every token's bytes, so a token costs one lookup, however long the answer is. Decoding a window of tokens
 again and again, the usual way, costs a call into the tokenizer for each token, and fails if a character's bytes are
 spread over tokens that are not valid text by themselves.

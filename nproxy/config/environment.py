@@ -13,6 +13,9 @@ from nproxy.config.tree import ConfigError, Origin, Problem, Tree, read_yaml
 OTHER_VARIABLES = frozenset({"NPROXY_CACHE"})
 """Variables with the prefix that are not settings: they are read where they are used."""
 
+MAPS = frozenset({"models", "adapters", "otlp_headers"})
+"""Settings that are maps, whose keys are the user's own words."""
+
 # Kubernetes tells every container of a namespace about its services: one named nproxy, or nproxy-canary, must not stop
 # nproxy. The values are checked too: NPROXY_LISTEN_PORT=8001 is not a service but a setting with a wrong name.
 _URL = r"(tcp|udp|sctp)://\S+"
@@ -30,14 +33,15 @@ _SERVICE_VARIABLE = re.compile(
 def lay_environment(tree: Tree, environ: Mapping[str, str]) -> None:
     """Put the settings of variables such as `NPROXY_LISTEN__PORT=9000` into a tree; two underscores go one level down.
 
-    Items of lists are numbered from 0. A value that begins with `[` or `{` is YAML; `null`, `~` and the empty string
-    are null; anything else is text that the key's type parses. Raises ConfigError for unknown variables.
+    Items of lists are numbered from 0. Keys that are the user's own words keep their case. A value that begins with `[`
+    or `{` is YAML; `null`, `~` and the empty string are null; anything else is text that the key's type parses. Raises
+    ConfigError for unknown variables.
     """
     problems: list[Problem] = []
     for name in sorted((name for name in environ if name.startswith(PREFIX)), key=_natural):
         if name in OTHER_VARIABLES or _SERVICE_VARIABLE.fullmatch(f"{name}={environ[name]}"):
             continue
-        path = tuple(int(part) if part.isdigit() else part.lower() for part in name.removeprefix(PREFIX).split("__"))
+        path = _path(name.removeprefix(PREFIX).split("__"))
         origin = Origin(name)
         if path[0] not in Config.model_fields:
             problems.append(Problem(origin, (), f"unknown setting{suggest_variable(name)}"))
@@ -48,6 +52,16 @@ def lay_environment(tree: Tree, environ: Mapping[str, str]) -> None:
             problems += error.problems
     if problems:
         raise ConfigError(problems)
+
+
+def _path(parts: list[str]) -> tuple[str | int, ...]:
+    path: list[str | int] = []
+    for part in parts:
+        if part.isdigit():
+            path.append(int(part))
+        else:
+            path.append(part if path and path[-1] in MAPS else part.lower())
+    return tuple(path)
 
 
 def _read_variable(text: str, origin: Origin) -> Any:

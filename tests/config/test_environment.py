@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nproxy.config import Config, ConfigError, NativeUpTo, load
+from nproxy.config.environment import MAPS
 
 
 def problems(environ: dict[str, str], file: Path | None = None) -> list[str]:
@@ -47,6 +50,39 @@ def test_every_kind_of_value_can_be_set() -> None:
     assert second.name == "b"
     assert config.stream.ping_seconds == 0.5
     assert config.engine is None
+
+
+def test_the_users_own_words_keep_their_case() -> None:
+    config = load(
+        None,
+        {
+            "NPROXY_UPSTREAMS__0": "{name: a, replicas: ['http://a']}",
+            "NPROXY_UPSTREAMS__0__MODELS__GPT-4": "Own",
+            "NPROXY_ENGINE__ADAPTERS__MyLora": "/x",
+        },
+    )
+    assert config.upstreams[0].models == {"GPT-4": "Own"}
+    assert config.engine is not None and config.engine.adapters == {"MyLora": "/x"}
+
+
+def test_every_map_is_known() -> None:
+    """A setting that is a map, by the schema: an object whose keys are free."""
+
+    def maps(node: Any, name: str) -> Iterator[str]:
+        if isinstance(node, dict):
+            if name and isinstance(node.get("additionalProperties"), dict):
+                yield name
+            for key, inside in node.items():
+                if key in ("properties", "$defs"):
+                    for inner, schema in inside.items():
+                        yield from maps(schema, inner if key == "properties" else "")
+                else:
+                    yield from maps(inside, name)
+        elif isinstance(node, list):
+            for inside in node:
+                yield from maps(inside, name)
+
+    assert set(maps(Config.model_json_schema(), "")) == MAPS
 
 
 def test_entries_are_laid_in_the_order_of_their_numbers() -> None:
