@@ -97,8 +97,8 @@ def _values(schema: JSON) -> dict[str, list[JSON]]:
     if not isinstance(required, list) or not isinstance(properties, dict):
         return {}
     found: dict[str, list[JSON]] = {}
-    for name in required:
-        one = properties.get(name) if isinstance(name, str) else None
+    for name in (name for name in required if isinstance(name, str)):
+        one = properties.get(name)
         if isinstance(one, dict) and "const" in one:
             found[name] = [one["const"]]
         elif isinstance(one, dict) and isinstance(values := one.get("enum"), list):
