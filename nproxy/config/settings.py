@@ -28,6 +28,7 @@ from nproxy.config.values import (
     Secret,
     Settings,
     Share,
+    Token,
     WebOrigin,
     Whole,
     Width,
@@ -120,7 +121,7 @@ class Auth(Settings):
 
     api_keys_file: File | None = None
     """YAML file of keys, each with its name, its hash and its limits; read again when it changes."""
-    api_key: Secret | None = None
+    api_key: Token | None = None
     """One key for all clients, instead of a file."""
 
     @model_validator(mode="after")
@@ -139,7 +140,7 @@ class Admin(Settings):
     """Address or name to bind."""
     port: Port = 9000
     """TCP port; 0 takes a free one."""
-    token: Secret | None = None
+    token: Token | None = None
     """The bearer token that callers must send; null: none, which is allowed only on a loopback address."""
 
 

@@ -180,13 +180,18 @@ def _note(context: Mapping[str, Any], path: Path) -> None:
 def _key_or_word(value: object, info: ValidationInfo) -> object:
     if isinstance(value, str) and value not in _WORDS and (word := value.strip().lower()) in _WORDS:
         raise PydanticCustomError("secret", "must be written {word}", {"word": word})
-    return value if value in _WORDS else _header_safe(_resolve_secret(value, info))
+    return value if value in _WORDS else _bearer_token(value, info)
+
+
+def _bearer_token(value: object, info: ValidationInfo) -> object:
+    found = _header_safe(_resolve_secret(value, info))
+    if isinstance(found, SecretStr) and found.get_secret_value().lower().startswith("bearer "):
+        raise PydanticCustomError("secret", "must be the key alone, without Bearer before it")
+    return found
 
 
 def _header_safe(value: object) -> object:
     text = value.get_secret_value() if isinstance(value, SecretStr) else ""
-    if text.lower().startswith("bearer "):
-        raise PydanticCustomError("secret", "must be the key alone, without Bearer before it")
     if not text.isascii() or not text.isprintable():
         raise PydanticCustomError("secret", "contains characters that are not allowed in an HTTP header")
     return value
@@ -204,6 +209,13 @@ ApiKey = Annotated[
 def _shown_in_a_header(value: object, info: ValidationInfo) -> object:
     return _header_safe(_resolve_secret(value, info))
 
+
+Token = Annotated[
+    SecretStr,
+    BeforeValidator(_bearer_token),
+    WithJsonSchema({"type": "string", "examples": ["${ADMIN}", "file:/run/secrets/admin"]}),
+]
+"""A secret that is sent behind `Bearer`."""
 
 Secret = Annotated[
     SecretStr,

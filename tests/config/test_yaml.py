@@ -159,6 +159,10 @@ BAD = {
         "upstreams:\n- {name: a, replicas: ['http://a'], api_key: Bearer sk-a}",
         "nproxy.yaml:2: upstreams[0].api_key: must be the key alone, without Bearer before it",
     ),
+    "a token with its scheme": (
+        "upstreams:\n- {name: a, replicas: ['http://a']}\nadmin: {token: bearer a}",
+        "nproxy.yaml:3: admin.token: must be the key alone, without Bearer before it",
+    ),
     "a variable without braces": (
         "upstreams:\n- {name: a, replicas: ['http://a'], api_key: $KEY}",
         "nproxy.yaml:2: upstreams[0].api_key: a variable is written with braces: ${NAME}",

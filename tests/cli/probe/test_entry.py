@@ -74,7 +74,7 @@ def test_a_model_that_is_in_no_list_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["https://[::1]:8/x", "unix:/run/engine.sock", "http://a.b.c", "http://--", f"http://{'a' * 50}.{'b' * 49}"]
+    "url", ["https://[::1]:8/x", "unix:/run/engine.sock", "http://a.b.c", "http://__", f"http://{'a' * 50}.{'b' * 49}"]
 )
 def test_every_address_gets_a_name(url: str, tmp_path: Path) -> None:
     found = upstream(f"engine: {{}}\n{entry(Pretend(), url)}", tmp_path)
