@@ -94,7 +94,7 @@ def test_differences_and_what_is_a_choices_own(pages: Pages, engine_road: Server
     page.click("#each > summary")
     for index in (0, 1):
         page.fill(f"[name='each.{index}.temperature']", "0")
-    page.fill("[name='each.2.max_tokens']", "5")
+    page.fill("[name='each.2.max_tokens']", "2")
     send(page, prompt=LINE, max_tokens="24")
     ended(page)
     first, second, third = texts(page)
@@ -102,7 +102,7 @@ def test_differences_and_what_is_a_choices_own(pages: Pages, engine_road: Server
     assert finishes(page)[2] == "length"
     remarks = page.locator(".choice .remark").all_text_contents()
     assert remarks == ["", "The same text as choice 0.", ""]
-    assert page.locator(".choice .own").all_text_contents() == ["temperature 0", "temperature 0", "max_tokens 5"]
+    assert page.locator(".choice .own").all_text_contents() == ["temperature 0", "temperature 0", "max_tokens 2"]
     view(page, "Differences")
     assert texts(page) == [first, second, third]
     assert page.locator(".choice").nth(1).locator("mark").count() == 0
