@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,32 +32,31 @@ class _Commands(click.Group):
 
     def make_context(self, *given: Any, **extra: Any) -> click.Context:
         """Read the options, of which --help and --version print at once."""
-        try:
+        with _unwritable_output_told():
             return super().make_context(*given, **extra)
-        except OSError as error:
-            if not standard_streams.unwritable(error):
-                raise
-            _tell_unwritable(error)
-            sys.exit(FAILED)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the chosen command."""
         standard_streams.make_fit()
         first_process.take_over()
         try:
-            return super().invoke(ctx)
+            with _unwritable_output_told():
+                return super().invoke(ctx)
         except KeyboardInterrupt:
             click.echo("\nnproxy: stopped", err=True)
             ctx.exit(STOPPED)
-        except OSError as error:
-            if not standard_streams.unwritable(error):
-                raise
-            _tell_unwritable(error)
-            ctx.exit(FAILED)
 
 
-def _tell_unwritable(error: OSError) -> None:
-    click.echo(f"nproxy: the output cannot be written: {(error.strerror or '').lower()}", err=True)
+@contextlib.contextmanager
+def _unwritable_output_told() -> Iterator[None]:
+    """Exit with one line if the disk to which standard output goes is full, for example."""
+    try:
+        yield
+    except OSError as error:
+        if not standard_streams.unwritable(error):
+            raise
+        click.echo(f"nproxy: the output cannot be written: {(error.strerror or '').lower()}", err=True)
+        sys.exit(FAILED)
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

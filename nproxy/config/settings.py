@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from importlib.util import find_spec
 from ipaddress import ip_address
 from typing import Any, Literal, Self
@@ -300,17 +299,23 @@ def _installed(package: str) -> bool:
 
 def _overlap(one: str, other: str) -> bool:
     """Whether two servers cannot listen on the same port of these hosts."""
-    if one == other:
+    hosts = {one, other}
+    if len(hosts) == 1 or "::" in hosts:  # which takes IPv4 connections, too
         return True
-    for here, there in ((one, other), (other, one)):
-        if here == "localhost" and loopback(there):
-            return True
-        if here == "::":  # IPv4 addresses are mapped into it
-            return True
-        if here == "0.0.0.0":  # noqa: S104 - compared, and not bound
-            with suppress(ValueError):
-                return there == "localhost" or ip_address(there).version == 4
-    return False
+    if _EVERY_IPV4 in hosts:
+        (there,) = hosts - {_EVERY_IPV4}
+        return there == "localhost" or _is_ipv4(there)
+    return "localhost" in hosts and all(map(loopback, hosts))
+
+
+_EVERY_IPV4 = "0.0.0.0"  # noqa: S104 - compared, and not bound
+
+
+def _is_ipv4(host: str) -> bool:
+    try:
+        return ip_address(host).version == 4
+    except ValueError:
+        return False
 
 
 def loopback(host: str) -> bool:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, cast, get_args
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -184,7 +184,7 @@ def _key_or_word(value: object, info: ValidationInfo) -> object:
 
 
 def _bearer_token(value: object, info: ValidationInfo) -> object:
-    found = _header_safe(_resolve_secret(value, info))
+    found = _shown_in_a_header(value, info)
     if isinstance(found, SecretStr) and found.get_secret_value().lower().startswith("bearer "):
         raise PydanticCustomError("secret", "must be the key alone, without Bearer before it")
     return found
@@ -197,10 +197,11 @@ def _header_safe(value: object) -> object:
     return value
 
 
-_WORDS = ("passthrough", "none")
+_Word = Literal["passthrough", "none"]
+_WORDS: tuple[str, ...] = get_args(_Word)
 
 ApiKey = Annotated[
-    Literal["passthrough", "none"] | SecretStr,
+    _Word | SecretStr,
     BeforeValidator(_key_or_word),
     WithJsonSchema({"type": "string", "examples": ["passthrough", "none", "${FLEET_KEY}", "file:/run/secrets/fleet"]}),
 ]
@@ -210,18 +211,11 @@ def _shown_in_a_header(value: object, info: ValidationInfo) -> object:
     return _header_safe(_resolve_secret(value, info))
 
 
-Token = Annotated[
-    SecretStr,
-    BeforeValidator(_bearer_token),
-    WithJsonSchema({"type": "string", "examples": ["${ADMIN}", "file:/run/secrets/admin"]}),
-]
-"""A secret that is sent behind `Bearer`."""
+_SECRET = WithJsonSchema({"type": "string", "examples": ["${ADMIN}", "file:/run/secrets/admin"]})
 
-Secret = Annotated[
-    SecretStr,
-    BeforeValidator(_shown_in_a_header),
-    WithJsonSchema({"type": "string", "examples": ["${ADMIN}", "file:/run/secrets/admin"]}),
-]
+Secret = Annotated[SecretStr, BeforeValidator(_shown_in_a_header), _SECRET]
+Token = Annotated[SecretStr, BeforeValidator(_bearer_token), _SECRET]
+"""A secret that is sent behind `Bearer`."""
 
 
 def _beside_the_file(value: Path, info: ValidationInfo) -> Path:

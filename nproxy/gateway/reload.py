@@ -115,23 +115,24 @@ class Reloader:
     async def reload(self) -> Reload:
         """Read the settings, and use them if they are valid. Returns the result."""
         try:
-            reading = await in_daemon_thread(self._served.again, _THREAD)
-        except RuntimeError:  # no thread can be started; the next poll finds the change again
-            self._watch = Watch(self._served.files)
-            return self._told(Reload(time.time(), "refused", ("no thread could be started to read the files",)))
-        try:
-            # also those of refused settings: the user may mend any of them
-            self._watch = Watch({**self._served.files, **reading.files})
-            reload = self._judge(reading)
+            reload = self._judge(await self._read())
         except Exception:
             log.exception("a reload failed")  # an internal error is no reason to stop serving
             reload = Reload(time.time(), "refused", ("an error in nproxy; see the log",))
-        return self._told(reload)
-
-    def _told(self, reload: Reload) -> Reload:
         _log(reload)
         self._tell(reload)
         return reload
+
+    async def _read(self) -> Reading:
+        """Read the files, and watch those that were read from now on."""
+        try:
+            reading = await in_daemon_thread(self._served.again, _THREAD)
+        except RuntimeError:  # no thread can be started: the next poll is to find the change again
+            self._watch = Watch(self._served.files)
+            raise
+        # also those of refused settings: the user may mend any of them
+        self._watch = Watch({**self._served.files, **reading.files})
+        return reading
 
     def _judge(self, reading: Reading) -> Reload:
         at, served = time.time(), self._served

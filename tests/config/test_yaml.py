@@ -455,6 +455,10 @@ AGREEMENTS = {
         "{listen: {host: 0.0.0.0}, admin: {port: 8000}}",
         "admin.port: must not be listen.port on the same host",
     ),
+    "one port for all addresses of both versions": (
+        "{listen: {host: 0.0.0.0}, admin: {port: 8000, host: '::', token: t}}",
+        "admin.port: must not be listen.port on the same host",
+    ),
     "one port for two names": (
         "admin: {port: 8000, host: localhost}",
         "admin.port: must not be listen.port on the same host",
@@ -531,3 +535,9 @@ def test_parallel_is_shared_by_the_workers(tmp_path: Path) -> None:
 def test_two_ports_may_be_free_ones_or_of_two_addresses(tmp_path: Path) -> None:
     for ports in ("{listen: {port: 0}, admin: {port: 0}}", "{listen: {host: 127.0.0.2}, admin: {port: 8000}}"):
         assert load(write(tmp_path, ports), {}).admin is not None
+
+
+@pytest.mark.parametrize(("gateway", "admin"), [("0.0.0.0", "::1"), ("127.0.0.1", "127.0.0.2")])
+def test_one_port_of_hosts_that_do_not_overlap(tmp_path: Path, gateway: str, admin: str) -> None:
+    text = f"{{listen: {{host: '{gateway}'}}, admin: {{port: 8000, host: '{admin}', token: t}}}}"
+    assert load(write(tmp_path, text), {}).admin is not None

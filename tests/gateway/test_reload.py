@@ -431,3 +431,16 @@ async def test_a_change_is_found_again_if_there_was_no_thread_to_read_it(
                 await asyncio.sleep(0.01)
     finally:
         follower.cancel()
+
+
+async def test_an_error_of_its_own_while_it_reads_ends_no_reloads(
+    gateway: Following, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(reading: Reading) -> Reading:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Reading, "again", fails)
+        failed = await gateway.reload({**settings, "n_policy": {"max_n": 2}})
+    assert (failed.outcome, failed.problems) == ("refused", ("an error in nproxy; see the log",))
+    assert (await gateway.reload({**settings, "n_policy": {"max_n": 2}})).outcome == "applied"
