@@ -141,20 +141,19 @@ def serve(context: click.Context, /, log_level: str, file: Path | None, **given:
     from nproxy.cli.options import ServeOptions
     from nproxy.config import ConfigError, Source
 
-    options = ServeOptions.of(given)
+    reading = Source(file, adjust=ServeOptions.of(given).lay_over).read()
     try:
-        reading = Source(file, adjust=options.lay_over).read()
         reading.checked()
+        from nproxy.cli.serving import ServeFailed, run  # takes a second
+
+        try:
+            run(reading, log_level)
+        except ServeFailed as error:
+            click.echo(f"nproxy: {error}", err=True)
+            context.exit(FAILED)
     except ConfigError as error:
         click.echo(error, err=True)
         context.exit(WRONG_USE)
-    from nproxy.cli.serving import ServeFailed, run
-
-    try:
-        run(reading, log_level)
-    except ServeFailed as error:
-        click.echo(f"nproxy: {error}", err=True)
-        context.exit(error.exit_code)
 
 
 @main.command()
@@ -173,19 +172,17 @@ def check(context: click.Context, /, file: Path) -> None:
       nproxy check nproxy.yaml
       nproxy check nproxy.yaml && systemctl reload nproxy
     """
-    from nproxy import models
-    from nproxy.cli.engine_child import EngineFailed, demand_adapters, demand_installed
+    from nproxy.cli import engine_needs
     from nproxy.config import ConfigError, Source, summarise
 
     reading = Source(file).read()
     try:
         config = reading.checked()
-        summary = summarise(config, reading.keys)
+        summary = summarise(config, reading.keys, reading.pair)
         if config.engine is not None:
-            models.demand(config.engine.model, reading.folder)
-            demand_adapters(config.engine)
-            demand_installed()
-    except (ConfigError, models.ModelError, EngineFailed) as error:
+            engine_needs.demand_usable(config.engine, reading)
+            engine_needs.demand_installed()
+    except (ConfigError, engine_needs.NotInstalled) as error:
         click.echo(error, err=True)
         context.exit(WRONG_USE)
     click.echo(summary)

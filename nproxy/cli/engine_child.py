@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.util
 import logging
 import os
 import signal
@@ -40,27 +39,10 @@ checks in a row make it count as hung. Failures are counted rather than timed, s
 machine the child still has all of its chances."""
 
 _STANDARD_ERROR = 2
-_NEEDED = ("torch", "transformers", "tokenizers", "safetensors", "gguf", "jinja2", "numpy")
 
 
 class EngineFailed(Exception):
     """The engine could not be started; the message is for the user, without a traceback."""
-
-
-def demand_installed() -> None:
-    """Raise EngineFailed if packages of the engine are not installed; imports none of them."""
-    if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
-        raise EngineFailed(
-            f"the built-in engine needs {missing[0]}: pip install '.[engine]' in nproxy's folder"
-            " (or use another server: nproxy serve --upstream URL)"
-        )
-
-
-def demand_adapters(settings: Engine) -> None:
-    """Raise EngineFailed for an adapter that is not there: the engine would find that out when its model is loaded."""
-    for name, folder in settings.adapters.items():
-        if not (Path(folder) / "adapter_config.json").is_file():
-            raise EngineFailed(f"engine.adapters.{name}: {folder} has no adapter_config.json")
 
 
 def command(settings: Engine, model: LocalModel, socket: Path, log_level: str) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from nproxy.config import Origin, Tree
+from nproxy.config import ConfigError, Origin, Problem, Tree
 
 Given = Mapping[str, str | tuple[str, ...] | None]
 
@@ -42,16 +42,30 @@ class ServeOptions:
         return cls(tuple(keys), tuple(given["upstreams"] or ()), n_mode if isinstance(n_mode, str) else None)
 
     def lay_over(self, tree: Tree) -> None:
-        """Put the options into the tree: each --upstream is added to the file's, --n applies to every upstream."""
+        """Put the options into the tree: each --upstream is added to the file's, --n applies to every upstream.
+
+        Raises ConfigError for options of an engine that does not run.
+        """
+        had_engine = tree.data.get("engine") is not None
         for option, path, value in self.keys:
             tree.put(path, value, Origin(option, names_key=True))
         for url in self.upstreams:
             there = _list(tree.data.get("upstreams"))
             upstream = {"name": _free_name(there), "replicas": [url]}
             tree.put(("upstreams", len(there)), upstream, Origin("--upstream"))
+        there = _list(tree.data.get("upstreams"))
         if self.n_mode is not None:
-            for position in range(len(_list(tree.data.get("upstreams")))):
+            for position in range(len(there)):
                 tree.put(("upstreams", position, "n"), self.n_mode, Origin("--n"))
+        if there and not had_engine:
+            self._demand_model()
+
+    def _demand_model(self) -> None:
+        """Raise ConfigError if only options other than --model would start the engine beside upstreams."""
+        options = [option for option, (section, _), _ in self.keys if section == "engine"]
+        if options and "--model" not in options:
+            why = "is for the built-in engine, which does not run beside upstreams without --model"
+            raise ConfigError([Problem(Origin(option), (), why) for option in options])
 
 
 def _from_here(value: str) -> str:

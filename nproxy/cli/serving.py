@@ -18,7 +18,7 @@ from pathlib import Path
 from rich.console import Console
 
 from nproxy import models
-from nproxy.cli import engine_child
+from nproxy.cli import engine_child, engine_needs
 from nproxy.cli.open_files import take_all_files
 from nproxy.config import Config, Engine, Reading, loopback
 from nproxy.gateway import loop
@@ -39,13 +39,12 @@ log = logging.getLogger("nproxy")
 class ServeFailed(Exception):
     """Serving cannot start or continue; the message is one line for the user."""
 
-    def __init__(self, message: str, exit_code: int = 1) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
-
 
 def run(reading: Reading, log_level: str) -> None:
-    """Serve the settings that were read until a signal ends it. Raises ServeFailed."""
+    """Serve the settings that were read until a signal ends it.
+
+    Raises ServeFailed, and ConfigError if the engine's model or adapters cannot be used.
+    """
     take_all_files()
     config = reading.checked()
     logs.configure(log_level, config.telemetry.log_format)
@@ -55,7 +54,7 @@ def run(reading: Reading, log_level: str) -> None:
         admin_sock = None if admin is None else stack.enter_context(_listen(admin.host, admin.port, "admin.port"))
         _warn_of_an_open_port(config)
         _warn_of_many_workers(config, os.cpu_count() or 1)
-        model = None if config.engine is None else _model(config.engine, _folder(reading))
+        model = None if config.engine is None else _model(config.engine, reading)
         try:
             loop.run(_serve(reading, sock, admin_sock, model, log_level))
         except (engine_child.EngineFailed, WorkersFailed) as error:
@@ -102,20 +101,13 @@ def _why_not(error: OSError, host: str, port: int, key: str) -> str:
     return f"cannot listen on {host}:{port}: {error.strerror or error}"
 
 
-def _folder(reading: Reading) -> Path:
-    """Return where the model's path starts: beside the settings, or here if an option named the model."""
-    return Path() if reading.tree.origin(("engine", "model")).source == "--model" else reading.folder
-
-
-def _model(engine: Engine, folder: Path) -> models.LocalModel:
+def _model(engine: Engine, reading: Reading) -> models.LocalModel:
     """Return the engine's model; fetches it if it is not on this machine."""
+    engine_needs.demand_usable(engine, reading)
     try:
-        engine_child.demand_installed()
-        engine_child.demand_adapters(engine)
-        return models.resolve(engine.model, folder)
-    except models.NoSuchModel as error:
-        raise ServeFailed(str(error), exit_code=2) from error
-    except (models.ModelError, engine_child.EngineFailed) as error:
+        engine_needs.demand_installed()
+        return models.resolve(engine.model, engine_needs.model_folder(reading))
+    except (models.ModelError, engine_needs.NotInstalled) as error:
         raise ServeFailed(str(error)) from error
 
 

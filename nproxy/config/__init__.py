@@ -1,5 +1,6 @@
 """Settings: the YAML file, the environment and the command line, parsed into one frozen type."""
 
+from nproxy.config.certificate import certificate_expiry
 from nproxy.config.changes import needs_restart
 from nproxy.config.engine import DEFAULT_MODEL, ENGINE_UPSTREAM, Engine
 from nproxy.config.files import load_pair, why_unusable
@@ -57,6 +58,7 @@ __all__ = [
     "Tree",
     "Upstream",
     "Watch",
+    "certificate_expiry",
     "digest_of",
     "from_message",
     "load",

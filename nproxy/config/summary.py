@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 
 from pydantic import SecretStr
 
+from nproxy.config.certificate import certificate_expiry
 from nproxy.config.engine import Engine
 from nproxy.config.keys import Key
 from nproxy.config.replicas import DnsName, Replica
@@ -14,9 +16,13 @@ from nproxy.config.upstream import Upstream
 from nproxy.config.values import NativeUpTo
 
 
-def summarise(config: Config, keys: Sequence[Key]) -> str:
-    """Describe a configuration in a few lines. keys: those of the keys file; they are named and counted, not shown."""
-    lines = [("listen", _listen(config.listen))]
+def summarise(config: Config, keys: Sequence[Key], pair: tuple[bytes, bytes] | None = None) -> str:
+    """Describe a configuration in a few lines.
+
+    keys: those of the keys file; they are named and counted, not shown. pair: what the files of the certificate and its
+    key hold, if there are any.
+    """
+    lines = [("listen", _listen(config.listen, None if pair is None else pair[0].decode("utf-8", "replace")))]
     if config.engine is not None:
         lines.append(("engine", _engine(config.engine)))
     lines += [("upstream", _upstream(upstream)) for upstream in config.upstreams]
@@ -45,9 +51,11 @@ def _notes(config: Config) -> Iterator[str]:
             )
 
 
-def _listen(listen: Listen) -> str:
+def _listen(listen: Listen, chain: str | None) -> str:
     scheme = "http" if listen.tls is None else "https"
     parts = [f"{scheme}://{_address(listen.host, listen.port)}", _counted(listen.workers, "worker")]
+    if chain is not None and (expiry := certificate_expiry(chain)) is not None:
+        parts.append(f"with a certificate until {datetime.fromtimestamp(expiry, UTC):%Y-%m-%d %H:%M} UTC")
     if listen.trusted_proxies:
         parts.append(f"behind {', '.join(map(str, listen.trusted_proxies))}")
     if listen.cors_origins:
@@ -86,9 +94,12 @@ def _telemetry(telemetry: Telemetry, *, moved: bool) -> str:
 
 
 def _engine(engine: Engine) -> str:
+    dtype = engine.dtype if engine.quantization is None else f"{engine.dtype}, {engine.quantization}"
     device = "" if engine.device == "auto" else f" on {engine.device}"
+    kernels = "" if engine.kernels == "auto" else f" with {engine.kernels} kernels"
+    mode = "; deterministic" if engine.deterministic else ""
     adapters = f"; adapters {', '.join(engine.adapters)}" if engine.adapters else ""
-    return f"{engine.model} ({engine.dtype}){device}{adapters}"
+    return f"{engine.model} ({dtype}){device}{kernels}{mode}{adapters}"
 
 
 def _upstream(upstream: Upstream) -> str:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
+import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import partial
 from typing import cast
 
-from nproxy.config import ConfigError, Origin, Problem, Tls, load_pair, why_unusable
-from nproxy.gateway.certificate import expiry
+from nproxy.config import ConfigError, Origin, Problem, Tls, certificate_expiry, load_pair, why_unusable
 from nproxy.gateway.server import HttpServer
+
+log = logging.getLogger("nproxy.gateway")
 
 SHUTDOWN_SECONDS = 5.0
 """How long a client may take to complete the TLS shutdown."""
@@ -41,7 +45,10 @@ class ServedCertificate:
             name, reason = unusable
             raise ConfigError([Problem(Origin(str(getattr(tls, name))), (), reason)])
         load_pair(self.context, tls)
-        self.expiry = expiry(tls.certificate.read_text(encoding="utf-8", errors="replace"))
+        self.expiry = certificate_expiry(tls.certificate.read_text(encoding="utf-8", errors="replace"))
+        if self.expiry is not None and self.expiry <= time.time():
+            ended = datetime.fromtimestamp(self.expiry, UTC).isoformat()
+            log.warning("clients will refuse the certificate: it has expired", extra={"fields": {"expired": ended}})
 
 
 class Handshake(asyncio.Protocol):

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import ssl
 
+from nproxy.gateway.proxies import client_address
 from nproxy.telemetry.seldom import Seldom
 
 _TLS = b"\x16\x03"
@@ -47,5 +48,9 @@ def _ends(transport: asyncio.BaseTransport | None) -> dict[str, object]:
     """Return the peer's address and the local port, as far as they are known; a Unix socket has neither."""
     found = {} if transport is None else {name: transport.get_extra_info(name) for name in ("peername", "sockname")}
     ends = {name: end for name, end in found.items() if isinstance(end, tuple)}
-    address = {"client": ends["peername"][0]} if "peername" in ends else {}
-    return {**address, "port": ends["sockname"][1]} if "sockname" in ends else address
+    address: dict[str, object] = {}
+    if "peername" in ends:
+        address["client"] = client_address(ends["peername"][0], (), ())
+    if "sockname" in ends:
+        address["port"] = ends["sockname"][1]
+    return address

@@ -74,7 +74,7 @@ def test_check_says_what_a_fleet_is_made_of(tmp_path: Path) -> None:
     )
     file.write_text(f"""
 listen: {{host: 0.0.0.0, workers: 2, trusted_proxies: [10.0.0.0/8], cors_origins: ['https://chat.example']}}
-engine: {{device: cpu, adapters: {{law: law}}}}
+engine: {{device: cpu, quantization: int8, kernels: torch, deterministic: true, adapters: {{law: law}}}}
 upstreams:
 - name: a
   replicas: [{{url: 'http://a', weight: 3}}, 'dns:b:80']
@@ -96,7 +96,7 @@ admin: {{token: '{CANARY}'}}
     said = done.stdout.splitlines()
     assert said[:2] == [
         "listen    http://0.0.0.0:8000, 2 workers, behind 10.0.0.0/8, for web pages of https://chat.example",
-        "engine    smollm2-135m-instruct (auto) on cpu; adapters law",
+        "engine    smollm2-135m-instruct (auto, int8) on cpu with torch kernels; deterministic; adapters law",
     ]
     assert "http://a/v1 (weight 3), dns:b:80;" in said[2]
     assert "balance prefix_affinity; resume replay; fallback c; key none" in said[2]
@@ -114,12 +114,13 @@ admin: {{token: '{CANARY}'}}
 
 def test_the_engines_files_are_looked_for_beside_the_settings(tmp_path: Path) -> None:
     file, adapter = tmp_path / "nproxy.yaml", tmp_path / "law"
-    file.write_text("engine: {model: ./m.gguf, adapters: {law: law}}\n")
+    file.write_text("engine:\n  model: ./m.gguf\n  adapters: {law: law}\n")
     assert (done := run("check", str(file))).returncode == 2
-    assert done.stderr == "model ./m.gguf: no such file or folder\n"
+    assert done.stderr.splitlines() == [
+        f"{file}:2: engine.model: model ./m.gguf: no such file or folder",
+        f"{file}:3: engine.adapters.law: {adapter} has no adapter_config.json",
+    ]
     (tmp_path / "m.gguf").write_bytes(b"GGUF")
-    assert (done := run("check", str(file))).returncode == 2
-    assert done.stderr == f"engine.adapters.law: {adapter} has no adapter_config.json\n"
     adapter.mkdir()
     (adapter / "adapter_config.json").touch()
     assert run("check", str(file)).returncode == 0
@@ -157,7 +158,7 @@ def test_check_says_where_the_engines_model_can_be_none(tmp_path: Path) -> None:
         file.write_text(f"engine: {{model: {model}}}\n")
         done = run("check", str(file))
         assert done.returncode == (0 if right else 2)
-        assert right or done.stderr.startswith(f"model {model}: ")
+        assert right or done.stderr.startswith(f"{file}:1: engine.model: model {model}: ")
 
 
 def test_check_of_no_file_or_no_yaml_is_2(tmp_path: Path) -> None:
@@ -218,7 +219,7 @@ def test_serve_refuses_bad_numbers_by_their_option() -> None:
 def test_serve_refuses_an_unknown_model() -> None:
     done = run("serve", "--model", "gpt-9", "--port", "0")
     assert done.returncode == 2
-    assert one_line(done).startswith("nproxy: model gpt-9: neither smollm2-135m-instruct, nor a file or folder here")
+    assert one_line(done).startswith("--model: model gpt-9: neither smollm2-135m-instruct, nor a file or folder here")
 
 
 def test_serve_tells_that_the_port_is_in_use_before_anything_else() -> None:

@@ -179,13 +179,6 @@ def test_what_the_settings_call_the_engines_default_is_it() -> None:
     assert {name: int(number) for name, number in said.items()} == {name: getattr(own, name) for name in said}
 
 
-def test_a_missing_package_of_the_engine_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine_child.demand_installed()
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "torch" else object())
-    with pytest.raises(EngineFailed, match=r"needs torch: pip install '\.\[engine\]' in nproxy's folder"):
-        engine_child.demand_installed()
-
-
 async def test_the_child_lives_as_long_as_the_body(socket: Path, lives: Path) -> None:
     ready = asyncio.Event()
     async with supervised(argv(socket, lives), socket, lambda seconds: ready.set()):

@@ -50,6 +50,19 @@ def test_a_model_beside_upstreams_runs_the_engine_too(file: Path) -> None:
     assert len(config.upstreams) == 1
 
 
+def test_options_of_the_engine_alone_do_not_start_it_beside_upstreams(file: Path) -> None:
+    why = "is for the built-in engine, which does not run beside upstreams without --model"
+    for upstreams, written in ((("http://a",), None), ((), file)):
+        with pytest.raises(ConfigError) as caught:
+            loaded(written, {}, upstreams=upstreams, dtype="float32", quantization="int8")
+        assert str(caught.value).splitlines() == [f"--dtype: {why}", f"--quantization: {why}"]
+    with file.open("a") as more:
+        more.write("engine: {}\n")
+    assert (engine := loaded(file, {}, dtype="float32").engine) is not None
+    assert engine.dtype == "float32"
+    assert loaded(None, {}, dtype="float32").engine is not None
+
+
 @pytest.mark.parametrize("typed", ["file:key", "file:../here/key", "file:{folder}/key"])
 def test_a_file_that_an_option_names_starts_at_the_current_directory(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str

@@ -20,7 +20,7 @@ import httpx
 import psutil
 import pytest
 
-from nproxy.cli import serving
+from nproxy.cli import engine_needs, serving
 from nproxy.config import Config, Origin, Source
 from tests.clients import plain_client
 from tests.fakes.upstream import MODEL, FakeUpstream
@@ -170,10 +170,10 @@ async def test_a_greeting_that_cannot_be_written_does_not_end_it() -> None:
 def test_a_models_path_starts_beside_the_settings_unless_an_option_names_it(tmp_path: Path) -> None:
     file = tmp_path / "nproxy.yaml"
     file.write_text("engine: {model: m.gguf}\n")
-    assert serving._folder(Source(file).read()) == tmp_path
+    assert engine_needs.model_folder(Source(file).read()) == tmp_path
     option = Origin("--model", names_key=True)
     typed = Source(file, adjust=lambda tree: tree.put(("engine", "model"), "m.gguf", option))
-    assert serving._folder(typed.read()) == Path()
+    assert engine_needs.model_folder(typed.read()) == Path()
 
 
 async def test_an_adapter_that_is_not_there_is_told_before_the_model_is_loaded(tmp_path: Path) -> None:
@@ -181,8 +181,8 @@ async def test_an_adapter_that_is_not_there_is_told_before_the_model_is_loaded(t
     file.write_text("engine: {model: nothing/here, adapters: {law: law}}\n")
     process = await start("--config", str(file))
     _, said = await process.communicate()
-    assert process.returncode == 1
-    assert said.decode() == f"nproxy: engine.adapters.law: {tmp_path / 'law'} has no adapter_config.json\n"
+    assert process.returncode == 2
+    assert said.decode() == f"{file}:1: engine.adapters.law: {tmp_path / 'law'} has no adapter_config.json\n"
 
 
 async def test_an_engine_that_cannot_start_ends_it_with_1_and_no_traceback(tmp_path: Path) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import trustme
 from pydantic import SecretStr
 
 from nproxy.config import ConfigError, Reading, Source, Tree, from_message, needs_restart, read_keys, summarise
@@ -91,6 +93,14 @@ def test_a_summary_names_the_keys_that_were_read(tmp_path: Path) -> None:
     reading = read(tmp_path, BASE + "auth: {api_keys_file: keys.yaml}")
     file.write_text("half wri")
     assert "1 key: ann" in summarise(reading.checked(), reading.keys)
+
+
+def test_a_summary_says_until_when_the_certificate_is_valid(tmp_path: Path) -> None:
+    certificate = trustme.CA().issue_cert("127.0.0.1", not_after=datetime(2031, 2, 3, 4, 5, 6, tzinfo=UTC))
+    certificate.private_key_and_cert_chain_pem.write_to_path(tmp_path / "pair.pem")
+    reading = read(tmp_path, BASE + "listen: {tls: {certificate: pair.pem, key: pair.pem}}")
+    summary = summarise(reading.checked(), reading.keys, reading.pair)
+    assert "https://127.0.0.1:8000, 1 worker, with a certificate until 2031-02-03 04:05 UTC\n" in summary
 
 
 def test_a_secret_is_in_no_repr_of_a_reading(tmp_path: Path) -> None:

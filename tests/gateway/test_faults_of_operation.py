@@ -171,6 +171,7 @@ WALL_CLOCK = {
     "nproxy/gateway/edge.py": "when keys expire",
     "nproxy/telemetry/logs.py": "when a request was over, in its line",
     "nproxy/telemetry/observed.py": "when an exemplar was observed, as OpenMetrics tells times",
+    "nproxy/gateway/tls.py": "whether the certificate has expired",
     "nproxy/gateway/spans.py": "when spans end, as OpenTelemetry tells times",
     "nproxy/gateway/reload.py": "when settings were read",
     "nproxy/upstreams/retry_after.py": "an upstream's Retry-After as a date",

@@ -6,6 +6,7 @@ import asyncio
 import json
 import ssl
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,19 @@ async def test_its_end_is_told(gateway: Running, trusting: ssl.SSLContext) -> No
         told = (await client.get("/metrics")).text
     ends = ssl.cert_time_to_seconds(found.getpeercert()["notAfter"])  # type: ignore[index,arg-type]  # verified: it is there
     assert float(told.rpartition("nproxy_tls_certificate_expiry_timestamp_seconds ")[2].split()[0]) == ends
+
+
+async def test_one_that_has_expired_is_told(
+    authority: trustme.CA, config: Config, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    assert config.listen.tls is not None
+    served = ServedCertificate(config.listen.tls)
+    assert not caplog.records
+    put(tmp_path, authority.issue_cert("127.0.0.1", not_after=datetime(2021, 2, 3, tzinfo=UTC)))
+    served.change(config.listen.tls)
+    (record,) = caplog.records
+    assert record.getMessage() == "clients will refuse the certificate: it has expired"
+    assert vars(record)["fields"] == {"expired": "2021-02-03T00:00:00+00:00"}
 
 
 async def test_it_is_served(gateway: Running, trusting: ssl.SSLContext) -> None:

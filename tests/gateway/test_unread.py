@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,13 @@ async def test_on_a_plain_port(gateway: Gateway, caplog: pytest.LogCaptureFixtur
         await send(gateway.address, sent)
     assert told(caplog) == [(NO_REQUEST, {"why": why, "client": "127.0.0.1", "port": gateway.address[1]})]
     assert "canary" not in caplog.text
+
+
+async def test_an_IPv4_client_of_a_port_for_both_has_its_own_address(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as both:
+        async with running(Config(), sock=both):
+            await send(("127.0.0.1", both.getsockname()[1]), hello())
+    assert [fields["client"] for message, fields in told(caplog) if message == NO_REQUEST] == ["127.0.0.1"]
 
 
 async def test_on_the_admin_port(upstream: FakeUpstream, caplog: pytest.LogCaptureFixture) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import ipaddress
+import logging
+import os
 import socket
 import ssl
 from collections import deque
@@ -17,6 +19,8 @@ from aiohappyeyeballs import AddrInfoType, start_connection
 from nproxy.upstreams.http.connection import Connection
 from nproxy.upstreams.http.errors import ConnectError, ConnectTimeoutError, LateError
 from nproxy.upstreams.lookup import NO_ADDRESS, look_up
+
+log = logging.getLogger("nproxy.upstreams")
 
 NAME_SECONDS = 10.0
 """How long the addresses of a name are used without another lookup."""
@@ -171,7 +175,12 @@ def _literal(host: str, port: int) -> AddrInfoType | None:
 
 
 def trusted() -> ssl.SSLContext:
-    """TLS settings with the system's authorities, or those of SSL_CERT_FILE. Reading them takes about 10 ms."""
+    """TLS settings with the system's authorities, or those of SSL_CERT_FILE. Reading them takes about 10 ms.
+
+    OpenSSL takes a file that it cannot read for one without authorities, so this is logged.
+    """
+    if (named := os.environ.get("SSL_CERT_FILE")) and not os.access(named, os.R_OK):
+        log.warning("SSL_CERT_FILE cannot be read: its authorities are not trusted", extra={"fields": {"file": named}})
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context

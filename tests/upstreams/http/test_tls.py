@@ -9,6 +9,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 import pytest
 import trustme
@@ -97,6 +98,20 @@ async def test_without_a_thread_to_read_the_authorities_no_connection_is_made(
         patched.setattr(asyncio, "to_thread", no_thread)
         with pytest.raises(connecting.ConnectError):
             await send(connections, 1)
+
+
+def test_a_file_of_authorities_that_is_not_there_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, authority: trustme.CA, tmp_path: Path
+) -> None:
+    file = tmp_path / "ca.pem"
+    monkeypatch.setenv("SSL_CERT_FILE", str(file))
+    connecting.trusted()
+    (record,) = caplog.records
+    assert record.getMessage() == "SSL_CERT_FILE cannot be read: its authorities are not trusted"
+    assert vars(record)["fields"] == {"file": str(file)}
+    authority.cert_pem.write_to_path(file)
+    assert connecting.trusted().get_ca_certs()
+    assert len(caplog.records) == 1
 
 
 async def test_a_replica_that_is_named(connections: Connections, authority: trustme.CA) -> None:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 import trustme
 
-from nproxy.gateway.certificate import expiry
+from nproxy.config import certificate_expiry
 
 
 def chain(*ends: datetime) -> str:
@@ -27,9 +27,9 @@ FAR = datetime(2077, 12, 31, 23, 59, 59, tzinfo=UTC)
     ("ends", "first"), [([SOON], SOON), ([LATER, SOON], SOON), ([FAR], FAR)], ids=["one", "a chain", "four digits"]
 )
 def test_the_first_one_that_ends(ends: list[datetime], first: datetime) -> None:
-    assert expiry(chain(*ends)) == first.timestamp()
+    assert certificate_expiry(chain(*ends)) == first.timestamp()
 
 
 def test_words_around_it_are_passed_over() -> None:
-    assert expiry("subject=CN = x\n" + chain(SOON) + "-----BEGIN PRIVATE KEY-----\n") == SOON.timestamp()
-    assert expiry("no certificate") is None
+    assert certificate_expiry("subject=CN = x\n" + chain(SOON) + "-----BEGIN PRIVATE KEY-----\n") == SOON.timestamp()
+    assert certificate_expiry("no certificate") is None

@@ -17,7 +17,7 @@ _VERSION = 0xA0
 _UTC_TIME = 0x17
 
 
-def expiry(chain: str) -> float | None:
+def certificate_expiry(chain: str) -> float | None:
     """Return the earliest expiry of the certificates in a PEM file, in Unix time; None if it has none.
 
     chain: the file's text. A TLS library has accepted its certificates before.
