@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -72,6 +72,7 @@ class Gate:
         self._shared = SharedCapacity()
         self._shares: Callable[[Account], PeerWorkers] | None = None
         self._leaving: dict[str, Replica] = {}  # that were removed and still have calls, by label
+        self._legs_elsewhere: Mapping[str, int] = {}  # by the labels of replicas
         self.replace(replicas)
 
     def follow(self, policy: Policy) -> None:
@@ -102,6 +103,7 @@ class Gate:
             kept[replica.label].follow(replica)
         for label in here.keys() - kept.keys():
             here[label].draining = True  # legs whose group is there go elsewhere
+        self._count_legs_elsewhere(kept.values())
         gone = known.keys() - kept.keys()
         self._leaving = {label: known[label] for label in gone if known[label].legs}
         self._permits.replace(tuple(kept.values()))
@@ -271,6 +273,23 @@ class Gate:
         """Take news from another process."""
         replica = next((one for one in self.replicas if one.label == news.replica), None)
         self._queue((news.model, news.caller)).hear(news.what, news.process, replica, news.requests)
+
+    @property
+    def legs(self) -> dict[str, int]:
+        """The calls in flight at each replica that has some, by label, if their number is limited."""
+        if self.policy.parallel is None:
+            return {}
+        return {one.label: one.legs for one in (*self.replicas, *self._leaving.values()) if one.legs}
+
+    def take_legs_elsewhere(self, legs: Mapping[str, int]) -> None:
+        """Take the calls that the predecessors of this process still have at each replica, by label."""
+        self._legs_elsewhere = legs
+        self._count_legs_elsewhere(self.replicas)
+        self._permit_queue.serve()
+
+    def _count_legs_elsewhere(self, replicas: Iterable[Replica]) -> None:
+        for replica in replicas:
+            replica.legs_elsewhere = self._legs_elsewhere.get(replica.label, 0)
 
     def remind(self) -> None:
         """Tell other processes again whether legs wait here; to be called from time to time."""

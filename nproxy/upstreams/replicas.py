@@ -49,8 +49,10 @@ class Replica:
     """It gets no new calls."""
     legs: int = 0
     """Calls in flight."""
+    legs_elsewhere: int = 0
+    """Calls that workers which are leaving still have here; they count against `parallel`, for their successor."""
     choices: int = 0
-    """The choices that these calls carry."""
+    """The choices that the calls in flight carry."""
     begun: int = 0
     """All calls so far."""
     ended: Counter[str] = field(default_factory=Counter)
@@ -115,7 +117,9 @@ class Replica:
 
     def has_room(self, parallel: int | None) -> bool:
         """Whether one more call may be made if `parallel` are allowed at once; None for no limit."""
-        return not self.draining and not self.reserved and (parallel is None or self.legs < parallel)
+        if self.draining or self.reserved:
+            return False
+        return parallel is None or self.legs + self.legs_elsewhere < parallel
 
     def admits(self, who: object, now: float, *, last_resort: bool = False) -> bool:
         """Whether a call of this request may be made at all. last_resort: no other replica is healthy."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -43,6 +44,7 @@ class Upstreams:
         self._connections = Connections(pseudonym)
         self._addresses: Mapping[str, Sequence[str]] = {}
         self._registered: dict[str, Registered] = {}
+        self._legs_elsewhere: dict[str, Mapping[str, Mapping[str, int]]] = {}  # by process, upstream and replica
         self.names = Names(self._host_names, self._resolved)
         self._lists = ListKeeper(lambda: self.all)
         self._engine_socket = engine_socket
@@ -67,6 +69,7 @@ class Upstreams:
             upstream.gate.patience = config.limits.queue_seconds
             self.by_name[settings.name] = upstream
         self.all = tuple(self.by_name.values())
+        self._count_legs_elsewhere()
         self._take()
         self.names.soon()
 
@@ -96,6 +99,28 @@ class Upstreams:
         """Take news of another process about an upstream's capacity."""
         if (upstream := self.by_name.get(news.upstream)) is not None:
             upstream.gate.take_news(news)
+
+    @property
+    def legs(self) -> dict[str, dict[str, int]]:
+        """The calls in flight at replicas that take a limited number, by upstream and replica."""
+        return {upstream.name: legs for upstream in self.all if (legs := upstream.gate.legs)}
+
+    def take_legs_elsewhere(self, process: str, legs: Mapping[str, Mapping[str, int]]) -> None:
+        """Take the calls that a predecessor of this process still has; what it had before is forgotten.
+
+        They count against `parallel`, of which this process has its predecessors' part.
+        """
+        self._legs_elsewhere.pop(process, None)
+        if legs:
+            self._legs_elsewhere[process] = legs
+        self._count_legs_elsewhere()
+
+    def _count_legs_elsewhere(self) -> None:
+        for upstream in self.all:
+            counted = Counter[str]()
+            for legs in self._legs_elsewhere.values():
+                counted.update(legs.get(upstream.name, {}))
+            upstream.gate.take_legs_elsewhere(counted)
 
     def remind(self) -> None:
         """Tell other processes again where legs wait here."""

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-PROTOCOL = 10
+PROTOCOL = 11
 """To be raised whenever a message changes its name or meaning."""
 
 Json = Any
@@ -58,6 +58,18 @@ class Crowding:
 
 
 @dataclass(frozen=True, slots=True)
+class LegsOfLeaving:
+    """The calls that a worker which hands over still has, for its successors: by upstream and replica.
+
+    worker: its name. legs: only where `parallel` limits them; empty once it has none, or is gone.
+    """
+
+    worker: str
+    legs: dict[str, dict[str, int]]
+    kind: Literal["legs_of_leaving"] = "legs_of_leaving"
+
+
+@dataclass(frozen=True, slots=True)
 class Start:
     """The first message to a worker: which one it is, and what it is to serve."""
 
@@ -80,6 +92,8 @@ class Start:
     """As in Members; None if nothing has been registered or drained yet."""
     lessons: tuple[Taught, ...] = ()
     """The lessons of other workers that are still believed."""
+    predecessors: tuple[LegsOfLeaving, ...] = ()
+    """Those in its slot that are leaving and still have calls."""
     kind: Literal["start"] = "start"
 
 
@@ -173,6 +187,7 @@ Message = (
     | Taught
     | Checked
     | Crowding
+    | LegsOfLeaving
     | Admission
     | Ready
     | Leave

@@ -38,6 +38,7 @@ from nproxy.workers.messages import (
     Drain,
     Json,
     Leave,
+    LegsOfLeaving,
     Members,
     Message,
     Query,
@@ -84,7 +85,7 @@ class Parent:
             start=self._start,
             hear=self._hear,
             restarted=metrics.worker_restarts.inc,
-            lost=lambda worker: self._server.lost(worker.name),
+            lost=self._lost,
         )
         self._log_level = log_level
         self._engine_socket = engine_socket
@@ -92,6 +93,7 @@ class Parent:
         self._server = AdmissionServer(Bounds.of(self.config), self._deliver)
         self._members: Snapshot | None = None
         self._lessons: deque[tuple[float, Taught]] = deque(maxlen=MOST_LESSONS)
+        self._leaving: dict[Worker, LegsOfLeaving] = {}
         self._pseudonym = Pseudonym()
         self._engine = Upstreams(self.config.model_copy(update={"upstreams": ()}), engine_socket, self._pseudonym)
         self._engine_metrics = [EngineMetrics(engine, metrics.engine_up) for engine in self._engine.all]
@@ -119,7 +121,18 @@ class Parent:
             None if self._engine_socket is None else str(self._engine_socket),
             self._members,
             tuple(lesson for since, lesson in self._lessons if now - since < FORGET_SECONDS),
+            tuple(legs for leaving, legs in self._leaving.items() if leaving.index == worker.index),
         )
+
+    def _lost(self, worker: Worker) -> None:
+        self._server.lost(worker.name)
+        if self._leaving.pop(worker, None) is not None:
+            self._tell_successors(worker, LegsOfLeaving(worker.name, {}))
+
+    def _tell_successors(self, leaving: Worker, legs: LegsOfLeaving) -> None:
+        for worker in self.supervisor.living:
+            if worker.index == leaving.index and worker is not leaving:
+                worker.send(legs)
 
     def serve(self, reading: Reading) -> None:
         """Make all workers use these settings."""
@@ -152,6 +165,9 @@ class Parent:
                     waiting.send(message)
             case Checked() | Crowding():
                 self.supervisor.tell(message, but=worker)
+            case LegsOfLeaving():
+                self._leaving[worker] = message
+                self._tell_successors(worker, message)
             case Leave():
                 self.supervisor.beside(self.supervisor.replace(worker))
             case Query():

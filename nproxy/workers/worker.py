@@ -31,6 +31,7 @@ from nproxy.telemetry import logs
 from nproxy.telemetry.sums import Report, packed, unpacked
 from nproxy.upstreams.health_checks import CheckResult
 from nproxy.upstreams.peer_workers import PeerNews
+from nproxy.upstreams.tasks import beside
 from nproxy.upstreams.via import Pseudonym
 from nproxy.workers.certificate import certificate_in_memory
 from nproxy.workers.channel import Channel, ChannelClosed, connect
@@ -44,6 +45,7 @@ from nproxy.workers.messages import (
     Drain,
     Json,
     Leave,
+    LegsOfLeaving,
     Members,
     Message,
     NotAMessage,
@@ -64,6 +66,9 @@ BEAT_SECONDS = 2.0
 
 LEAVE_SECONDS = 30.0
 """A second SIGTERM so soon after the first ends the worker, whether or not another can take its place."""
+
+LEGS_SECONDS = 0.25
+"""How often a worker that hands over looks which calls it still has, for its successor."""
 
 ASK_SECONDS = 5.0
 """How long the parent may take to ask all workers."""
@@ -118,6 +123,8 @@ def _prepare(app: App, channel: Channel, start: Start, ledger: _LedgerTransport)
         _learn(app, lesson)
     if start.members is not None:
         app.upstreams.take_members(start.members)
+    for predecessor in start.predecessors:
+        app.upstreams.take_legs_elsewhere(predecessor.worker, predecessor.legs)
 
 
 def _learn(app: App, message: Taught) -> None:
@@ -179,6 +186,8 @@ class _Worker:
                 )
             case Crowding():
                 self._app.upstreams.take_news(_news(message))
+            case LegsOfLeaving():
+                self._app.upstreams.take_legs_elsewhere(message.worker, message.legs)
             case Query():
                 self._tasks.create_task(self._answer(message))
             case Admission(message=data):
@@ -205,11 +214,21 @@ class _Worker:
 
     async def _end(self, order: Drain) -> None:
         if order.how == "handover":
-            await hand_over(self._gateway, order.seconds)
+            async with beside(self._tell_successor()):
+                await hand_over(self._gateway, order.seconds)
         else:
             await drain(self._app, order.seconds)
             await step_down(self._gateway)
         self._over.set()
+
+    async def _tell_successor(self) -> None:
+        """Tell it which calls go on here, so that it makes no more than both may have together."""
+        told: dict[str, dict[str, int]] | None = None
+        while True:
+            if (legs := self._app.upstreams.legs) != told:
+                self._channel.send(LegsOfLeaving(self._start.name, legs))
+                told = legs
+            await asyncio.sleep(LEGS_SECONDS)
 
     def _reload(self, settings: dict[str, Any]) -> None:
         try:

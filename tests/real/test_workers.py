@@ -21,8 +21,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from nproxy.config import digest_of
+from nproxy.workers.worker import LEGS_SECONDS
 from tests.clients import plain_client
-from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream
+from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream, Seen
 from tests.ports import free_port
 from tests.real.processes import ROOT, ended
 from tests.waiting import until
@@ -374,6 +375,37 @@ async def test_workers_are_renewed_under_streams_without_one_failed_request(
         await until(lambda: not any(map(psutil.pid_exists, old)), PATIENCE)
         assert await running.metric("nproxy_requests_total", endpoint="chat/completions") == answered + streams
         assert await running.metric("nproxy_worker_restarts_total") == 0, "nobody died"
+
+
+async def test_a_new_worker_leaves_those_places_to_an_old_one_that_it_still_uses(
+    tmp_path: Path, upstream: FakeUpstream
+) -> None:
+    going, most = Behaviour(hold_after=1), 0
+
+    def choose(_: Seen) -> Behaviour:
+        nonlocal most
+        most = max(most, len(upstream.open_calls))
+        return going
+
+    upstream.choose = choose
+    settings = tmp_path / "nproxy.yaml"
+    settings.write_text(f"upstreams: [{{name: up, replicas: ['{upstream.url}'], parallel: 2}}]\n")
+    async with serve(tmp_path, "--config", str(settings)) as running:
+        old = await running.pids()
+        asked = [asyncio.create_task(ask(running.url, stream=True)) for _ in range(16)]
+        await upstream.until(lambda: len(upstream.open_calls) == 2, PATIENCE)
+        running.process.send_signal(signal.SIGUSR2)
+        await until(lambda: any("all workers were replaced" in line for line in running.lines()), PATIENCE)
+        await asyncio.sleep(4 * LEGS_SECONDS)
+        asked += [asyncio.create_task(ask(running.url, stream=True)) for _ in range(16)]
+        await asyncio.sleep(1.0)
+        assert most == 2
+        going.go_on.set()
+        for answer in await asyncio.gather(*asked):
+            assert answer.text.endswith("data: [DONE]\n\n")
+        await until(lambda: not any(map(psutil.pid_exists, old)), PATIENCE)
+        assert most == 2
+        assert (await ask(running.url)).status_code == 200
 
 
 async def test_a_worker_that_is_told_to_end_is_replaced_first(tmp_path: Path, upstream: FakeUpstream) -> None:

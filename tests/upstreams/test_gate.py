@@ -21,6 +21,22 @@ async def test_no_limit_lets_all_through() -> None:
     assert gate.replicas[0].legs == 0
 
 
+async def test_calls_of_a_predecessor_count_against_the_limit() -> None:
+    here, there = replicas(2)
+    gate = Gate([here], Policy(2))
+    gate.take_legs_elsewhere({here.label: 1, there.label: 2})
+    async with gate.permit(1):
+        assert gate.legs == {here.label: 1}, "its own only"
+        second = asyncio.create_task(gate.permit(1).__aenter__())
+        await asyncio.sleep(0)
+        assert gate.waiting == 1
+        gate.replace([here, there])
+        assert gate.waiting == 1, "what comes later has its calls there, too"
+        gate.take_legs_elsewhere({there.label: 2})
+        assert await second is here
+    assert Gate(replicas(1), Policy()).legs == {}
+
+
 async def test_Q3_kin_go_where_the_first_of_them_went() -> None:
     gate = Gate(replicas(3), Policy())
     async with gate.permit(9) as nine, gate.permit(1) as one:

@@ -17,6 +17,7 @@ from nproxy.workers.messages import (
     Crowding,
     Drain,
     Leave,
+    LegsOfLeaving,
     Members,
     Message,
     NotAMessage,
@@ -38,8 +39,10 @@ SETTINGS = {
 }
 LESSON = Taught("u", "m", ("NativeWidth", {"asked": 4, "got": 2}))
 
+HELD = LegsOfLeaving("w6", {"u": {"http://h/v1": 2}})
+
 ALL: list[Message] = [
-    Start(1, 0, 2, "w7", "nproxy-1", SETTINGS, "info", "/tmp/engine.sock", {"u": []}, (LESSON,)),
+    Start(1, 0, 2, "w7", "nproxy-1", SETTINGS, "info", "/tmp/engine.sock", {"u": []}, (LESSON,), (HELD,)),
     Reconfigure(SETTINGS),
     Members({"u": [["http://h/v1", 1.5]]}),
     Drain("handover", 600.0),
@@ -49,6 +52,7 @@ ALL: list[Message] = [
     Admission({"ticket": 7, "choices": 8}),
     Ready("1.0"),
     Leave(),
+    HELD,
     Beat("a report"),
     Query(3, "metrics"),
     Result(3, None),
