@@ -29,6 +29,7 @@ from nproxy.openai.errors import (
     invalid_request,
     model_not_found,
 )
+from nproxy.openai.passed_usage import PassedUsage
 from nproxy.upstreams.call_group import CallGroup
 from nproxy.upstreams.client import ERROR_BODY_SECONDS, MAX_ERROR_BODY
 from nproxy.upstreams.forward import Answer, ForwardError
@@ -61,6 +62,8 @@ class _Upload:
     """The error that ended the upload, if the client caused it."""
     used: bool = False
     """Sending of the rest has begun, so the body cannot be sent again."""
+    uncompressed: bool = False
+    """Ask for an answer that is not compressed, because its tokens are to be found."""
 
     def data(self, name: ModelName) -> bytes | AsyncGenerator[bytes] | None:
         """Return the body to send to an upstream. name: the model's name there."""
@@ -87,6 +90,7 @@ async def serve(app: App, exchange: Exchange) -> None:
     record = exchange.record
     with app.admission.guard(exchange.caller) as reservation:
         upload, model = await _open_upload(app, exchange, reservation)
+        upload.uncompressed = app.admission.counts_tokens(exchange.caller)
         fallbacks = Fallbacks(app, await _route(app, model), model, partial(Attempt, choices=1))
         attempt = await fallbacks.begin()
         permits = app.admission.admit(exchange.caller, attempt.upstream.name, attempt.choices)
@@ -108,7 +112,13 @@ async def _serve(
 
     Returns the next attempt if this one failed before an answer to the client began; None if the request is done.
     """
-    unserved = await _ask(exchange, route, upload, fallback=fallbacks.more)
+    usage = PassedUsage()
+    try:
+        unserved = await _ask(exchange, route, upload, usage, fallback=fallbacks.more)
+    finally:
+        if usage.found:
+            exchange.record.prompt_tokens, exchange.record.completion_tokens = usage.prompt, usage.completion
+            grant.spend(usage.prompt, usage.completion)
     if unserved is None:
         return None
     # the replica has been left, so that others may use it while this request waits for the next upstream
@@ -131,10 +141,13 @@ class _Unserved:
     """The upstream's own answer to it; None if there is none that can still be sent."""
 
 
-async def _ask(exchange: Exchange, route: Route, upload: _Upload, *, fallback: bool) -> _Unserved | None:
+async def _ask(
+    exchange: Exchange, route: Route, upload: _Upload, usage: PassedUsage, *, fallback: bool
+) -> _Unserved | None:
     """Ask one upstream, again if retries allow it, and send its answer to the client: then None is returned.
 
-    fallback: another upstream may be asked, so a refusal is not sent yet if that one may do better.
+    usage: gets what is sent. fallback: another upstream may be asked, so a refusal is not sent yet if that one may do
+    better.
     """
     record, upstream = exchange.record, route.upstream
     group, retries = CallGroup(route.called, placed=record.placed), _Retries(upstream)
@@ -150,7 +163,7 @@ async def _ask(exchange: Exchange, route: Route, upload: _Upload, *, fallback: b
                     record.forwarded(answer.status)
                     refusal = _refusal(upstream, answer.status)
                     if refusal is None or not (fallback and _may_go_on(refusal, upload)):
-                        await _send_back(exchange, answer)
+                        await _send_back(exchange, answer, usage)
                         record.outcome = "ok" if refusal is None else refusal.kind
                         return None
                     return _Unserved(refusal, await _kept(answer))
@@ -227,15 +240,25 @@ class _Retries:
         return True
 
 
-async def _send_back(exchange: Exchange, answer: Answer) -> None:
+async def _send_back(exchange: Exchange, answer: Answer, usage: PassedUsage | None = None) -> None:
+    """Send an answer as it comes. usage: gets its bytes if they may hold token counts."""
+    if not _may_report_usage(answer):
+        usage = None
     headers = downward(answer.headers)
     length = answer.headers.get(hdrs.CONTENT_LENGTH)
     exchange.begin(answer.status, headers, length=int(length) if length is not None else None)
     exchange.flush_head()  # the body may come much later
     if exchange.request.method != "HEAD":
         async for data in answer.chunks:
+            if usage is not None:
+                usage.feed(data)
             await exchange.write(data)
     await exchange.finish()
+
+
+def _may_report_usage(answer: Answer) -> bool:
+    kind = answer.headers.get(hdrs.CONTENT_TYPE, "").lower()
+    return ("json" in kind or "event-stream" in kind) and hdrs.CONTENT_ENCODING not in answer.headers
 
 
 async def _open_upload(app: App, exchange: Exchange, reservation: MemoryReservation) -> tuple[_Upload, str | None]:
@@ -351,6 +374,8 @@ def _headers_up(exchange: Exchange, upstream: Upstream, upload: _Upload) -> CIMu
     caller = upstream.caller_shown(exchange.caller.name)
     headers = upward(request.headers, upstream.settings.api_key, drop=TRACE_HEADERS, caller=caller)
     headers["X-Request-Id"] = exchange.id
+    if upload.uncompressed:
+        headers[hdrs.ACCEPT_ENCODING] = "identity"
     if upload.rest is not None and hdrs.CONTENT_LENGTH in request.headers:
         headers[hdrs.CONTENT_LENGTH] = request.headers[hdrs.CONTENT_LENGTH]
     return headers

@@ -1,0 +1,66 @@
+"""The token counts in an answer that is passed through: found in its bytes, which nothing parses or changes.
+
+Every API that counts tokens reports them in an object `usage`: OpenAI's chats, embeddings and responses, Anthropic's
+messages, the rerankers of vLLM and Jina. A string in JSON cannot look like one, because its quotes are escaped.
+"""
+
+from __future__ import annotations
+
+import re
+
+from nproxy.openai.usage import MOST
+
+LONGEST = 4096
+"""Length of the longest `usage` object that is found, in bytes; OpenAI's has about 250."""
+
+_USAGE = re.compile(rb'"usage"\s*:\s*\{((?:[^{}]|\{[^{}]*\})*)\}')
+"""The objects in it, such as `input_tokens_details`, have none of their own."""
+_BEGUN = b'"usage"'
+_COUNT = re.compile(rb'"(?:(prompt|input)|(completion|output)|total)_tokens"\s*:\s*(\d{1,16})(?![\d.eE])')
+
+
+class PassedUsage:
+    """The largest counts of all `usage` objects in an answer that comes in pieces; streams report growing counts.
+
+    found: whether there were any.
+    """
+
+    __slots__ = ("_completion", "_prompt", "_rest", "_total", "found")
+
+    def __init__(self) -> None:
+        self.found = False
+        self._prompt = self._completion = self._total = 0
+        self._rest = b""
+
+    @property
+    def prompt(self) -> int:
+        """Tokens of the prompt: all tokens if the answer only reports how many there are in all."""
+        return max(self._prompt, self._total - self._completion)
+
+    @property
+    def completion(self) -> int:
+        return self._completion
+
+    def feed(self, data: bytes) -> None:
+        """Take the next piece of the answer."""
+        data = self._rest + data
+        ended = 0
+        if _BEGUN in data:  # a search by `re` is slower
+            for usage in _USAGE.finditer(data):
+                self._count(usage[1])
+                ended = usage.end()
+        begun = data.rfind(_BEGUN, max(ended, len(data) - LONGEST))
+        self._rest = data[begun:] if begun >= 0 else data[max(ended, len(data) - len(_BEGUN)) :]
+
+    def _count(self, usage: bytes) -> None:
+        for count in _COUNT.finditer(usage):
+            number = int(count[3])
+            if number > MOST:
+                continue
+            self.found = True
+            if count[1]:
+                self._prompt = max(self._prompt, number)
+            elif count[2]:
+                self._completion = max(self._completion, number)
+            else:
+                self._total = max(self._total, number)
