@@ -126,7 +126,7 @@ _LATENCY = Row(
             SECONDS,
             "From the start of a request to the end of its answer. It depends on the length of answers; high values "
             "alone are no sign of a problem.",
-            *quantiles(_WHOLE, MODEL, ANSWERS),
+            *quantiles(_WHOLE, MODEL, ANSWERS, 'upstream!=""'),
         ),
     ],
 )

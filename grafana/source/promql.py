@@ -16,6 +16,8 @@ GEN_AI = f'{UPSTREAM},gen_ai_request_model=~"$model"'
 
 ANSWERS = 'endpoint=~"chat/completions|completions|passthrough"'
 """Requests that need an upstream; scrapes, probes and model lists do not."""
+SERVED = 'code!~"4.."'
+"""Of these, the ones that count for the error budget: a client's own errors must not make failures look rare."""
 
 
 def series(metric: str, where: str = GATEWAY, *also: str) -> str:
@@ -63,12 +65,12 @@ def or_zero(expression: str, like: str) -> str:
 
 def bad_answers(by: tuple[str, ...] = ()) -> str:
     """Return failed answers per second: a 5xx, or a 200 whose stream broke off later."""
-    everything = rate("nproxy_requests_total", MODEL, ANSWERS, by=by)
+    everything = rate("nproxy_requests_total", MODEL, ANSWERS, SERVED, by=by)
     refused = or_zero(rate("nproxy_requests_total", MODEL, ANSWERS, 'code=~"5.."', by=by), everything)
     broken = or_zero(rate("nproxy_broken_answers_total", MODEL, ANSWERS, by=by), everything)
     return f"{refused} + {broken}"
 
 
 def error_ratio(by: tuple[str, ...] = ()) -> str:
-    """Return the share of answers that failed."""
-    return ratio(f"({bad_answers(by)})", rate("nproxy_requests_total", MODEL, ANSWERS, by=by))
+    """Return the share of answers that failed, of those that are no 4xx."""
+    return ratio(f"({bad_answers(by)})", rate("nproxy_requests_total", MODEL, ANSWERS, SERVED, by=by))

@@ -26,8 +26,8 @@ _FIRST, _GAP, _WHOLE = "nproxy_time_to_first_token_seconds", "nproxy_inter_token
 _CALL, _TOKEN = "gen_ai_client_operation_duration_seconds", "gen_ai_server_time_per_output_token_seconds"
 _REQUESTED = ("upstream", "gen_ai_request_model")
 _CALLED = rate("nproxy_legs_total", UPSTREAM, by=("upstream",))
-_FAILED = rate("nproxy_legs_total", UPSTREAM, 'outcome!~"ok|cancelled"', by=("upstream",))
-_JUDGED = rate("nproxy_legs_total", UPSTREAM, 'outcome!="cancelled"')
+_FAILED = rate("nproxy_legs_total", UPSTREAM, 'outcome!~"ok|cancelled|client_error"', by=("upstream",))
+_JUDGED = rate("nproxy_legs_total", UPSTREAM, 'outcome!~"cancelled|client_error"')
 _REPLICA = ("upstream", "replica")
 _OPEN = over("max", series("nproxy_breaker_open", UPSTREAM), *_REPLICA)
 _UP = over("min", series("nproxy_replica_up", UPSTREAM), *_REPLICA)
@@ -116,7 +116,12 @@ _REPLICAS = Row(
             CALLS,
             "If one replica fails, the cause is that server. If all fail, it is the model, the requests, or the "
             "network in between.",
-            rates("nproxy_replica_calls_total", UPSTREAM, 'outcome!~"ok|cancelled"', by=(*_REPLICA, "outcome")),
+            rates(
+                "nproxy_replica_calls_total",
+                UPSTREAM,
+                'outcome!~"ok|cancelled|client_error"',
+                by=(*_REPLICA, "outcome"),
+            ),
             width=12,
         ),
     ],
@@ -136,7 +141,7 @@ _CALLS = Row(
             "Failures by kind",
             CALLS,
             "connect, stale, reset: the connection failed; timeout, down: too slow or hanging; status: the server "
-            "refused; cut, malformed, short: its answer was invalid.",
+            "refused; client_error: the request was wrong; cut, malformed, short: its answer was invalid.",
             rates("nproxy_legs_total", UPSTREAM, 'outcome!~"ok|cancelled"', by=("upstream", "outcome")),
             stacked=True,
         ),
@@ -234,7 +239,8 @@ _KNOWN = Row(
             "Capabilities",
             COUNT,
             "n: the most choices per call (Infinity: no limit found); parallel: concurrent calls; all others are 1 or "
-            "0. An unexpected 0 is tried again after ten minutes; `nproxy probe URL` tests it now.",
+            "0. An unexpected 0 is tried again after ten minutes; `nproxy probe URL` tests it now. With `models: auto`, a model "
+            "appears once something was learned about it.",
             over("min", series("nproxy_capability", MODEL), "upstream", "model", "name"),
             "upstream",
             "model",

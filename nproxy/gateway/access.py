@@ -173,7 +173,7 @@ def end_span(exchange: Exchange) -> None:
     span, request, path = spans.request, exchange.request, exchange.path
     named = path.removeprefix("/v1").removeprefix("/") == record.endpoint
     attributes: dict[str, Value | None] = {
-        "url.path": path,
+        "url.path": exchange.shown_path,
         "url.scheme": request.scheme,
         "network.protocol.version": f"{request.version.major}.{request.version.minor}",
         "user_agent.original": request.headers.get("user-agent"),

@@ -65,6 +65,11 @@ class Exchange:
         """
         return None if self.record.endpoint not in _UNNAMED or self.caller is ANYBODY else self.path
 
+    @property
+    def shown_path(self) -> str | None:
+        """The path, unless it may be such a key."""
+        return self.path if self.record.endpoint not in _UNNAMED else self.unnamed_path
+
     def shows(self, way: Way, headers: Sequence[tuple[str, str]] = ()) -> None:
         """Tell the client in headers how its choices are made, as far as is known now. Log and metrics follow."""
         self.headers["x-nproxy-mode"] = self.record.mode = way.mode

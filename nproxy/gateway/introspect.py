@@ -18,7 +18,8 @@ from nproxy.telemetry.formats import negotiated
 from nproxy.telemetry.sums import Report, exposition
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.tasks import first_wanted
-from nproxy.upstreams.upstream import OK, Upstream
+from nproxy.upstreams.upstream import Upstream
+from nproxy.upstreams.verdicts import OK
 
 
 async def health(app: App, exchange: Exchange) -> None:

@@ -14,7 +14,7 @@ from nproxy.choices.events import Event, Failure, LegChunk, LegChunks
 from nproxy.choices.leg import Leg
 from nproxy.gateway.record import Record
 from nproxy.telemetry.metrics import Metrics
-from nproxy.upstreams.upstream import CANCELLED, OK
+from nproxy.upstreams.verdicts import CANCELLED, OK, outcome_of
 
 
 class Charged(Protocol):
@@ -32,6 +32,7 @@ class Observer:
 
     __slots__ = (
         "_account",
+        "_begun",
         "_clock",
         "_completion",
         "_count_call",
@@ -66,7 +67,8 @@ class Observer:
         self._started = record.started
         self._clock = time.monotonic
         self._opened: dict[int, float] = {}  # when the calls began whose ends are not counted yet, by leg
-        self._last: dict[int, float] = {}  # when the last batch of each leg came
+        self._begun: dict[int, float] = {}  # when the first batch of each leg came
+        self._last: dict[int, float] = {}  # when the last one came
         self._gaps = metrics.inter_token(*self._labels)
         self._first = self._first_finish = self._last_finish = 0.0
         self._completion = 0
@@ -88,7 +90,7 @@ class Observer:
         if failure is None:
             self._count(leg, OK)
         else:
-            self._count(leg, failure.kind.value, failure.status)
+            self._count(leg, outcome_of(failure), failure.status)
         if self._spans is not None:
             self._spans.call_ended(leg, failure)
 
@@ -107,6 +109,7 @@ class Observer:
             if last is not None:
                 self._gaps.observe(now - last)
             else:
+                self._begun[leg] = now
                 self._spoke(leg, now)
             self._last[leg] = now
 
@@ -167,7 +170,8 @@ class Observer:
             self._metrics.skew(self._upstream, self._model).observe(self._last_finish - self._first_finish)
         following = self._completion / choices - 1  # tokens per choice after its first: choices stream side by side
         if well and self._last and following > 0:
-            self._metrics.per_token(*self._labels).observe((max(self._last.values()) - self._first) / following)
+            longest = max(last - self._begun[leg] for leg, last in self._last.items())  # calls may wait for each other
+            self._metrics.per_token(*self._labels).observe(longest / following)
 
     def _count(self, leg: int, outcome: str, status: int | None = None) -> None:
         """Count a call that is over. status: of the upstream's error, if it answered with one."""

@@ -108,7 +108,7 @@ class Metrics(CommonMetrics):
         # them.
         self.inter_token = self._observed(
             _CALL,
-            View("nproxy_inter_token_seconds", "Time between two events of one upstream call.", _CALL[1:]),
+            View("nproxy_inter_token_seconds", "Time between two arrivals of events of one upstream call.", _CALL[1:]),
             genai.PER_CHUNK,
             bounds=_GAPS,
         )
@@ -196,7 +196,7 @@ class Metrics(CommonMetrics):
         )
         self.replica_up = self._table(
             "replica_up",
-            "Whether the replica was reachable at the last call or health check.",
+            "Whether the replica was reachable at the last call or health check; without a substitute, it is not checked.",
             "upstream",
             "replica",
             across="min",

@@ -40,7 +40,7 @@ async def watch(
         while True:
             now = time.monotonic()
             for upstream in upstreams():
-                for replica in upstream.gate.replicas if upstream.watched else ():
+                for replica in upstream.to_check:
                     if replica not in under_way and replica.health.due() <= now:
                         under_way.add(replica)
                         replica.health.began(now, jitter())

@@ -127,6 +127,10 @@ class HealthChecks:
         if not self.down:
             self._due = min(self._due, self._last + AGAIN_SECONDS)
 
+    def wait_for_interval(self) -> None:
+        """Make the next check an interval after the last one, although that one could not reach the replica."""
+        self._due = self._last + (self._settings.interval or inf)
+
     def called(self, now: float) -> None:
         """Note that a call is made."""
         self._silent_since = min(self._silent_since, now)

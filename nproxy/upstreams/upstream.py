@@ -32,9 +32,8 @@ from nproxy.upstreams.models import ListAnswer, ModelList
 from nproxy.upstreams.permits import NoReplicaError
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.retry_budget import RetryBudget
-from nproxy.upstreams.verdicts import broken
+from nproxy.upstreams.verdicts import CANCELLED, broken, outcome_of
 
-OK, CANCELLED = "ok", "cancelled"
 """Outcomes of calls that did not fail. The outcome of a failed call is the kind of its failure."""
 _LAST = LegEnded, LegFailed  # the last event of every call
 _TEACHING = frozenset({"replicas", "models", "n", "wire", "parallel", "seed", "prefix_cache", "usage", "prompts"})
@@ -213,7 +212,7 @@ class Upstream:
                     answer = await stack.enter_async_context(sent)
                 self.gate.heard(replica, group)
                 yield answer
-                status = Failure(FailureKind.STATUS, "It answered.", status=answer.status)
+                status = Failure(FailureKind.STATUS, "It answered.", status=answer.status, own_key=self.own_key)
                 self._passed_on(group, status if answer.status >= 400 else None)
         except ForwardError as error:
             self._passed_on(group, error.failure)
@@ -230,10 +229,7 @@ class Upstream:
 
     def _passed_on(self, group: CallGroup, failure: Failure | None) -> None:
         self.judge(group, 0, failure)
-        if failure is None:
-            self.count(group, 0, OK)
-        else:
-            self.count(group, 0, failure.kind, failure.status)
+        self.count(group, 0, outcome_of(failure), None if failure is None else failure.status)
 
     def _failed(self, permit: Permit, failure: Failure) -> Failure:
         """Judge the replica by a failure; return the failure with what the replicas' state adds to it.
@@ -303,6 +299,17 @@ class Upstream:
         """
         return self.name != ENGINE_UPSTREAM and (len(self.gate.replicas) > 1 or bool(self.settings.fallback))
 
+    @property
+    def to_check(self) -> Sequence[Replica]:
+        """The replicas that get health checks now.
+
+        One that has no substitute gets them only while it is believed unreachable, to find out when that is over:
+        calls would show it, but there may be none.
+        """
+        if self.watched:
+            return self.gate.replicas
+        return [one for one in self.gate.replicas if one.up is False and self.name != ENGINE_UPSTREAM]
+
     async def check(self, replica: Replica) -> CheckResult | None:
         """Check a replica, and mark it down or up if the result says so.
 
@@ -317,6 +324,9 @@ class Upstream:
             if error.failure.ours:
                 return None
             status, why = None, error.failure.logged
+        if not self.watched:
+            replica.health.wait_for_interval()  # nobody waits for it to come back
+            return CheckResult(self.name, replica.label, status, time.monotonic() - began)
         busy = status is None and replica.health.talked_over
         if self.gate.note_check(replica, status):
             level, now = (logging.INFO, "up") if replica.up else (logging.WARNING, "down")
@@ -325,9 +335,12 @@ class Upstream:
 
     def take_peer_check(self, check: CheckResult, jitter: float) -> None:
         """Apply the result of a check by another process, which has logged it already."""
-        for replica in self.gate.replicas if self.watched else ():
-            if replica.label == check.replica:
-                self.gate.note_peer_check(replica, check.status, time.monotonic() - check.seconds, jitter)
+        began = time.monotonic() - check.seconds
+        for replica in self.gate.replicas:
+            if replica.label == check.replica and self.watched:
+                self.gate.note_peer_check(replica, check.status, began, jitter)
+            elif replica.label == check.replica and check.status is not None:
+                replica.reached_by_peer(began)
 
     def _fields(self, replica: Replica, *, why: str) -> dict[str, dict[str, str]]:
         return {"fields": {"upstream": self.name, "replica": replica.label, "why": why}}

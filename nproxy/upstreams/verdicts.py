@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from nproxy.choices.events import Failure, FailureKind
 from nproxy.choices.failure_table import GATEWAY_ERRORS, Follows, follows
+from nproxy.choices.failures import upstreams_own
+
+OK, CANCELLED, CLIENT_ERROR = "ok", "cancelled", "client_error"
+"""Outcomes of calls in the metrics, beside the kinds of failures."""
 
 
 def serves(failure: Failure | None) -> bool | None:
@@ -20,6 +24,18 @@ def serves(failure: Failure | None) -> bool | None:
         status = failure.status or 500
         return None if status in (429, 501) else status < 500
     return False if follows(failure, Follows.BLAMES) else None
+
+
+def outcome_of(failure: Failure | None) -> str:
+    """How a call ended, for the metrics.
+
+    A 4xx is a client's error, unless the server or nproxy's own key is at fault.
+    """
+    if failure is None:
+        return OK
+    if failure.kind is FailureKind.STATUS and 400 <= (failure.status or 0) < 500 and not upstreams_own(failure):
+        return CLIENT_ERROR
+    return failure.kind.value
 
 
 def broken(failure: Failure) -> bool:

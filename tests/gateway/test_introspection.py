@@ -145,6 +145,26 @@ async def test_retries_and_failures_are_counted(gateway: Gateway, upstream: Fake
     assert 'nproxy_retries_total{reason="' in text
 
 
+@pytest.mark.parametrize(
+    ("status", "api_key", "outcome"),
+    [
+        (400, "own", "client_error"),
+        (404, "own", "client_error"),
+        (401, "passthrough", "client_error"),
+        (401, "own", "status"),
+        (429, "own", "status"),
+        (500, "own", "status"),
+    ],
+)
+async def test_a_wrong_request_is_no_failure_of_the_upstream(
+    start: Start, upstream: FakeUpstream, status: int, api_key: str, outcome: str
+) -> None:
+    upstream.behaviour = Behaviour(status=status)
+    gateway: Gateway = await start(api_key=api_key, retries={"per_leg": 0})
+    await gateway.ask()
+    assert await gateway.metric(f'nproxy_legs_total{{outcome="{outcome}",upstream="fake"}}') >= 1
+
+
 async def test_a_call_is_ok_only_if_its_answer_could_be_read(gateway: Gateway, upstream: FakeUpstream) -> None:
     upstream.behaviour = Behaviour(body=b"<html>Welcome</html>", content_type="text/html")
     for stream in (False, True):

@@ -73,6 +73,17 @@ async def test_time_per_token_is_that_of_a_choice_behind_its_first(scene: Scene,
     assert scene.told(PER_TOKEN, "_sum") == pytest.approx(3.0 / 30)
 
 
+async def test_time_per_token_leaves_out_how_long_a_call_waited_for_another(scene: Scene) -> None:
+    for leg in range(4):
+        scene.at(5.0 * leg).leg_opened(Leg(number=leg, offset=leg, width=1), 0)
+        for seconds in (1.0, 4.0):
+            scene.at(5.0 * leg + seconds).batch(leg, [LegChunk(leg, b"x")])
+        scene.observer.call_ended(leg, None)
+    scene.observer.spent(Spent(5, 124, 20, 124))
+    scene.observer.ended(4, well=True)
+    assert scene.told(PER_TOKEN, "_sum") == pytest.approx(3.0 / 30)
+
+
 async def test_none_of_what_failed_nor_of_one_token(scene: Scene) -> None:
     streamed(scene, legs=1, completion=31)
     scene.observer.ended(1, well=False)

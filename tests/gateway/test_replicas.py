@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -376,6 +377,22 @@ async def test_nobody_looks_at_a_replica_that_has_no_substitute(start: Start, up
     assert not gateway.app.upstreams.all[0].watched
     async with pair(upstream.url, "http://127.0.0.1:9/v1") as two:
         assert two.app.upstreams.all[0].watched
+
+
+async def test_one_without_a_substitute_is_looked_at_while_it_cannot_be_reached(tmp_path: Path) -> None:
+    """Else it would count as down until the next call, which may be long in coming."""
+    place = str(tmp_path / "socket")
+    settings = {"name": "only", "replicas": [f"unix:{place}"], "health": FAST}
+    async with gateway_for({"upstreams": [settings]}) as gateway:
+        assert (await gateway.ask()).status_code == 502
+        (only,) = gateway.app.upstreams.all[0].gate.replicas
+        assert only.up is False
+        async with FakeUpstream(unix=place) as late:
+            await until(lambda: only.up is True, 20)
+            assert not late.calls
+            seen = len(late.requests)
+            await asyncio.sleep(0.5)
+            assert len(late.requests) == seen, "now calls show it"
 
 
 async def test_ready_goes_by_what_is_known(upstream: FakeUpstream, other: FakeUpstream) -> None:

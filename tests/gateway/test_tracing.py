@@ -194,6 +194,17 @@ async def test_what_is_the_clients_fault_is_no_error(upstream: FakeUpstream, col
     assert {span.attributes["url.path"] for span in collector.spans} == {"/v1/chat/completions", "/nowhere"}
 
 
+async def test_a_path_of_somebody_without_a_key_is_not_told(upstream: FakeUpstream, collector: Collector) -> None:
+    """It may be a key."""
+    config = {"telemetry": {"otlp_endpoint": collector.url}, "auth": {"api_key": "right"}}
+    async with gateway_for({"upstreams": [upstream_settings(upstream)], **config}) as gateway:
+        for key, target in (("wrong", "/v1/sk-canary"), ("right", "/v1/files"), ("wrong", "/v1/chat/completions")):
+            await gateway.post(b"{}", target, headers={"authorization": f"Bearer {key}"})
+    paths = {span.attributes.get("url.path") for span in collector.spans}
+    assert paths >= {"/v1/files", "/v1/chat/completions"}
+    assert "canary" not in str(collector.spans)
+
+
 async def test_words_of_clients_that_are_no_text(upstream: FakeUpstream, collector: Collector) -> None:
     async with traced(upstream, collector) as gateway:
         reader, writer = await asyncio.open_connection(*gateway.address)
