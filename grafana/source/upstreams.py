@@ -239,8 +239,8 @@ _KNOWN = Row(
             "Capabilities",
             COUNT,
             "n: the most choices per call (Infinity: no limit found); parallel: concurrent calls; all others are 1 or "
-            "0. An unexpected 0 is tried again after ten minutes; `nproxy probe URL` tests it now. With `models: auto`, a model "
-            "appears once something was learned about it.",
+            "0. An unexpected 0 is tried again after ten minutes; `nproxy probe URL` tests it now. With `models: "
+            "auto`, a model appears once something was learned about it.",
             over("min", series("nproxy_capability", MODEL), "upstream", "model", "name"),
             "upstream",
             "model",

@@ -196,7 +196,7 @@ class Metrics(CommonMetrics):
         )
         self.replica_up = self._table(
             "replica_up",
-            "Whether the replica was reachable at the last call or health check; without a substitute, it is not checked.",
+            "Whether the replica was reachable at the last call or health check; one without a substitute has none.",
             "upstream",
             "replica",
             across="min",
