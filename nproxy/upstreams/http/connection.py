@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import select
+import socket
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import TypeAlias
 
 from nproxy.upstreams.http.errors import HTTPError, LostError, MalformedError, UploadError
@@ -22,6 +25,7 @@ Pour: TypeAlias = Callable[[bytes], asyncio.Future[None] | None]
 """Takes a segment of a body. Returns a future to wait for before the next one, None for no wait."""
 
 _NOTHING: Iterator[bytes] = iter(())
+_READ_BYTES = 1 << 16
 
 
 class Connection(asyncio.Protocol):
@@ -37,6 +41,7 @@ class Connection(asyncio.Protocol):
         "_lost",
         "_poll",
         "_reply",
+        "_second",
         "_slices",
         "_transport",
         "_writable",
@@ -60,6 +65,7 @@ class Connection(asyncio.Protocol):
         self._poll: select.poll | None = None
         self._reply: Reply | None = None
         self._slices: Iterator[bytes | memoryview] = _NOTHING
+        self._second: socket.socket | None = None  # the same socket, if it may break while a body is sent
         self._writable: asyncio.Future[None] | None = None
         self.served = False
         self.since = 0.0
@@ -91,10 +97,12 @@ class Connection(asyncio.Protocol):
         if self._transport is None:  # it broke as soon as it was established
             reply.ended(None)
         elif isinstance(body, Upload):
+            self._open_second()
             body.begin(reply, head)
         elif sum(map(len, body)) <= SLICE_BYTES:
             self.write(b"".join((head, *body)))
         else:
+            self._open_second()
             self.write(head)
             self._slices = slices(body)
             self._pump()
@@ -113,6 +121,7 @@ class Connection(asyncio.Protocol):
         """The answer was read whole: keep the connection for another call if possible, else close it."""
         unsent = next(self._slices, None) is not None
         self._reply, self._slices = None, _NOTHING
+        self._close_second()
         if reusable and not unsent and self._writable is None and self.usable:
             self._done(self)
         elif unsent or self._writable is not None or self._transport is None:
@@ -123,6 +132,7 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         """Close the socket at once, even if something is still to be written or to come."""
         reply, self._reply, self._slices = self._reply, None, _NOTHING
+        self._close_second()
         if reply is not None:
             reply.fail(LostError())
         if self._transport is not None:
@@ -140,6 +150,34 @@ class Connection(asyncio.Protocol):
         """Write as much of a long body as the transport takes."""
         while self._writable is None and (piece := next(self._slices, None)) is not None:
             self.write(piece)
+
+    def _open_second(self) -> None:
+        """Keep the socket readable if writing to it fails, which closes the transport.
+
+        A server may answer and close before it has read a long body, for example one that is too large. Its answer may
+        be here, unread, when the next write fails. Not for TLS, where only the transport can read what came.
+        """
+        transport = self._transport
+        if self._second is None and transport is not None and transport.get_extra_info("ssl_object") is None:
+            with suppress(OSError):  # no file descriptor is left
+                self._second = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
+
+    def _close_second(self) -> None:
+        if self._second is not None:
+            self._second.close()
+            self._second = None
+
+    def _read_rest(self, second: socket.socket, reply: Reply) -> None:
+        """Give the reply what had come when writing failed."""
+        with suppress(OSError):  # the connection broke, or there is nothing more
+            while self._reply is reply:
+                data = second.recv(_READ_BYTES)
+                if data:
+                    reply.received(data)
+                elif reply.has_begun:
+                    reply.ended(None)
+                else:
+                    return
 
     # Called by the event loop
 
@@ -161,6 +199,11 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self.resume_writing()
+        second, self._second = self._second, None
+        if second is not None:
+            if self._reply is not None:
+                self._read_rest(second, self._reply)
+            second.close()
         if self._reply is not None:
             # Without `eof_received` and without an error: TLS whose underlying connection was closed (RFC 9112, 9.8).
             self._reply.ended(exc or EOFError())
@@ -221,6 +264,11 @@ class Reply:
         if head is None:
             raise RuntimeError("the answer has not begun")
         return head
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the head has come."""
+        return self._message.head is not None
 
     @property
     def stale(self) -> bool:
