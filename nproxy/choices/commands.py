@@ -25,6 +25,7 @@ AnomalyKind = Literal[
     "stream_options_refused",
     "stream_refused",
     "surplus_choice",
+    "text_after_finish",
 ]
 ResumeOutcome = Literal["ok", "differs", "failed", "spent", "impossible"]
 Outcome = FailureKind | Literal["ok", "partial", "fallback", "ended", ""]

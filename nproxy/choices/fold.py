@@ -15,8 +15,9 @@ SENT_ONCE = frozenset({"id", "type", "role"})  # names, not pieces of text
 def fold(pieces: Sequence[Mapping[str, JSON]]) -> dict[str, JSON]:
     """Build a message from its deltas, with keys in the order of their first appearance.
 
-    Texts are joined, lists concatenated, objects folded; of anything else the last value counts. Tool calls are built
-    by their index, which the message does not contain. A single piece is the whole, unchanged.
+    Texts are joined, lists concatenated, objects folded; texts among lists become parts of type `text`, as Mistral's
+    models of reasoning answer. Of anything else the last value counts. Tool calls are built by their index, which the
+    message does not contain. A single piece is the whole, unchanged.
     """
     return _fold(pieces, "".join)
 
@@ -63,7 +64,26 @@ def _whole(key: str, values: Sequence[JSON], join: _Join) -> JSON:
     if len(lists) == len(values):
         strung = list(chain.from_iterable(lists))
         return _calls(strung) if key == "tool_calls" else strung
+    if len(lists) + len(texts) == len(values):
+        return _parts(values)
     return values[-1]
+
+
+def _parts(values: Sequence[JSON]) -> JSON:
+    """Return the parts of lists, and texts beside them as further parts; texts that follow one another are joined."""
+    parts: list[JSON] = []
+    text: dict[str, JSON] | None = None  # the last part, if it was made here
+    for value in values:
+        if isinstance(value, list):
+            if value:
+                parts += value
+                text = None
+        elif isinstance(value, str) and value:
+            if text is None:
+                text = {"type": "text", "text": ""}
+                parts.append(text)
+            text["text"] = f"{text['text']}{value}"
+    return parts
 
 
 def _calls(deltas: Sequence[JSON]) -> list[JSON]:

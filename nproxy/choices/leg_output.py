@@ -30,7 +30,9 @@ class Choice:
     began: bool = False
     """Something of it has come."""
     finished: bool = False
-    """Nothing of this index is taken any more."""
+    """Its finish has come. In a stream, nothing of this index is taken any more."""
+    overrun: bool = False
+    """More came behind its finish in a stream, and was dropped."""
     finish_reason: str | None = None
     """Also None if a whole body named no reason."""
     counted: bool = False

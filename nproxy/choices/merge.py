@@ -269,21 +269,37 @@ class Merge:
         if self._request.stream and (prelude := self._prelude(data)):
             self.frames.append(prelude)
         for position, piece in enumerate(chunk.choices):
-            choice = self._addressed(output, piece.index)
+            choice = self._addressed(output, piece)
             if choice is not None and (written := self._take_piece(output, data, chunk, position, choice)):
                 self.frames.append(written)
         if not chunk.choices and (written := self._without_choices(output, data, chunk)):
             self.frames.append(written)
 
-    def _addressed(self, output: LegOutput, index: int) -> Choice | None:
-        """Return the client's choice for the upstream's index, or None if nothing more of it is wanted."""
+    def _addressed(self, output: LegOutput, piece: UpstreamChoice) -> Choice | None:
+        """Return the client's choice that a piece belongs to, or None if nothing more of it is wanted."""
+        index = piece.index
         if not 0 <= index < len(output.choices):
             if not output.surplus:
                 output.surplus = True
                 self.notes.append(Anomaly("surplus_choice"))
             return None
         choice = output.choices[index]
-        return None if choice.finished or self._bringers[choice.index] is not output else choice
+        if self._bringers[choice.index] is not output or (choice.finished and not self._goes_on(output, choice, piece)):
+            return None
+        return choice
+
+    def _goes_on(self, output: LegOutput, choice: Choice, piece: UpstreamChoice) -> bool:
+        """Whether a piece behind a choice's finish still belongs to it: some servers send a finish with every piece.
+
+        A whole answer takes it. In a stream, nothing may follow the finish, which went out at once. A further call of a
+        leg says again what another one has finished.
+        """
+        if output.again or all(value in ("", None, [], {}) for key, value in piece.delta.items() if key != "role"):
+            return False
+        if self._request.stream and not choice.overrun:
+            choice.overrun = True
+            self.notes.append(Anomaly("text_after_finish"))
+        return not self._request.stream
 
     def _take_piece(self, output: LegOutput, data: bytes, chunk: UpstreamChunk, position: int, choice: Choice) -> bytes:
         """Take what one choice says in a chunk; return the frames."""
@@ -308,9 +324,9 @@ class Merge:
         return self._frame(output, data, chunk, position, choice, piece)
 
     def _finish(self, choice: Choice, reason: str | None) -> None:
-        choice.finished = True
+        again, choice.finished = choice.finished, True
         choice.finish_reason = reason
-        if choice.counted:
+        if choice.counted or again:
             return
         for index in self._shown_as(choice):
             self.notes.append(ChoiceFinished(index, reason or "none"))

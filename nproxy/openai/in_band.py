@@ -7,8 +7,9 @@ import re
 from nproxy.openai.errors import ApiError, wrap_foreign
 from nproxy.openai.jsonvalue import JSON, loads
 
-_WHERE = ("code", "status", "status_code", "type")
-_COME_AGAIN = re.compile(r"rate_?limit|too_?many_?requests|quota", re.I)
+_WHERE = ("code", "status", "status_code", "statusCode", "http_status_code", "type", "error_type")
+"""Where servers write it: in the error, or beside an error that is a text (TGI)."""
+_COME_AGAIN = re.compile(r"rate_?limit|too_?many_?requests|quota|overload", re.I)
 _REQUEST_AT_FAULT = re.compile(
     r"invalid|bad_?request|validation|not_?found|permission|authenti|content_?(?:filter|policy)|context|too_?long", re.I
 )
@@ -29,8 +30,9 @@ def status_in_band(body: bytes) -> int:
         answer = loads(body)
     except ValueError:
         return 500
-    error = answer.get("error", answer) if isinstance(answer, dict) else answer
-    values = [error.get(key) for key in _WHERE] if isinstance(error, dict) else []
+    error = answer.get("error") if isinstance(answer, dict) else None
+    where = error if isinstance(error, dict) else answer
+    values = [where.get(key) for key in _WHERE] if isinstance(where, dict) else []
     statuses = [status for status in map(_status, values) if status is not None]
     if statuses:
         return statuses[0]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nproxy.openai.jsonvalue import JSON
 
 CALLS = ("tool_calls", "function_call")
 """The keys of a message, or delta, that contain calls."""
-_TOOLS = ("function", "custom")
+_TOOLS, _ARGUMENTS = ("function", "custom"), ("arguments", "input")
 
 
 def must_call(fields: Mapping[str, JSON]) -> bool:
@@ -21,7 +21,7 @@ def must_call(fields: Mapping[str, JSON]) -> bool:
     return choice == "required" or isinstance(fields.get("function_call"), dict)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Call:
     """One tool call of a choice: the client's index, and what of the call has been sent."""
 
@@ -29,6 +29,8 @@ class _Call:
     id: str | None = None
     kind: str | None = None
     name: str | None = None
+    arguments: bool = False
+    """Whether some have come."""
 
 
 class ToolCalls:
@@ -62,10 +64,13 @@ class ToolCalls:
 
         Entries that are not objects pass as they are: the client's library must judge them.
         """
-        return [self._mend(call) if isinstance(call, dict) else call for call in calls]
+        taken: list[_Call] = []
+        return [self._mend(call, taken) if isinstance(call, dict) else call for call in calls]
 
-    def _mend(self, sent: dict[str, JSON]) -> JSON:
-        call = self._find(sent)
+    def _mend(self, sent: dict[str, JSON], taken: list[_Call]) -> JSON:
+        """taken: the calls of entries before it in the same list; its own is added."""
+        call = self._find(sent, taken)
+        taken.append(call)
         mended: dict[str, JSON] = {"index": call.index}
         for key, value in sent.items():
             if key == "index":
@@ -83,16 +88,25 @@ class ToolCalls:
                 mended[key] = value
         return mended
 
-    def _find(self, sent: dict[str, JSON]) -> _Call:
+    def _find(self, sent: dict[str, JSON], taken: Sequence[_Call]) -> _Call:
         """Return the call that an entry belongs to, or begin one.
 
-        An entry without an index belongs to the call under the highest index, unless its id is another.
+        An entry without an index belongs to the call under the highest index, unless its id is another, or it has a
+        name and another entry of its list belongs there. Without an id, another name begins another call once the call
+        has arguments: names may come in pieces, but before them.
         """
-        index = sent.get("index")
+        index, name = sent.get("index"), _name(sent)
         key = index if type(index) is int else max(self._calls, default=0)
         call = self._calls.get(key)
-        if call is not None and not (_another(call, sent) and (key != index or _named(sent))):
-            return call
+        if call is not None:
+            if _text(sent.get("id")) is not None:
+                other = _another(call, sent) and (key != index or name is not None)
+            elif key != index and call in taken:
+                other = name is not None
+            else:
+                other = call.arguments and name not in (None, call.name)
+            if not other:
+                return call
         call = self._calls[key] = _Call(self._count)
         self._count += 1
         return call
@@ -100,6 +114,7 @@ class ToolCalls:
 
 def _called(call: _Call, tool: dict[str, JSON]) -> JSON:
     """Return what an entry says of the tool that it calls, without the name if that has passed."""
+    call.arguments = call.arguments or any(_text(tool.get(key)) is not None for key in _ARGUMENTS)
     if "name" not in tool:
         return tool
     call.name, new = _once(call.name, tool["name"])
@@ -111,10 +126,11 @@ def _another(call: _Call, sent: dict[str, JSON]) -> bool:
     return call.id is not None and _text(sent.get("id")) not in (None, call.id)
 
 
-def _named(sent: dict[str, JSON]) -> bool:
-    """Whether an entry names what it calls."""
-    called = [sent.get(kind) for kind in _TOOLS]
-    return any(_text(tool.get("name")) is not None for tool in called if isinstance(tool, dict))
+def _name(sent: dict[str, JSON]) -> str | None:
+    """Return the name of what an entry calls, if it has one."""
+    called = (sent.get(kind) for kind in _TOOLS)
+    names = (_text(tool.get("name")) for tool in called if isinstance(tool, dict))
+    return next((name for name in names if name is not None), None)
 
 
 def _text(value: JSON) -> str | None:

@@ -154,6 +154,11 @@ def test_K6_not_streaming_siblings_are_cancelled() -> None:
         ('{"message":"boom","code":401}', 502),  # whose key it was is not known
         ('{"message":"boom","code":500}', 502),
         ('{"message":"boom","code":503}', 502),
+        ('{"message":"boom","http_status_code":422}', 422),
+        ('{"message":"boom","type":"overloaded"}', 429),
+        ('"boom","error_type":"validation"', 400),
+        ('"boom","error_type":"overloaded"', 429),
+        ('"boom","error_type":"generation"', 502),
     ],
 )
 def test_K8_200_with_an_error(stream: bool, error: str, shown: int) -> None:

@@ -21,6 +21,20 @@ def test_values_of_several_kinds_do_not_mix() -> None:
     assert fold([{"a": "x"}, {"a": {"b": 1}}, {"a": 3}]) == {"a": 3}
 
 
+def test_texts_among_lists_become_parts_of_them() -> None:
+    """So Mistral's models of reasoning stream: an empty text, lists of thoughts, then texts."""
+    thoughts = [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}]
+    pieces: list[Any] = [{"content": text} for text in ("", thoughts, thoughts, "Ans", "wer", "", [], thoughts, "!")]
+    assert fold(pieces) == {
+        "content": [
+            *(thoughts * 2),
+            {"type": "text", "text": "Answer"},
+            *thoughts,
+            {"type": "text", "text": "!"},
+        ]
+    }
+
+
 def test_one_piece_is_the_whole() -> None:
     whole: dict[str, Any] = {"tool_calls": [{"id": "c", "index": 4}], "x": None}
     assert fold([whole]) == whole

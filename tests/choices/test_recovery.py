@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nproxy.choices.capability import Capability
-from nproxy.choices.commands import Retried
+from nproxy.choices.commands import ChoiceFinished, Retried
 from nproxy.choices.events import FailureKind
 from nproxy.choices.retry import LONGEST_RETRY_AFTER_SECONDS, pause_seconds, retryable
 from tests.choices.conduct_player import Play, chat, contents
@@ -157,6 +157,14 @@ def test_K5_a_stream_that_is_folded_begins_anew_and_what_is_finished_stays() -> 
     play.streams(0, delta("new"), delta("late", index=1), delta(finish="stop"), usage_chunk(3, 4))
     assert [choice["message"]["content"] for choice in play.reply["choices"]] == ["new", "first"]
     assert play.reply["usage"]["completion_tokens"] == 4
+
+
+def test_a_whole_answer_folded_from_a_stream_with_a_finish_in_every_piece_is_whole() -> None:
+    play = Play(chat(n=2), Capability(native_width=2, json_usage=False))
+    pieces = [delta(text, index=index, finish="stop") for text in ("Hel", "lo") for index in range(2)]
+    play.streams(0, *pieces, usage_chunk(3, 4))
+    assert [choice["message"]["content"] for choice in play.reply["choices"]] == ["Hello", "Hello"]
+    assert len(play.of(ChoiceFinished)) == 2
 
 
 def test_K5_an_empty_answer_is_tried_again() -> None:

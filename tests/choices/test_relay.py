@@ -288,6 +288,13 @@ def test_D7_D9_one_finish_one_done() -> None:
     assert contents(play.frames) == {0: "x"}
 
 
+def test_D7_what_follows_a_finish_is_dropped_and_counted_once() -> None:
+    play = Play(chat(stream=True), NATIVE)
+    play.streams(0, delta("x", role="assistant", finish="stop"), delta("y", finish="stop"), delta("z"), DONE)
+    assert contents(play.frames) == {0: "x"}
+    assert [anomaly.kind for anomaly in play.anomalies] == ["text_after_finish"]
+
+
 def test_D8_no_finish() -> None:
     play = Play(chat(stream=True), NATIVE)
     play.streams(0, *ODD[:-1], DONE)
@@ -334,6 +341,28 @@ def test_P3_data_of_several_lines_is_framed_as_one() -> None:
     play.streams(0, ODD[0].replace(b'"model"', b'\n"model"'), *ODD[1:], DONE)
     assert play.finish == "ok"
     assert contents(play.frames)[0].startswith("a")
+
+
+def test_D5_names_come_from_the_first_event_with_choices() -> None:
+    """Azure's first event has its results of prompt filters, and empty names."""
+    nothing = {"id": "", "created": 0, "model": "", "object": ""}
+    filters = json.dumps({**nothing, "choices": [], "prompt_filter_results": [{"a": 1}]}).encode()
+    play = Play(chat(stream=True), NATIVE)
+    play.streams(0, filters, delta("x", role="assistant"), delta(finish="stop"), DONE)
+    first, *others = play.frames[:-1]
+    assert [first[key] for key in ("id", "created", "model")] == [ID, CREATED, MODEL]
+    assert first["prompt_filter_results"] == [{"a": 1}]
+    theirs = json.loads(delta("x"))
+    for frame in others:
+        assert [frame[key] for key in ("id", "created", "model")] == [ID, theirs["created"], theirs["model"]]
+
+
+@pytest.mark.parametrize("nothing", [{"delta": None}, {}], ids=["null", "absent"])
+def test_R8_no_delta_is_an_empty_one(nothing: dict[str, Any]) -> None:
+    play = Play(chat(stream=True), NATIVE)
+    end = chunk([{"index": 0, **nothing, "finish_reason": "stop"}])
+    play.streams(0, delta("x", role="assistant"), end, DONE)
+    assert [*choices_in(play.frames)][-1]["delta"] == {}
 
 
 def test_chunks_without_choices_pass() -> None:

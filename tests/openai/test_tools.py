@@ -135,6 +135,25 @@ def test_G1_entries_without_an_index_go_on_with_the_highest() -> None:
     assert mend(calls, [part(None, function={"arguments": "1"})]) == [calls, [part(1, function={"arguments": "1"})]]
 
 
+def called(name: str, arguments: str) -> dict[str, Any]:
+    return {"name": name, "arguments": arguments}
+
+
+@pytest.mark.parametrize("names", [("f", "g"), ("f", "f")], ids="".join)
+def test_G5_entries_of_one_list_without_index_and_id_are_several_calls(names: tuple[str, str]) -> None:
+    entries = [part(None, function=called(name, "{}")) for name in names]
+    assert mend(entries) == [[entry | {"index": place} for place, entry in enumerate(entries)]]
+
+
+@pytest.mark.parametrize("id", [{}, {"id": ""}, {"id": None}], ids=str)
+def test_G5_another_name_behind_arguments_is_another_call(id: dict[str, Any]) -> None:
+    first, second = (part(0, function=called(name, "{}"), **id) for name in "fg")
+    without = {key: value for key, value in first.items() if key != "id"}
+    assert mend([first], [second]) == [[without], [without | {"index": 1, "function": called("g", "{}")}]]
+    again = mend([first], [part(0, function=called("f", "{}"))])
+    assert again[1] == [part(0, function={"arguments": "{}"})], "the same name again is the same call"
+
+
 def test_G5_another_id_with_the_name_of_a_custom_tool_is_another_call() -> None:
     first, second = (part(0, id=id, type="custom", custom={"name": "f", "input": id}) for id in "ab")
     assert mend([first], [second]) == [[first], [second | {"index": 1}]]
