@@ -148,7 +148,7 @@ class EngineConfig:
     def least_batch_tokens(self) -> int:
         """The fewest tokens of a step.
 
-        Every decoding sequence runs in every step, and a prompt must still advance beside them.
+        Every decoding sequence may run in a step, and a prompt must still advance beside them.
         """
         return self.max_sequences + self.block_size
 

@@ -222,7 +222,11 @@ class Grammars:
         compiled = self._compiled.get(grammar)
         if compiled is None:
             # One that fails is kept as well, so that it fails again without work.
-            compiled = self._compiled[grammar] = self._submit(grammar)
+            try:
+                compiled = self._compiled[grammar] = self._submit(grammar)
+            except RuntimeError:  # no thread can be started; this failure is not kept
+                self._held[add.group] = _Held(add, _failed("no thread to compile it can be started now"), set())
+                return
             if len(self._compiled) > _KEPT:
                 self._compiled.popitem(last=False)
         self._compiled.move_to_end(grammar)
@@ -294,6 +298,13 @@ class Grammars:
         """Forget the sequences that are not living any more."""
         for sequence in [sequence for sequence in self._followers if not living(sequence)]:
             del self._followers[sequence]
+
+
+def _failed(why: str) -> Future[Compiled]:
+    """Return a compilation that has failed."""
+    failed: Future[Compiled] = Future()
+    failed.set_exception(GrammarError(why))
+    return failed
 
 
 def _outcome(compiled: Future[Compiled]) -> Compiled | str:

@@ -1,9 +1,10 @@
 """The scheduler: which sequences run in the next step. Counts, queues and tables only; no tensors, no clock, no
 randomness.
 
-Sequences are ordered by age: by their group's arrival, then by choice. Decoding sequences run in every step; prompts
-get what is left of the token budget. If there are too few blocks, the youngest running sequence of the widest group is
-preempted: it gives its blocks back and is computed again later, while its siblings, and the prompt they share, stay.
+Sequences are ordered by age: by their group's arrival, then by choice. Decoding sequences run in every step that can
+run them (Sequence.ready); prompts get what is left of the token budget. If there are too few blocks, the youngest
+running sequence of the widest group is preempted: it gives its blocks back and is computed again later, while its
+siblings, and the prompt they share, stay.
 The same sequence is preempted for a group that has waited long enough (Queue.claim): however wide some requests are,
 each of the others gets a sequence to run.
 """
@@ -190,7 +191,7 @@ class Scheduler:
         starts, vectors = self._take_prompts(flight, output)
         for row in batch.rows if self._fixed_chunk is None else ():
             if sequence := self._sequences.get(row.sequence):
-                publish(self.pool, [sequence], row.blocks, row.position, row.position + 1)
+                publish(self.pool, [sequence], row.blocks, row.position, row.position + 1, computed_for=sequence.id)
         stuck: dict[int, Stuck] = {}
         for number, why in output.stuck.items():
             if sequence := self._sequences.get(number):
@@ -213,7 +214,7 @@ class Scheduler:
             end = chunk.start + len(chunk.tokens)
             self.prompt_tokens_computed += max(min(end, len(group.prompt)) - chunk.start, 0)
             if self._fixed_chunk is None or len(chunk.tokens) == self._fixed_chunk:
-                publish(self.pool, group.living(), chunk.blocks, chunk.start, end)
+                publish(self.pool, group.living(), chunk.blocks, chunk.start, end, computed_for=chunk.sequence)
             if not chunk.last or not group.alive:
                 continue
             if chunk.pooling:

@@ -7,7 +7,7 @@ of one sequence, which ends with its prompt.
     WAITING    in the queue, holding nothing: a group's leader, or a preempted sequence
     FOLLOWING  waits for its group's leader to compute the prompt; in no queue, holding nothing
     PREFILL    in the running list; its known tokens are computed chunk by chunk
-    DECODE     in the running list; one new token per step
+    DECODE     in the running list; one new token per step that runs it
     DONE       ended or aborted; holds nothing and never runs again
 """
 

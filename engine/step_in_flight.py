@@ -45,14 +45,20 @@ class StepInFlight:
         return result
 
 
-def publish(pool: BlockPool, sequences: Iterable[Sequence], table: BlockTable, start: int, end: int) -> None:
+def publish(
+    pool: BlockPool, sequences: Iterable[Sequence], table: BlockTable, start: int, end: int, *, computed_for: int
+) -> None:
     """Publish the blocks of a table that became full by computing positions start .. end - 1.
 
-    sequences: all that may hold them. A sequence that has given them back in the meantime is left alone.
+    sequences: all that may hold them. A sequence that has given them back in the meantime is left alone. computed_for:
+    the sequence whose tokens they hold. Its siblings share only those of the prompt; a later one in their tables has
+    been given back, and taken again for other tokens.
     """
     for index in range(start // pool.block_size, end // pool.block_size):
         for sequence in sequences:
             if sequence.blocks[index : index + 1] != table[index : index + 1]:
+                continue
+            if sequence.id != computed_for and (index + 1) * pool.block_size > len(sequence.group.prompt):
                 continue
             sequence.name_blocks(index + 1, pool.block_size)
             sequence.blocks = pool.publish(sequence.blocks, index, sequence.keys[index])

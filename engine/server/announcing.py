@@ -39,6 +39,10 @@ class Refused(Exception):
     """The gateway refused the registration; the message is its reason."""
 
 
+_UNREACHABLE = (ClientError, OSError, TimeoutError, Refused, ValueError, RuntimeError)
+"""How a call to the gateway fails; RuntimeError: no thread can be started to look up its name."""
+
+
 class Announcer:
     """Registers one server. works: whether it serves requests now; while it does not, its lease is left to expire."""
 
@@ -75,7 +79,7 @@ class Announcer:
         try:
             async with session.post(self._registration.endpoint, json=there, allow_redirects=False) as answer:
                 renew = _renew_seconds(answer.status, answer.content_type, await answer.content.read(_MOST_BYTES))
-        except (ClientError, OSError, TimeoutError, Refused, ValueError) as error:
+        except _UNREACHABLE as error:
             self._say(logging.WARNING, f"registration with the gateway failed: {_reason(error)}")
             return AGAIN_SECONDS
         self._say(logging.INFO, f"registered as {self._registration.advertise}")
@@ -90,7 +94,7 @@ class Announcer:
                 where = {"url": self._registration.advertise}
                 async with session.delete(self._registration.endpoint, params=where, allow_redirects=False):
                     pass
-        except (ClientError, OSError, TimeoutError, ValueError) as error:
+        except _UNREACHABLE as error:
             self._say(logging.WARNING, f"deregistration from the gateway failed: {_reason(error)}")
 
     def _say(self, level: int, what: str) -> None:

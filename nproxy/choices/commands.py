@@ -35,7 +35,7 @@ WITHOUT_ERROR = ("ok", "partial", "")
 
 @frozen
 class OpenLeg:
-    """Start an upstream call. `attempt` counts from 0; it is 1 for the first retry (same seed).
+    """Start an upstream call. attempt: counts the calls of the leg from 0.
 
     alone: on a replica that has no other call, and gets none before this one is over. waits: the leg was refused for
     lack of capacity, and waits at the gate until other calls have freed some.

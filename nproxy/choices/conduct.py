@@ -60,7 +60,7 @@ from nproxy.openai.wire import PING, error_event
 
 _DRAIN_SECONDS = 0.5  # for an upstream to close its answer after `[DONE]`; only then can the connection be reused
 
-# Chunks of a batch to parse one by one before the rest may go in one step: the rewriter needs a role and two texts.
+# Chunks of a batch that may be parsed one by one before all the rest are: the rewriter needs a role and two texts.
 _MOST_TRIES = 5
 
 

@@ -214,7 +214,7 @@ class Merge:
     def end(self, number: int) -> list[int]:
         """End the leg's answer: return the client indices that it was to bring and did not begin.
 
-        Raises LegFault as `LegOutput.end` does.
+        Raises LegFault as `LegOutput.end` does, and if `best_of` cannot rate the choices.
         """
         output = self._outputs[number]
         missing = output.end()

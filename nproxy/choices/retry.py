@@ -38,11 +38,11 @@ def resumable(failure: Failure) -> bool:
     return follows(failure, Follows.RESUMES) or servers_error(failure)
 
 
-def pause_seconds(failure: Failure, attempt: int, jitter: float) -> float:
-    """Return how long to wait before attempt + 1: full jitter over a doubling span, and never less than `retry-after`.
+def pause_seconds(failure: Failure, earlier: int, jitter: float) -> float:
+    """Return how long to wait before a retry: full jitter over a doubling span, and never less than `retry-after`.
 
-    `retry-after` is about the replica that sent it, so it is ignored if another replica can take the leg. attempt: the
-    one that failed, counted from 0. jitter: from 0 up to 1.
+    `retry-after` is about the replica that sent it, so it is ignored if another replica can take the leg. earlier:
+    the number of retries before this one. jitter: from 0 up to 1.
     """
-    span: float = min(FIRST_PAUSE_SECONDS * 2**attempt, LONGEST_PAUSE_SECONDS)
+    span: float = min(FIRST_PAUSE_SECONDS * 2**earlier, LONGEST_PAUSE_SECONDS)
     return max(span * jitter, 0.0 if failure.another else failure.retry_after or 0.0)

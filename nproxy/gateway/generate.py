@@ -81,7 +81,7 @@ async def _generate(app: App, settings: RequestSettings, exchange: Exchange, req
                 attempt = following
         except ClientLeft:
             raise
-        except Exception:  # no status is written yet
+        except Exception:  # an internal error; the record may have no status yet
             (grant.nothing_came if exchange.response is None else grant.broke_off)()
             raise
         finally:

@@ -181,17 +181,16 @@ async def step_down(gateway: Running) -> None:
     await _within(LAST_SECONDS, gateway.http.vacant(), None)
 
 
-async def hand_over(gateway: Running, seconds: float, hurry: asyncio.Event | None = None) -> None:
+async def hand_over(gateway: Running, seconds: float) -> None:
     """Leave the port to another process that listens on it: accept no connections, and wait until none is left.
 
     Connections end with their next answer. An idle one is not closed before its keep-alive time is over, because its
-    client may just be sending a request. Requests that are left after `seconds`, or when `hurry` is set, are ended with
-    an error.
+    client may just be sending a request. Requests that are left after `seconds` are ended with an error.
     """
     gateway.app.leaving = True
     gateway.server.close()
     log.info("handing over", extra={"fields": {"connections": len(gateway.http.connections)}})
-    if not await _within(seconds, gateway.http.vacant(), hurry):
+    if not await _within(seconds, gateway.http.vacant(), None):
         await _break_off(gateway.app)
 
 

@@ -114,8 +114,9 @@ def upstream_error(message: str = "The upstream failed.") -> ApiError:
     return ApiError(502, message, type="server_error", code="upstream_error")
 
 
-def upstream_auth(message: str = "The upstream refused nproxy's credentials.") -> ApiError:
+def upstream_auth() -> ApiError:
     """Build the 502 for an upstream's 401 or 403 to nproxy's own key."""
+    message = "The upstream refused nproxy's credentials."
     return ApiError(502, message, type="server_error", code="upstream_auth")
 
 

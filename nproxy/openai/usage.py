@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from itertools import chain
+from math import inf
 from typing import NamedTuple
 
 from nproxy.openai.frozen import frozen
@@ -192,9 +193,10 @@ def _sum(values: Sequence[JSON]) -> JSON:
     numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
     if len(numbers) == len(values):
         try:
-            return sum(numbers)
+            total = sum(numbers)
         except OverflowError:  # a fraction, beside an integer that is larger than any float
             return values[0]
+        return values[0] if total in (inf, -inf) else total
     objects = [value for value in values if isinstance(value, dict)]
     if len(objects) < len(values):
         return values[0]

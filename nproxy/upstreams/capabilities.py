@@ -78,6 +78,8 @@ class Capabilities:
         replicas, now = self._replicas(), self._clock()
         known = self._made.get((model, upstream_model))
         if known is None or known.replicas != replicas or known.until <= now:
+            for expired in [key for key, one in self._learned.items() if key[0] == model and one.until <= now]:
+                del self._learned[expired]
             made = self._as_of_now(model, upstream_model)
             until = min((one.until for (of, _), one in self._learned.items() if of == model), default=inf)
             if len(self._made) >= MOST_LESSONS:

@@ -110,6 +110,23 @@ def test_a_grammar_that_cannot_be_compiled_is_refused_and_harms_nobody() -> None
     assert core.stats().tokens_drawn > 1
 
 
+def test_without_a_thread_to_compile_it_a_grammar_fails_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = make()
+    core.add(add(1, WORDS))
+    core.step()
+
+    def no_thread(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("concurrent.futures.ThreadPoolExecutor.submit", no_thread)
+        core.add(add(2, LETTERS))
+        why = "the grammar cannot be used: no thread to compile it can be started now"
+        assert failures(core) == [(2, "unsatisfiable", why)]
+    core.add(add(3, LETTERS))
+    assert failures(core) == []
+
+
 def test_a_token_against_the_grammar_ends_its_group_and_no_other() -> None:
     core = make(kind=Deaf)
     core.add(add(1, WORDS, n=2))

@@ -13,7 +13,7 @@ from engine.admission import PATIENCE
 from engine.blocks import BlockPool
 from engine.core import Core
 from engine.errors import CoreFailed
-from engine.messages import Abort, Add, Embed, Sampling
+from engine.messages import Abort, Add, Choice, Embed, Sampling
 from engine.step_in_flight import publish
 from tests.engine.scheduling import (
     LATE,
@@ -309,10 +309,41 @@ def test_a_block_is_known_only_where_it_is_held_still() -> None:
     still, gone, other = engine.scheduler.running
     gone.blocks, other.blocks, still.blocks = (), pool.take(2), pool.take(3)
     before = [one.blocks for one in (gone, other, still)]
-    publish(pool, [gone, other, still], still.blocks, 0, 12)
+    publish(pool, [gone, other, still], still.blocks, 0, 12, computed_for=still.id)
     assert pool.find(still.keys, 3) == still.blocks
     assert [one.blocks for one in (gone, other, still)] == before
     pool.check_integrity(before)
+
+
+def test_a_blocks_content_is_not_taken_for_that_of_a_sibling_that_takes_it_next() -> None:
+    """The step that would have computed it for the sibling fails, so that the cache would keep the other's content.
+
+    The choice is computed again, and ends while a piece of it is under way.
+    """
+    engine = engine_of(52, tokens=16, sequences=4, cache=True, early=LATE)
+    answers, scheduler = Answers(engine), engine.scheduler
+    engine.add(Add(0, tuple(range(500, 505)), (Choice(7, 150, Sampling()),), frozenset()))
+    group = Add(1, tuple(range(9)), tuple(Choice(seed, 120, Sampling()) for seed in (9, 0, 1)), frozenset())
+    engine.add(group)
+    for _ in range(45):
+        answers.step()
+    _, again, sibling = (one for one in scheduler.running if one.group.id == 1)
+    for one in (again, sibling):
+        scheduler._preempt(one)
+    scheduler.pool.release(scheduler.pool.take(scheduler.pool.available))  # the cache forgets them, as others need it
+    while again.state.name != "PREFILL":
+        answers.step()
+    engine.abort(Abort(1, (1,)))
+    runner = runner_of(engine)
+    runner.failing_late.add(len(runner.given))
+    answers.step()
+    said = tuple(sibling.output)
+    answers.step()
+    assert answers.failed
+    more = Add(2, (*group.prompt, *said[:39]), (Choice(1, 8, Sampling()),), frozenset())
+    engine.add(more)
+    answers.finish_all()
+    assert answers.tokens[2, 0] == expected(more.prompt, 1, 8)
 
 
 def test_who_gives_way_keeps_the_token_under_way() -> None:

@@ -120,6 +120,8 @@ def test_E14_an_integer_beyond_all_floats_adds_up_to_no_fraction() -> None:
     assert merge(legs(*told)).usage == Usage(9, 2, extra={"cost": 2 * huge})
     told = [Usage(9, 1, extra={"cost": cost}) for cost in (huge, 0.5)]
     assert merge(legs(*told)).usage == Usage(9, 2, extra={"cost": huge})
+    told = [Usage(9, 1, extra={"cost": cost}) for cost in (1e308, 1.5e308)]
+    assert merge(legs(*told)).usage == Usage(9, 2, extra={"cost": 1e308})
 
 
 def test_H2_reasoning_tokens_are_summed() -> None:

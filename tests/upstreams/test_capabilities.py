@@ -92,6 +92,17 @@ def test_parallel_follows_replicas_that_come_and_go() -> None:
     assert known.snapshot("m", None).parallel == 6
 
 
+def test_a_lesson_that_nobody_asks_for_does_not_keep_snapshots_from_being_kept() -> None:
+    """Whether lists of prompts are taken does not matter where `n` is 1."""
+    clock = Clock()
+    known = capabilities(clock)
+    known.learn("m", Lacks("prompt_lists"))
+    clock.now = FORGET_SECONDS / 2
+    known.learn("m", NativeWidth(asked=4, got=1))
+    clock.now = FORGET_SECONDS
+    assert known.snapshot("m", None) is known.snapshot("m", None)
+
+
 def test_snapshots_that_were_made_do_not_pile_up() -> None:
     known = capabilities()
     for number in range(MOST_LESSONS + 10):

@@ -156,6 +156,19 @@ async def test_a_gateway_that_is_away_is_tried_again_until_it_is_there(
     assert "registration with the gateway failed" in said
 
 
+async def test_without_a_thread_to_look_up_the_gateway_it_is_tried_again(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def no_thread(*_: object, **__: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(announcing, "AGAIN_SECONDS", 0.001)
+    monkeypatch.setattr("aiohttp.resolver.ThreadedResolver.resolve", no_thread)
+    monkeypatch.setattr("aiohttp.connector.DefaultResolver.resolve", no_thread)
+    (said,) = await said_of("http://gateway.invalid/admin/replicas", caplog)
+    assert "can't start new thread" in said
+
+
 async def test_it_comes_again_when_the_gateway_wants_and_every_change_is_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
