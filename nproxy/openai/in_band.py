@@ -24,7 +24,7 @@ def status_in_band(body: bytes) -> int:
     """Return the status that the error would have had as an answer: 4xx: the request is at fault, 5xx: the server.
 
     Read where servers write it, as a number or in digits. If it is nowhere, the words decide: 429 if they are about a
-    limit on requests, 400 if they are about the request, else 500.
+    limit on requests or overload, 400 if they are about the request, else 500.
     """
     try:
         answer = loads(body)

@@ -13,8 +13,8 @@ from nproxy.openai.usage import MOST
 LONGEST = 4096
 """Length of the longest `usage` object that is found, in bytes; OpenAI's has about 250."""
 
-_USAGE = re.compile(rb'"usage"\s*:\s*\{((?:[^{}]|\{[^{}]*\})*)\}')
-"""The objects in it, such as `input_tokens_details`, have none of their own."""
+_USAGE = re.compile(rb'"usage"\s*:\s*\{((?:[^{}]++|\{[^{}]*+\})*+)\}')
+"""The objects in it, such as `input_tokens_details`, have none of their own. Nothing is tried twice (`++`, `*+`)."""
 _BEGUN = b'"usage"'
 _COUNT = re.compile(rb'"(?:(prompt|input)|(completion|output)|total)_tokens"\s*:\s*(\d{1,16})(?![\d.eE])')
 
