@@ -59,7 +59,7 @@ class Crowding:
 
 @dataclass(frozen=True, slots=True)
 class LegsOfLeaving:
-    """The calls that a worker which hands over still has, for its successors: by upstream and replica.
+    """The calls that a worker which hands over still has, for the others of its slot: by upstream and replica.
 
     worker: its name. legs: only where `parallel` limits them; empty once it has none, or is gone.
     """

@@ -127,9 +127,9 @@ class Parent:
     def _lost(self, worker: Worker) -> None:
         self._server.lost(worker.name)
         if self._leaving.pop(worker, None) is not None:
-            self._tell_successors(worker, LegsOfLeaving(worker.name, {}))
+            self._tell_slot(worker, LegsOfLeaving(worker.name, {}))
 
-    def _tell_successors(self, leaving: Worker, legs: LegsOfLeaving) -> None:
+    def _tell_slot(self, leaving: Worker, legs: LegsOfLeaving) -> None:
         for worker in self.supervisor.living:
             if worker.index == leaving.index and worker is not leaving:
                 worker.send(legs)
@@ -167,7 +167,7 @@ class Parent:
                 self.supervisor.tell(message, but=worker)
             case LegsOfLeaving():
                 self._leaving[worker] = message
-                self._tell_successors(worker, message)
+                self._tell_slot(worker, message)
             case Leave():
                 self.supervisor.beside(self.supervisor.replace(worker))
             case Query():
