@@ -70,7 +70,6 @@ class Relay(Merge):
         self._counts_all = exact or len(self._choices) == 1  # usage beside a choice is that of its whole call
         self._as_merged = False
         self._named = False  # id, created and model have been taken from the upstream
-        self._shown_id = False  # the id is on a frame
         self._roles: set[int] = set()  # choices whose role has been written
         self._tails: list[bytes] = []
         self._body: bytes | None = None
@@ -201,22 +200,20 @@ class Relay(Merge):
     def _take_names(self, came: dict[str, JSON]) -> None:
         """Use the upstream's own id, created and model for frames that are written here.
 
-        An event without choices before the others may have empty ones (Azure's results of prompt filters). Then the id
-        stays, because it is one for the whole stream, and the others are taken from the first event with choices.
+        Those of the first event count for the whole stream, but not empty ones, as in Azure's results of prompt filters.
         """
-        self._named = bool(came.get("choices"))
+        self._named = True
         id, created, model = came.get("id"), came.get("created"), self._shown or came.get("model")
         wire = self._wire
         self._wire = Wire(
             wire.dialect,
-            id if isinstance(id, str) and id and not self._shown_id else wire.id,
+            id if isinstance(id, str) and id else wire.id,
             created if isinstance(created, int) and created else wire.created,
             model if isinstance(model, str) and model else wire.model,
             wire.fingerprint,
             wire.include_usage,
             wire.calls,
         )
-        self._shown_id = True
 
     def _patch(self, data: bytes, came: dict[str, Any], wanted: dict[str, Any]) -> _Patch | None:
         """Return the patch that turns the bytes into `wanted`; None if the event must be written anew."""

@@ -9,7 +9,7 @@ from nproxy.openai.jsonvalue import JSON, loads
 
 _WHERE = ("code", "status", "status_code", "statusCode", "http_status_code", "type", "error_type")
 """Where servers write it: in the error, or beside an error that is a text (TGI)."""
-_COME_AGAIN = re.compile(r"rate_?limit|too_?many_?requests|quota|overload", re.I)
+_COME_AGAIN = re.compile(r"rate_?limit|too_?many_?requests|quota", re.I)
 _REQUEST_AT_FAULT = re.compile(
     r"invalid|bad_?request|validation|not_?found|permission|authenti|content_?(?:filter|policy)|context|too_?long", re.I
 )
@@ -24,7 +24,7 @@ def status_in_band(body: bytes) -> int:
     """Return the status that the error would have had as an answer: 4xx: the request is at fault, 5xx: the server.
 
     Read where servers write it, as a number or in digits. If it is nowhere, the words decide: 429 if they are about a
-    limit on requests or overload, 400 if they are about the request, else 500.
+    limit on requests, 400 if they are about the request, else 500.
     """
     try:
         answer = loads(body)
