@@ -200,7 +200,7 @@ class Relay(Merge):
     def _take_names(self, came: dict[str, JSON]) -> None:
         """Use the upstream's own id, created and model for frames that are written here.
 
-        Those of the first event count for the whole stream, but not empty ones, as in Azure's results of prompt filters.
+        Those of the first event count for the whole stream, but not empty ones as in Azure's results of prompt filters.
         """
         self._named = True
         id, created, model = came.get("id"), came.get("created"), self._shown or came.get("model")
