@@ -60,8 +60,12 @@ async def test_R11_calls_for_which_there_is_no_room_are_made_as_others_end(
 @of_legs
 async def test_R11_where_none_is_served_the_request_fails_at_once(scene: Scene) -> None:
     await scene.start(retries={"per_leg": 1})
-    scene.does(status=503, body=FULL, content_type="application/json")
-    await scene.refused(503, n=N)
+    hold = asyncio.Event()  # a call that is refused before others are made waits for these
+    scene.does(status=503, body=FULL, content_type="application/json", hold=hold)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(scene.refused(503, n=N))
+        await scene.upstream.until(lambda: len(scene.calls) == N)
+        hold.set()
     assert len(scene.calls) <= 2 * N, "each was tried again once, and nobody else's end was waited for"
 
 
