@@ -4,9 +4,8 @@ randomness.
 Sequences are ordered by age: by their group's arrival, then by choice. Decoding sequences run in every step that can
 run them (Sequence.ready); prompts get what is left of the token budget. If there are too few blocks, the youngest
 running sequence of the widest group is preempted: it gives its blocks back and is computed again later, while its
-siblings, and the prompt they share, stay.
-The same sequence is preempted for a group that has waited long enough (Queue.claim): however wide some requests are,
-each of the others gets a sequence to run.
+siblings, and the prompt they share, stay. The same sequence is preempted for a group that has waited long enough
+(Queue.claim): however wide some requests are, each of the others gets a sequence to run.
 """
 
 from __future__ import annotations

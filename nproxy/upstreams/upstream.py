@@ -34,7 +34,6 @@ from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.retry_budget import RetryBudget
 from nproxy.upstreams.verdicts import CANCELLED, broken, outcome_of
 
-"""Outcomes of calls that did not fail. The outcome of a failed call is the kind of its failure."""
 _LAST = LegEnded, LegFailed  # the last event of every call
 _TEACHING = frozenset({"replicas", "models", "n", "wire", "parallel", "seed", "prefix_cache", "usage", "prompts"})
 """Settings which, when changed, may mean another server or other requests to it. What was learned is then forgotten."""
@@ -336,10 +335,10 @@ class Upstream:
     def take_peer_check(self, check: CheckResult, jitter: float) -> None:
         """Apply the result of a check by another process, which has logged it already."""
         began = time.monotonic() - check.seconds
-        for replica in self.gate.replicas:
-            if replica.label == check.replica and self.watched:
+        for replica in [one for one in self.gate.replicas if one.label == check.replica]:
+            if self.watched:
                 self.gate.note_peer_check(replica, check.status, began, jitter)
-            elif replica.label == check.replica and check.status is not None:
+            elif check.status is not None:
                 replica.reached_by_peer(began)
 
     def _fields(self, replica: Replica, *, why: str) -> dict[str, dict[str, str]]:
