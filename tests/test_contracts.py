@@ -23,6 +23,7 @@ BREAKS = [
     ("nproxy/config/values.py", "import nproxy.openai.errors", "nproxy: cli >"),
     ("nproxy/choices/leg.py", "import nproxy.upstreams", "nproxy: cli >"),
     ("nproxy/choices/leg.py", f"{TYPE_ONLY}import nproxy.gateway", "nproxy: cli >"),
+    ("nproxy/concurrency/tasks.py", "import nproxy.config", "nproxy: cli >"),
     ("nproxy/newcomer.py", "", "nproxy: cli >"),
     ("nproxy/openai/errors.py", "import asyncio", "The wire and the decisions"),
     ("nproxy/openai/errors.py", "def late():\n    import time", "The wire and the decisions"),

@@ -23,9 +23,9 @@ from pathlib import Path
 import aiohttp
 
 from nproxy.cli.private_folder import private_folder
+from nproxy.concurrency.tasks import beside
 from nproxy.config import Engine
 from nproxy.models import LocalModel
-from nproxy.upstreams.tasks import beside
 from nproxy.workers.backoff import Backoff
 from nproxy.workers.endings import how_it_ended, within
 

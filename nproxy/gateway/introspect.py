@@ -9,6 +9,7 @@ from math import inf
 
 from aiohttp import hdrs
 
+from nproxy.concurrency.tasks import first_wanted
 from nproxy.config import Config
 from nproxy.gateway.app import App
 from nproxy.gateway.exchange import Exchange
@@ -17,7 +18,6 @@ from nproxy.openai.jsonvalue import dumps
 from nproxy.telemetry.formats import negotiated
 from nproxy.telemetry.sums import Report, exposition
 from nproxy.upstreams.replicas import Replica
-from nproxy.upstreams.tasks import first_wanted
 from nproxy.upstreams.upstream import Upstream
 from nproxy.upstreams.verdicts import OK
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
+from nproxy.concurrency.daemon_thread import in_daemon_thread
 from nproxy.config import Config, ConfigError, Problem, Reading, Watch, needs_restart
 from nproxy.telemetry.common_metrics import CommonMetrics
-from nproxy.upstreams.daemon_thread import in_daemon_thread
 
 POLL_SECONDS = 1.0
 """Between two checks of the files. A change is used once the files are the same in two checks in a row."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from nproxy.concurrency.tasks import beside
 from nproxy.config import Config, Key, Reading
 from nproxy.gateway.admin.gateway import SingleProcess
 from nproxy.gateway.admin.port import admin_port
@@ -25,7 +26,6 @@ from nproxy.telemetry import logs
 from nproxy.telemetry.common_metrics import CommonMetrics
 from nproxy.telemetry.loop_lag import LagProbe
 from nproxy.upstreams.registrar import Registrar
-from nproxy.upstreams.tasks import beside
 from nproxy.upstreams.via import Pseudonym
 
 AFTER_DRAIN_SECONDS = 1.0

@@ -7,12 +7,12 @@ from contextlib import suppress
 from functools import partial
 
 from nproxy.choices.failure_table import LOOP_DETECTED
+from nproxy.concurrency.tasks import first_wanted
 from nproxy.upstreams.client import Client
 from nproxy.upstreams.forward import ForwardError, fetch
 from nproxy.upstreams.gate import Gate
 from nproxy.upstreams.headers import ApiKey, upward
 from nproxy.upstreams.replicas import Replica
-from nproxy.upstreams.tasks import first_wanted
 
 LIST_SECONDS = 3.0
 APART_SECONDS = 0.3

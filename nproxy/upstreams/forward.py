@@ -13,6 +13,7 @@ from multidict import CIMultiDictProxy
 from yarl import URL
 
 from nproxy.choices.events import Failure
+from nproxy.concurrency.tasks import beside
 from nproxy.config import Timeouts
 from nproxy.upstreams.client import Client
 from nproxy.upstreams.failures import FOREIGN, after_the_head, slow_upload, timed_out
@@ -20,7 +21,6 @@ from nproxy.upstreams.http.connection import Reply
 from nproxy.upstreams.http.head import Fields
 from nproxy.upstreams.http.sending import Upload
 from nproxy.upstreams.replicas import Replica
-from nproxy.upstreams.tasks import beside
 
 
 class ForwardError(Exception):

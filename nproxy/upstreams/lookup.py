@@ -13,7 +13,7 @@ from functools import partial
 
 from aiohappyeyeballs import AddrInfoType
 
-from nproxy.upstreams.daemon_thread import start_daemon_thread
+from nproxy.concurrency.daemon_thread import start_daemon_thread
 
 NO_ADDRESS = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
 """Errors of resolvers that know: the name has no address."""

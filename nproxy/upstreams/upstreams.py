@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+from nproxy.concurrency.tasks import beside
 from nproxy.config import ENGINE_UPSTREAM, Config, DnsName, Timeouts
 from nproxy.config import Upstream as Settings
 from nproxy.openai.errors import model_not_found
@@ -22,7 +23,6 @@ from nproxy.upstreams.models import WAIT_SECONDS, ModelList, ModelName
 from nproxy.upstreams.peer_workers import PeerNews
 from nproxy.upstreams.registry import Snapshot
 from nproxy.upstreams.routes import Route, Routes
-from nproxy.upstreams.tasks import beside
 from nproxy.upstreams.upstream import Upstream
 from nproxy.upstreams.via import Pseudonym
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, MutableMapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
-from nproxy.upstreams.tasks import beside
+from nproxy.concurrency.tasks import beside
 
 READY = "READY=1"
 STOPPING = "STOPPING=1"

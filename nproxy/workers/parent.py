@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import assert_never
 
+from nproxy.concurrency.tasks import first_wanted
 from nproxy.config import Config, Reading
 from nproxy.gateway.admission.bounds import Bounds
 from nproxy.gateway.admission.messages import Answer, Returned, Room, message_of, to_data
@@ -25,7 +26,6 @@ from nproxy.telemetry.sums import Report, add_up
 from nproxy.upstreams.capabilities import FORGET_SECONDS, MOST_LESSONS
 from nproxy.upstreams.registrar import Registrar
 from nproxy.upstreams.registry import Snapshot
-from nproxy.upstreams.tasks import first_wanted
 from nproxy.upstreams.upstreams import Upstreams
 from nproxy.upstreams.via import Pseudonym
 from nproxy.workers.channel import ChannelClosed

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from nproxy import __version__
+from nproxy.concurrency.tasks import beside
 from nproxy.config import Reading
 from nproxy.gateway.admin.port import admin_port
 from nproxy.gateway.listening import base_url
@@ -19,7 +20,6 @@ from nproxy.gateway.reload import Reload, Reloader
 from nproxy.gateway.signals import calls, ending_signals, reloads_at_hangup
 from nproxy.telemetry.common_metrics import CommonMetrics
 from nproxy.telemetry.metrics import ParentMetrics
-from nproxy.upstreams.tasks import beside
 from nproxy.workers.parent import Parent
 from nproxy.workers.supervisor import Supervisor
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, assert_never
 
 from nproxy import __version__
+from nproxy.concurrency.tasks import beside
 from nproxy.config import ConfigError
 from nproxy.config.loading import from_message, keys_from_message
 from nproxy.gateway.admission.bounds import Bounds
@@ -31,7 +32,6 @@ from nproxy.telemetry import logs
 from nproxy.telemetry.sums import Report, packed, unpacked
 from nproxy.upstreams.health_checks import CheckResult
 from nproxy.upstreams.peer_workers import PeerNews
-from nproxy.upstreams.tasks import beside
 from nproxy.upstreams.via import Pseudonym
 from nproxy.workers.certificate import certificate_in_memory
 from nproxy.workers.channel import Channel, ChannelClosed, connect

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nproxy.upstreams.daemon_thread import in_daemon_thread
+from nproxy.concurrency.daemon_thread import in_daemon_thread
 from tests.gateway.reloading import following, write
 from tests.waiting import until
 

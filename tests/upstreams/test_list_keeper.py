@@ -7,9 +7,9 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from nproxy.concurrency.tasks import beside
 from nproxy.upstreams.list_keeper import ListKeeper
 from nproxy.upstreams.models import FRESH_SECONDS, ListAnswer, ModelList
-from nproxy.upstreams.tasks import beside
 
 
 class Listed:

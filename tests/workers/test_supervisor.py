@@ -16,8 +16,8 @@ import psutil
 import pytest
 import trustme
 
+from nproxy.concurrency.tasks import beside
 from nproxy.config import Source
-from nproxy.upstreams.tasks import beside
 from nproxy.workers import process
 from nproxy.workers.messages import PROTOCOL, Admission, Message, Reconfigure, Start
 from nproxy.workers.process import Worker

@@ -14,7 +14,7 @@ from nproxy.cli.bench.bounds import Bound
 from nproxy.cli.bench.running import closed_loop, open_loop
 from nproxy.cli.bench.schedule import Closed, Extent, Load, due_times
 from nproxy.cli.bench.tally import Tally
-from nproxy.upstreams.tasks import beside
+from nproxy.concurrency.tasks import beside
 
 Asking = Callable[[Ask, float | None], Awaitable[Record]]
 

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from nproxy.cli.bench.measuring import Measuring
 from nproxy.cli.bench.schedule import Extent
-from nproxy.upstreams.tasks import beside
+from nproxy.concurrency.tasks import beside
 
 EVERY_SECONDS = 0.25
 """Seconds between two drawings. They run in the loop that measures, so they must be rare enough not to matter."""

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import StreamResponse
 
+from nproxy.concurrency.tasks import beside
 from nproxy.config import Admin
 from nproxy.gateway.admin import replicas
 from nproxy.gateway.admin.document import admin_document
@@ -32,7 +33,6 @@ from nproxy.openai.errors import invalid_request, unknown_url, wrong_method
 from nproxy.openai.jsonvalue import dumps
 from nproxy.telemetry.logs import access
 from nproxy.upstreams.registrar import Registrar
-from nproxy.upstreams.tasks import beside
 
 WRITE_SECONDS = 60.0
 CLOSE_SECONDS = 1.0

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from multidict import CIMultiDict
 
+from nproxy.concurrency.tasks import beside
 from nproxy.upstreams.failures import before_the_head
 from nproxy.upstreams.http import connections
 from nproxy.upstreams.http.connections import most_calls
 from nproxy.upstreams.http.errors import ConnectError, LostError
 from nproxy.upstreams.http.sending import SLICE_BYTES, Upload
 from nproxy.upstreams.replicas import Replica
-from nproxy.upstreams.tasks import beside
 from tests.fakes.upstream import raw_server
 from tests.upstreams.conftest import replica_at
 from tests.upstreams.http.asking import OK, Http, aiohttp_server, answering, head_of, pieces, rest

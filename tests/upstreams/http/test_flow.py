@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator
 import pytest
 from multidict import CIMultiDict
 
+from nproxy.concurrency.tasks import beside
 from nproxy.upstreams.http.connection import HIGH_WATER, Reply
 from nproxy.upstreams.http.errors import UploadError
 from nproxy.upstreams.http.message import Message
 from nproxy.upstreams.http.sending import Upload
-from nproxy.upstreams.tasks import beside
 from tests.fakes.upstream import raw_server
 from tests.upstreams.http.asking import OK, Http, aiohttp_server, answering, head_of, rest
 from tests.waiting import until

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 
 import pytest
 
-from nproxy.upstreams.tasks import first_wanted
+from nproxy.concurrency.tasks import first_wanted
 
 ended: list[str] = []
 
