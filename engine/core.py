@@ -167,14 +167,14 @@ class Core:
         if done:
             self._ended = now
         return StepDone(
-            outcome.tokens,
-            failed,
-            now - since,
-            len(batch.rows) + len(batch.chunks),
-            self.stats(),
-            self._taken,
-            outcome.started,
-            outcome.embedded,
+            tokens=outcome.tokens,
+            failed=failed,
+            seconds=now - since,
+            batch_sequences=len(batch.rows) + len(batch.chunks),
+            stats=self.stats(),
+            taken=self._taken,
+            started=outcome.started,
+            embedded=outcome.embedded,
         )
 
     def _release(self) -> None:

@@ -69,7 +69,7 @@ class LegsOfLeaving:
     kind: Literal["legs_of_leaving"] = "legs_of_leaving"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
     """The first message to a worker: which one it is, and what it is to serve."""
 

@@ -111,17 +111,17 @@ class Parent:
     def _start(self, worker: Worker) -> Start:
         now = time.monotonic()
         return Start(
-            PROTOCOL,
-            worker.index,
-            self.config.listen.workers,
-            worker.name,
-            self._pseudonym.name,
-            self.reading.message(),
-            self._log_level,
-            None if self._engine_socket is None else str(self._engine_socket),
-            self._members,
-            tuple(lesson for since, lesson in self._lessons if now - since < FORGET_SECONDS),
-            tuple(legs for leaving, legs in self._leaving.items() if leaving.index == worker.index),
+            protocol=PROTOCOL,
+            index=worker.index,
+            workers=self.config.listen.workers,
+            name=worker.name,
+            pseudonym=self._pseudonym.name,
+            settings=self.reading.message(),
+            log_level=self._log_level,
+            engine_socket=None if self._engine_socket is None else str(self._engine_socket),
+            members=self._members,
+            lessons=tuple(lesson for since, lesson in self._lessons if now - since < FORGET_SECONDS),
+            predecessors=tuple(legs for leaving, legs in self._leaving.items() if leaving.index == worker.index),
         )
 
     def _lost(self, worker: Worker) -> None:

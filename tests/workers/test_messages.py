@@ -42,7 +42,19 @@ LESSON = Taught("u", "m", ("NativeWidth", {"asked": 4, "got": 2}))
 HELD = LegsOfLeaving("w6", {"u": {"http://h/v1": 2}})
 
 ALL: list[Message] = [
-    Start(1, 0, 2, "w7", "nproxy-1", SETTINGS, "info", "/tmp/engine.sock", {"u": []}, (LESSON,), (HELD,)),
+    Start(
+        protocol=1,
+        index=0,
+        workers=2,
+        name="w7",
+        pseudonym="nproxy-1",
+        settings=SETTINGS,
+        log_level="info",
+        engine_socket="/tmp/engine.sock",
+        members={"u": []},
+        lessons=(LESSON,),
+        predecessors=(HELD,),
+    ),
     Reconfigure(SETTINGS),
     Members({"u": [["http://h/v1", 1.5]]}),
     Drain("handover", 600.0),

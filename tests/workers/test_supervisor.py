@@ -57,7 +57,16 @@ class Scene:
         self.restarts += 1
 
     def _start(self, worker: Worker) -> Start:
-        return Start(self.protocol, worker.index, 1, worker.name, "nproxy-1", self.settings, "warning", None)
+        return Start(
+            protocol=self.protocol,
+            index=worker.index,
+            workers=1,
+            name=worker.name,
+            pseudonym="nproxy-1",
+            settings=self.settings,
+            log_level="warning",
+            engine_socket=None,
+        )
 
     @property
     def serving(self) -> int | None:
