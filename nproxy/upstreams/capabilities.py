@@ -13,7 +13,7 @@ from nproxy.choices.lessons import FieldRefused, Lacks, Lesson, NativeWidth, One
 from nproxy.config import NativeUpTo, Upstream
 from nproxy.upstreams.widths import Width
 
-FORGET_SECONDS = 600.0
+LESSON_SECONDS = 600.0
 """How long a lesson is believed. Then it is tested again: servers are upgraded, and restarted with other settings."""
 
 MOST_LESSONS = 1024
@@ -200,7 +200,7 @@ class Capabilities:
         self._learned.pop((model, name), None)
         while len(self._learned) >= MOST_LESSONS:
             del self._learned[next(iter(self._learned))]  # the oldest: clients may make up names of models
-        self._learned[model, name] = _Learned(what, self._clock() + FORGET_SECONDS)
+        self._learned[model, name] = _Learned(what, self._clock() + LESSON_SECONDS)
         return known is None or known.what != what
 
     def _verdict(self, model: str) -> Verdict | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
-FRESH_SECONDS = 6.0
+NEWS_SECONDS = 6.0
 """A waiting worker repeats that it waits; one that has not for so long is gone, or waits no more."""
 TELL_SECONDS = 4.0
 """How often the others are told that calls are being answered."""
@@ -70,11 +70,11 @@ class PeerWorkers:
 
     def active(self, now: float) -> bool:
         """Whether another worker has calls in flight, or waiting legs, as far as is known."""
-        return now - self.answers_at < FRESH_SECONDS or self.waits(now)
+        return now - self.answers_at < NEWS_SECONDS or self.waits(now)
 
     def waits(self, now: float) -> bool:
         """Whether another worker has waiting legs."""
-        gone = [process for process, (heard, _) in self._waiting.items() if now - heard > FRESH_SECONDS]
+        gone = [process for process, (heard, _) in self._waiting.items() if now - heard > NEWS_SECONDS]
         for process in gone:
             del self._waiting[process]
         return bool(self._waiting)

@@ -23,7 +23,7 @@ from nproxy.gateway.reload import History
 from nproxy.telemetry import logs
 from nproxy.telemetry.metrics import ParentMetrics
 from nproxy.telemetry.sums import Report, add_up
-from nproxy.upstreams.capabilities import FORGET_SECONDS, MOST_LESSONS
+from nproxy.upstreams.capabilities import LESSON_SECONDS, MOST_LESSONS
 from nproxy.upstreams.registrar import Registrar
 from nproxy.upstreams.registry import Snapshot
 from nproxy.upstreams.upstreams import Upstreams
@@ -120,7 +120,7 @@ class Parent:
             log_level=self._log_level,
             engine_socket=None if self._engine_socket is None else str(self._engine_socket),
             members=self._members,
-            lessons=tuple(lesson for since, lesson in self._lessons if now - since < FORGET_SECONDS),
+            lessons=tuple(lesson for since, lesson in self._lessons if now - since < LESSON_SECONDS),
             predecessors=tuple(legs for leaving, legs in self._leaving.items() if leaving.index == worker.index),
         )
 

@@ -8,7 +8,7 @@ import pytest
 
 from nproxy.choices.lessons import FieldRefused, Lacks, Lesson, NativeWidth, OneAtATime, Scores
 from nproxy.config import Upstream
-from nproxy.upstreams.capabilities import FORGET_SECONDS, MOST_LESSONS, SIGHTS, Capabilities
+from nproxy.upstreams.capabilities import LESSON_SECONDS, MOST_LESSONS, SIGHTS, Capabilities
 
 
 class Clock:
@@ -70,7 +70,7 @@ def test_lessons_are_forgotten() -> None:
     known.learn("m", NativeWidth(asked=4, got=1))
     known.learn("m", FieldRefused("seed"))
     assert known.known() == {"m": {"n": 1, "seed": False}}
-    clock.now = FORGET_SECONDS
+    clock.now = LESSON_SECONDS
     told = known.snapshot("m", None)
     assert told.n_untested and not told.seed_refused
     assert known.known() == {}
@@ -97,9 +97,9 @@ def test_a_lesson_that_nobody_asks_for_does_not_keep_snapshots_from_being_kept()
     clock = Clock()
     known = capabilities(clock)
     known.learn("m", Lacks("prompt_lists"))
-    clock.now = FORGET_SECONDS / 2
+    clock.now = LESSON_SECONDS / 2
     known.learn("m", NativeWidth(asked=4, got=1))
-    clock.now = FORGET_SECONDS
+    clock.now = LESSON_SECONDS
     assert known.snapshot("m", None) is known.snapshot("m", None)
 
 
@@ -156,7 +156,7 @@ def test_what_answers_lack_is_remembered() -> None:
             assert getattr(known.snapshot("m", None), what)
             known.learn("m", Lacks(what))
         assert not getattr(known.snapshot("m", None), what)
-    clock.now = FORGET_SECONDS
+    clock.now = LESSON_SECONDS
     told = known.snapshot("m", None)
     assert told.logprobs and told.stream_usage and told.json_usage
 
@@ -179,7 +179,7 @@ def test_R9_a_suspicion_is_tried_and_not_told() -> None:
     told = known.snapshot("m", None)
     assert (told.alone, told.alone_on_trial, told.parallel) == (True, False, 2)
     assert known.known() == {"m": {"parallel": 1}} and known.status()["m"]["parallel"] == 2
-    clock.now = FORGET_SECONDS
+    clock.now = LESSON_SECONDS
     assert not known.snapshot("m", None).alone and known.known() == {}
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from nproxy.upstreams.call_group import Account
 from nproxy.upstreams.gate import MOST_ACCOUNTS
-from nproxy.upstreams.peer_workers import FRESH_SECONDS, PeerNews
+from nproxy.upstreams.peer_workers import NEWS_SECONDS, PeerNews
 from nproxy.upstreams.release_delay import RELEASE_DELAYS
 from tests.upstreams.full_server import ACCOUNT, Refused, Server, play
 
@@ -147,8 +147,8 @@ def test_one_that_is_gone_is_left_no_room() -> None:
         processes = Processes(2, 2, 0.5)
         processes.gates["w0"].take_news(PeerNews("u", *ACCOUNT, "waits", "w7"))
         await processes.run([6, 0], 60.0)
-        assert processes.told["room"] <= FRESH_SECONDS / 0.25
-        assert processes.answered[0] > 0.95 * 60 * 2 / 0.5 - FRESH_SECONDS / 0.25
+        assert processes.told["room"] <= NEWS_SECONDS / 0.25
+        assert processes.answered[0] > 0.95 * 60 * 2 / 0.5 - NEWS_SECONDS / 0.25
 
     play(scene)
 
@@ -169,7 +169,7 @@ def test_accounts_of_a_worker_that_is_gone_are_not_counted_for_ever() -> None:
         for number in range(40):
             gate.take_news(PeerNews("u", "m", f"key {number}", "waits", "w7"))
         assert gate._shared.waiting == 40
-        await asyncio.sleep(FRESH_SECONDS + 0.1)
+        await asyncio.sleep(NEWS_SECONDS + 0.1)
         gate.remind()
         assert gate._shared.waiting == 0
 
