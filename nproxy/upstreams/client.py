@@ -67,7 +67,10 @@ class Client:
         self._limits = TimeLimits.of(timeouts)
 
     async def call(self, replica: Replica, call: Call, take: Take) -> None:
-        """Send one leg and pass what comes back to `take`. The last event is LegEnded or LegFailed. Raises nothing."""
+        """Send one leg and pass what comes back to `take`. The last event is LegEnded or LegFailed.
+
+        What the network and the system raise becomes LegFailed.
+        """
         started = self._connections.loop.time()
         reply = await self._begun(replica, call, started)
         if isinstance(reply, Failure):

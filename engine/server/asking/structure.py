@@ -2,7 +2,7 @@
 
 The text is llguidance's: a JSON list of grammars in its Lark dialect, of which the first is the answer's and may refer
 to the others as `@name`. One extension: an entry may hold "gbnf" in place of "lark_grammar"; it is turned into Lark
-when it is compiled. Nothing is compiled here, so nothing here is slow.
+when it is compiled, which is elsewhere.
 
 A rule is a piece of Lark that may be used inside a grammar; `text_rule`, `json_rule` and others make some.
 """

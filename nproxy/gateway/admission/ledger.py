@@ -78,7 +78,7 @@ class Ledger:
     def at_once(self, ask: Ask, now: float) -> bool:
         """Admit a request that need not wait, as `receive` would, but without an answer.
 
-        Returns False, with nothing noted, if rates limit the request, if it does not fit, or if any request waits.
+        Returns False, and admits nothing, if rates limit the request, if it does not fit, or if any request waits.
         """
         if limits_of(ask):
             return False
