@@ -18,12 +18,14 @@ from grafana.source.kit import (
     number,
     rising,
 )
-from grafana.source.promql import GATEWAY, MODEL, UPSTREAM, mean, or_zero, quantile, rate, ratio
+from grafana.source.promql import GATEWAY, MODEL, SERVED, UPSTREAM, mean, or_zero, quantile, rate, ratio
 from grafana.source.queries import gauges, quantiles, rates
 
 _SKEW = "nproxy_sibling_skew_seconds"
 _GENERATED = 'endpoint=~"chat/completions|completions"'
-_ASKED = rate("nproxy_requests_total", UPSTREAM, _GENERATED, 'code="200"')
+_BEGUN = rate("nproxy_requests_total", UPSTREAM, _GENERATED, 'code="200"')
+_ASKED = f"({_BEGUN} - {or_zero(rate('nproxy_broken_answers_total', UPSTREAM, _GENERATED), _BEGUN)})"
+_CALLING = rate("nproxy_requests_total", UPSTREAM, _GENERATED, SERVED)
 _CALLED = rate("nproxy_legs_total", UPSTREAM)
 
 _NOW = Row(
@@ -38,11 +40,11 @@ _NOW = Row(
             none=IDLE,
         ),
         number(
-            "Calls per answer",
+            "Calls per request",
             COUNT,
-            "Upstream calls per answer, retries included. Close to the choices per answer: fan-out; close to 1: native "
-            "n.",
-            ratio(_CALLED, _ASKED),
+            "Upstream calls per request, retries included. Close to the choices per answer: fan-out; close to 1: "
+            "native n.",
+            ratio(_CALLED, _CALLING),
             none=IDLE,
         ),
         number(

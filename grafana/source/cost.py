@@ -11,6 +11,8 @@ _TOLD, _SPENT = 'side="client"', 'side="upstream"'
 _PROMPT, _COMPLETION = 'type="prompt"', 'type="completion"'
 _READ, _COMPUTED = (grown(_TOKENS, MODEL, _COMPLETION, side) for side in (_TOLD, _SPENT))
 _BY = ("upstream", "model")
+_UPSTREAM = ("upstream",)
+_PROMPTS_COMPUTED = rate(_TOKENS, MODEL, _PROMPT, _SPENT, by=_UPSTREAM)
 
 
 def _saved_share(count: str, spent: str) -> str:
@@ -51,11 +53,12 @@ _NOW = Row(
         number(
             "Wasted completion tokens",
             SHARE,
-            "Share computed by upstreams but not sent to any client: retries, resumes, best_of, surplus choices. Above "
-            "10 %, see retries and anomalies on Choices and fan-out.",
+            "Share computed by upstreams, but not for an answer that a client got whole: retries, resumes, best_of, "
+            "surplus choices, and streams that were left or broke off. Above 10 %, see the status codes on Overview, "
+            "and retries and anomalies on Choices and fan-out.",
             f"clamp_min(1 - {ratio(_READ, _COMPUTED)}, 0)",
             none=IDLE,
-            thresholds=rising(0.05, 0.1),
+            thresholds=rising(0.1, 0.3),
         ),
         number(
             "From the engine's prefix cache",
@@ -94,9 +97,7 @@ _PROMPTS = Row(
             "Saved prompt tokens, divided by saved plus computed ones. An upstream below 1 - 1/n serves n by several "
             "calls: see its capability n.",
             Query(
-                _saved_share(
-                    rate(_SAVED, MODEL, by=("upstream",)), rate(_TOKENS, MODEL, _PROMPT, _SPENT, by=("upstream",))
-                ),
+                _saved_share(or_zero(rate(_SAVED, MODEL, by=_UPSTREAM), _PROMPTS_COMPUTED), _PROMPTS_COMPUTED),
                 "{{upstream}}",
             ),
             top=1,
@@ -137,8 +138,8 @@ _ENGINE = Row(
         lines(
             "Prompt tokens from the prefix cache",
             TOKENS,
-            "Share of prompt tokens that were in the prefix cache. It keeps the blocks of finished requests until they "
-            "are needed: more blocks, more hits.",
+            "Prompt tokens that were in the prefix cache, beside those that were computed. The cache keeps the blocks "
+            "of finished requests until they are needed: more blocks, more hits.",
             Query(rate("nproxy_engine_prefix_cache_tokens_total", GATEWAY, 'result="hit"'), "from the cache"),
             Query(rate("nproxy_engine_tokens_total", GATEWAY, 'type="prompt"'), "computed"),
             width=12,

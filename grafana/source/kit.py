@@ -116,17 +116,15 @@ def number(
     thresholds: dashboard.ThresholdsConfig | None = PLAIN,
     none: str = "",
 ) -> Panel:
-    """Return one number, as of now, with its course behind it unless it covers the whole time range.
+    """Return one number, as of now. Its course is for other panels: with it, a number would outlive its series.
 
     none: what is shown if there is no series.
     """
-    whole = "$__range" in expression
-    course = words.BigValueGraphMode.NONE if whole else words.BigValueGraphMode.AREA
-    panel = stat.Panel().graph_mode(course).color_mode(words.BigValueColorMode.VALUE)
+    panel = stat.Panel().graph_mode(words.BigValueGraphMode.NONE).color_mode(words.BigValueColorMode.VALUE)
     panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).fields("").values(False))
     if none:
         panel.no_value(none)
-    return _completed(panel, title, unit, description, [Query(expression, legend)], width, 4, thresholds, instant=whole)
+    return _completed(panel, title, unit, description, [Query(expression, legend)], width, 4, thresholds, instant=True)
 
 
 def states(title: str, description: str, query: Query, *, zero: tuple[str, str], one: tuple[str, str]) -> Panel:

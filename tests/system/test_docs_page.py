@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.real.fixtures import MODEL
 from tests.real.processes import Server, nproxy
 from tests.system.browser import CONTRAST, picture
 
@@ -129,6 +130,38 @@ def test_an_operation_is_asked_once_it_is_read(page: Any, engine_road: Server) -
     assert (status, models["object"]) == (200, "list")
 
 
+def test_an_example_can_be_executed_though_no_setting_names_a_model(page: Any, engine_road: Server, logs: Path) -> None:
+    with nproxy("--upstream", engine_road.v1, log=logs / "docs-auto.log") as gateway:
+        page.goto(f"{gateway.url}/docs")
+        page.click(f"{CHAT} .opblock-summary-control")
+        status, answer = tried(page, CHAT)
+        assert (status, answer["model"]) == (200, MODEL)
+
+
+def test_operations_are_below_the_path_of_the_page(page: Any, engine_road: Server) -> None:
+    """A reverse proxy may give the gateway a path, which it takes off; here the browser does it."""
+    below = f"{engine_road.url}/llm"
+    page.route(
+        f"{below}/**", lambda route: route.fulfill(response=route.fetch(url=route.request.url.replace("/llm", "")))
+    )
+    page.goto(f"{below}/docs")
+    operation = "#operations-Models-listModels"
+    page.click(f"{operation} .opblock-summary-control")
+    status, models = tried(page, operation)
+    assert (status, models["object"]) == (200, "list")
+    assert page.text_content(f"{operation} .request-url pre").strip() == f"{below}/v1/models"
+
+
+@pytest.mark.parametrize("chosen", ["light", "dark"])
+def test_the_theme_of_the_playground_is_the_pages(page: Any, engine_road: Server, chosen: str) -> None:
+    page.emulate_media(color_scheme="dark" if chosen == "light" else "light")
+    page.goto(engine_road.url)
+    page.evaluate(f"localStorage.setItem('nproxy.theme', '{chosen}')")
+    page.goto(f"{engine_road.url}/docs")
+    page.wait_for_selector("#operations-Models-listModels")
+    assert page.evaluate("document.documentElement.classList.contains('dark-mode')") == (chosen == "dark")
+
+
 def test_a_key_can_be_shown(page: Any, engine_road: Server, logs: Path) -> None:
     with nproxy("--upstream", engine_road.v1, "--api-key", KEY, log=logs / "docs-key.log") as gateway:
         page.goto(f"{gateway.url}/docs")
@@ -136,7 +169,10 @@ def test_a_key_can_be_shown(page: Any, engine_road: Server, logs: Path) -> None:
         page.click(f"{operation} .opblock-summary-control")
         status, refused = tried(page, operation)
         assert (status, refused["error"]["code"]) == (401, "invalid_api_key")
+        page.emulate_media(color_scheme="light")
         page.click(".scheme-container .authorize")
+        page.wait_for_selector("#auth-bearer-value")
+        assert page.evaluate(CONTRAST) == []
         page.fill("#auth-bearer-value", KEY)
         page.keyboard.press("Enter")
         page.click(".modal-ux .btn-done")

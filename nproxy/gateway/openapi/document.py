@@ -13,6 +13,9 @@ from nproxy.gateway.openapi.passed import passed
 from nproxy.gateway.openapi.shapes import MODELS, completed
 from nproxy.openai.requests import MAX_BEST_OF
 
+PLACEHOLDER = "MODEL"
+"""The model of examples if the configuration names none that anybody may know; pages/docs/examples.js looks for it."""
+
 
 def gateway_document(config: Config) -> Fragment:
     """Return the OpenAPI document of the gateway's own port."""
@@ -93,14 +96,14 @@ def _security(config: Config) -> list[dict[str, list[str]]]:
 def _values(config: Config) -> Fragment:
     widest = config.n_policy.max_n
     values = {"max_n": widest, "best_of": min(MAX_BEST_OF, widest)}
-    model = _example(config)
-    return values if model is None else {**values, "model": model}
+    return {**values, "model": _example(config)}
 
 
-def _example(config: Config) -> str | None:
-    """Return a model for examples, if the configuration names one and needs no keys; else None."""
+def _example(config: Config) -> str:
+    """Return a model for examples, if the configuration names one and needs no keys; else a placeholder."""
     if config.auth is not None:
-        return None
+        return PLACEHOLDER
     if config.engine is not None and config.engine.model == DEFAULT_MODEL:
         return DEFAULT_MODEL
-    return next((name for upstream in config.upstreams if upstream.models != "auto" for name in upstream.models), None)
+    named = (name for upstream in config.upstreams if upstream.models != "auto" for name in upstream.models)
+    return next(named, PLACEHOLDER)

@@ -128,6 +128,12 @@ test("probabilities and tokens as people read them", () => {
   assert.deepEqual([" a b", "\n\t", ""].map(visible), ["␣a␣b", "⏎⇥", "∅"]);
 });
 
+test("an entry without a number or a token is unknown, and no certainty", () => {
+  assert.deepEqual([null, undefined, NaN].map(percent), ["?", "?", "?"]);
+  assert.equal(visible(undefined), "∅");
+  assert.deepEqual(new Pieces().take([{ logprob: null }, { token: "a", logprob: -1 }]).map((piece) => piece.text), ["a"]);
+});
+
 // ---- requests
 
 const values = { ...DEFAULTS, model: "m", prompt: "p", n: "2" };
@@ -186,6 +192,26 @@ test("chunks become choices", () => {
   assert.equal(speed(run, first), 4);
   assert.equal(speed(run, second), null);
   assert.deepEqual(total(run, 5000), { count: 6, exact: true, seconds: 1, speed: 6 });
+});
+
+test("content in parts is text and reasoning", () => {
+  const run = begin(1, 0);
+  take(run, chunk(0, { content: [{ type: "thinking", thinking: [{ type: "text", text: "h" }, { type: "text", text: "m" }] }] }), 1);
+  take(run, chunk(0, { content: [{ type: "text", text: "he" }, { type: "text", text: "l" }] }), 2);
+  take(run, chunk(0, { content: "lo" }), 3);
+  assert.deepEqual([run.choices[0].reasoning, run.choices[0].text], ["hm", "hello"]);
+});
+
+test("tool calls are put together by their index", () => {
+  const run = begin(1, 0);
+  const call = (index, more) => take(run, chunk(0, { tool_calls: [{ index, ...more }] }), 1);
+  call(0, { id: "a", type: "function", function: { name: "add", arguments: "" } });
+  call(0, { function: { arguments: '{"x"' } });
+  call(1, { id: "b", type: "custom", custom: { name: "shell", input: "ls" } });
+  call(0, { function: { arguments: ": 1}" } });
+  const [choice] = run.choices;
+  assert.deepEqual(choice.calls.map((one) => [one.name, one.arguments]), [["add", '{"x": 1}'], ["shell", "ls"]]);
+  assert.deepEqual([choice.text, choice.pieces, choice.first], ["", 4, 1]);
 });
 
 test("tokens are exact with log probabilities, and where there is one choice", () => {

@@ -69,6 +69,40 @@ def test_models_that_are_listed_late(pages: Pages, logs: Path) -> None:
         assert page.input_value("select[name=model]") == "fake-model"
 
 
+def test_a_list_of_models_that_failed_is_asked_for_again(pages: Pages, logs: Path) -> None:
+    with scripted(Behaviour()) as upstream, gateway(upstream.url, log=logs / "list.log") as server:
+        page = pages.open(server)
+        failed = {"error": {"message": "Later, please.", "type": "server_error", "param": None, "code": "not_ready"}}
+        page.route("**/v1/models", lambda route: route.fulfill(status=503, json=failed), times=1)
+        page.reload()
+        page.wait_for_selector("#failure:has-text('Later, please.')")
+        page.wait_for_selector("select[name=model]:visible")
+        assert page.is_hidden("#failure"), "it is over"
+
+
+def test_a_key_that_is_mended_takes_the_failure_away(pages: Pages, logs: Path) -> None:
+    with scripted(Behaviour()) as upstream, gateway(upstream.url, "--api-key", "right", log=logs / "key.log") as server:
+        page = pages.open(server)
+        page.fill("[name=typed-model]", "fake-model")
+        send(page, key="wrong")
+        page.wait_for_selector("#failure:visible")
+        page.fill("[name=key]", "right")
+        page.keyboard.press("Tab")
+        page.wait_for_selector("select[name=model]:visible")
+        assert page.is_hidden("#failure")
+
+
+def test_a_refusal_of_log_probabilities_points_to_what_asks_for_them(pages: Pages, logs: Path) -> None:
+    with scripted(Behaviour()) as upstream, gateway(upstream.url, log=logs / "logprobs.log") as server:
+        page = pages.open(server)
+        refused = {"error": {"message": "There are none.", "type": "invalid_request_error", "param": "logprobs"}}
+        page.route("**/v1/chat/completions", lambda route: route.fulfill(status=400, json=refused))
+        send(page)
+        page.wait_for_selector("#failure:visible")
+        assert page.locator(".field:has([name=logprobs]) .problem").text_content() == "There are none."
+        assert page.evaluate("document.activeElement.name") == "logprobs"
+
+
 def test_a_field_that_is_refused_says_why(pages: Pages, logs: Path) -> None:
     with scripted(Behaviour()) as upstream, gateway(upstream.url, "--max-n", "2", log=logs / "narrow.log") as server:
         page = pages.open(server)

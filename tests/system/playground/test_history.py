@@ -87,6 +87,25 @@ def test_entries_that_are_none_are_left_out(pages: Pages, logs: Path) -> None:
         assert pages.wrong == []
 
 
+def test_an_entry_of_a_model_that_is_not_offered_any_more_says_so(pages: Pages, logs: Path) -> None:
+    with scripted(Behaviour()) as upstream, gateway(upstream.url, log=logs / "former.log") as server:
+        page = pages.open(server)
+        send(page, n="1")
+        ended(page)
+        former = """([name, model]) => {
+          const key = Object.keys(localStorage).find((one) => one.startsWith(name));
+          localStorage[key] = localStorage[key].replaceAll("fake-model", model);
+        }"""
+        page.evaluate(former, [f"{ENTRY}.", "a-former-model"])
+        page.click("#open-history")
+        page.click("#history-list button")
+        assert page.input_value("[name=model]") == "a-former-model"
+        assert page.locator("[name=model] option:checked").text_content() == "a-former-model (not offered)"
+        send(page)
+        ended(page)
+        assert upstream.calls[-1].body["model"] == "a-former-model"
+
+
 def test_an_entry_says_why_it_has_no_probabilities(pages: Pages, logs: Path) -> None:
     with scripted(Behaviour()) as upstream, gateway(upstream.url, log=logs / "unkept.log") as server:
         page = pages.open(server)
@@ -148,7 +167,7 @@ def test_two_tabs_keep_what_both_have_asked(pages: Pages, logs: Path) -> None:
 
 
 @pytest.mark.parametrize("left", ["reload", "away and back"])
-def test_what_was_typed_is_there_again_and_what_was_running_is_gone(pages: Pages, logs: Path, left: str) -> None:
+def test_what_was_typed_is_there_again_and_what_had_come_is_in_the_history(pages: Pages, logs: Path, left: str) -> None:
     with (
         scripted(Behaviour(hold_after=2)) as upstream,
         gateway(upstream.url, log=logs / f"left-{left.split()[0]}.log") as server,
@@ -164,15 +183,19 @@ def test_what_was_typed_is_there_again_and_what_was_running_is_gone(pages: Pages
         else:
             page.goto(f"{server.url}/docs")
             page.go_back()
-        page.wait_for_selector("#status:has-text('what had come is gone')")
+        page.wait_for_selector("#status:has-text('What had come is in the History')")
         assert page.input_value("[name=prompt]") == "typed meanwhile"
         assert (page.input_value("[name=n]"), page.input_value("[name='each.2.seed']")) == ("3", "8")
         assert (finishes(page), page.is_visible("#send")) == ([], True)
         wait_for(lambda: not upstream.open_calls, seconds=20.0, what="the end of all calls")
         page.reload()
         page.wait_for_selector("select[name=model]:visible")
-        assert "gone" not in page.text_content("#status"), "it is said once"
+        assert "History" not in page.text_content("#status"), "it is said once"
         assert page.input_value("[name=prompt]") == "typed meanwhile"
+        page.click("#open-history")
+        assert page.locator("#history-list .prompt").all_text_contents() == ["asked"]
+        page.click("#history-list button")
+        assert (finishes(page), all(texts(page))) == (["stopped"] * 3, True)
 
 
 def test_a_tab_that_is_closed_ends_its_calls(pages: Pages, logs: Path) -> None:

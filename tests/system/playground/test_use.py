@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 from tests.fakes.upstream import Behaviour
 from tests.system.playground.servers import gateway, scripted
-from tests.system.playground.window import Pages, begun, ended, finishes, send, texts, view
+from tests.system.playground.window import PHONE, WIDE, Pages, begun, ended, finishes, send, texts, view
 
 
 def test_a_button_that_is_pressed_twice_gets_its_name_back(pages: Pages, logs: Path) -> None:
@@ -72,6 +74,114 @@ def test_the_table_of_alternatives_goes_with_its_token(pages: Pages, logs: Path)
         }"""
         assert page.evaluate(gone), "at once, and not when the pointer moves"
         ended(page)
+
+
+def streamed(page: Any, *entries: dict[str, Any]) -> None:
+    """Answer the page's next requests with one choice of these log probability entries, without a server."""
+    chunk = {
+        "object": "chat.completion.chunk",
+        "choices": [
+            {
+                "index": 0,
+                "delta": {"content": "".join(entry.get("token", "") for entry in entries)},
+                "logprobs": {"content": list(entries)},
+                "finish_reason": "stop",
+            }
+        ],
+    }
+    body = f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n"
+    page.route("**/v1/chat/completions", lambda route: route.fulfill(content_type="text/event-stream", body=body))
+
+
+def test_numbers_beside_a_token_stay_in_their_order_whatever_it_says(pages: Pages, logs: Path) -> None:
+    with scripted(Behaviour()) as upstream, gateway(upstream.url, log=logs / "caption.log") as server:
+        page = pages.open(server)
+        streamed(page, {"token": "שלום", "logprob": -1.0}, {"token": "\u202eabc", "logprob": -1.0})
+        send(page, n="1")
+        ended(page)
+        view(page, "Probabilities")
+        for token in page.locator(".choice .token").all():
+            token.hover()
+            assert page.text_content("#tip caption").endswith("  36.8 %  (log -1.000)")
+            places = page.evaluate(
+                """() => {
+                  const text = document.querySelector("#tip caption").lastChild;
+                  const range = document.createRange();
+                  return [...text.data].map((_, at) => {
+                    range.setStart(text, at);
+                    range.setEnd(text, at + 1);
+                    return range.getBoundingClientRect().left;
+                  });
+                }"""
+            )
+            assert places == sorted(places), "from left to right"
+
+
+def test_the_table_of_a_character_of_several_tokens_fits_into_the_window(pages: Pages, logs: Path) -> None:
+    with scripted(Behaviour()) as upstream, gateway(upstream.url, log=logs / "tall.log") as server:
+        page = pages.open(server)
+        others = [{"token": f"t{place}", "logprob": -2.0 - place} for place in range(20)]
+        parts = [
+            {"token": "\ufffd", "bytes": [byte], "logprob": -1.0, "top_logprobs": others} for byte in "🎈".encode()
+        ]
+        streamed(page, *parts)
+        send(page, n="1")
+        ended(page)
+        view(page, "Probabilities")
+        for viewport in (WIDE, PHONE, {"width": 740, "height": 360}):
+            page.set_viewport_size(viewport)
+            page.locator(".choice .token").first.scroll_into_view_if_needed()
+            page.focus("[name=prompt]")
+            page.locator(".choice .token").first.hover()
+            tip = page.locator("#tip").bounding_box()
+            assert tip["y"] >= 0, viewport
+            assert tip["y"] + tip["height"] <= viewport["height"], viewport
+            assert tip["x"] + tip["width"] <= viewport["width"], viewport
+
+
+def test_entries_without_a_number_are_shown_as_unknown(pages: Pages, logs: Path) -> None:
+    with scripted(Behaviour()) as upstream, gateway(upstream.url, log=logs / "unknown.log") as server:
+        page = pages.open(server)
+        streamed(page, {"token": "a", "logprob": None}, {"token": "b", "logprob": -0.01})
+        send(page, n="1")
+        ended(page)
+        view(page, "Probabilities")
+        unknown, known = page.locator(".choice .token").all()
+        assert (unknown.get_attribute("class").split(), known.get_attribute("class").split()) == (
+            ["token"],
+            ["token", "shade-0"],
+        )
+        unknown.hover()
+        assert page.text_content("#tip caption") == "a  ?"
+    assert pages.wrong == []
+
+
+def test_a_text_stays_one_tab_stop_after_a_click(pages: Pages, logs: Path) -> None:
+    with scripted(Behaviour()) as upstream, gateway(upstream.url, log=logs / "stops.log") as server:
+        page = pages.open(server)
+        streamed(page, *({"token": token, "logprob": -1.0} for token in "abcd"))
+        send(page, n="1")
+        ended(page)
+        view(page, "Probabilities")
+        page.locator(".choice .token").nth(2).click()
+        page.keyboard.press("ArrowRight")
+        assert page.evaluate("document.activeElement.textContent") == "d"
+        assert page.locator(".choice .token[tabindex='0']").all_text_contents() == ["d"]
+
+
+def test_tool_calls_are_shown(pages: Pages, logs: Path) -> None:
+    with scripted(Behaviour()) as upstream, gateway(upstream.url, log=logs / "calls.log") as server:
+        page = pages.open(server)
+        call = {"index": 0, "id": "c", "type": "function", "function": {"name": "add", "arguments": '{"x": 1}'}}
+        choice = {"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": "tool_calls"}
+        body = f"data: {json.dumps({'choices': [choice]})}\n\ndata: [DONE]\n\n"
+        page.route("**/v1/chat/completions", lambda route: route.fulfill(content_type="text/event-stream", body=body))
+        send(page, n="1")
+        ended(page)
+        assert page.text_content(".choice .calls") == 'add({"x": 1})'
+        page.click("#open-history")
+        page.click("#history-list button")
+        assert page.text_content(".choice .calls") == 'add({"x": 1})', "it is kept"
 
 
 def test_a_double_click_and_a_held_key_send_once(pages: Pages, logs: Path) -> None:

@@ -1,22 +1,36 @@
 // The API reference: Swagger UI (in swagger-ui/, unmodified) with this gateway's own OpenAPI document.
 
+import { withListedModel } from "./examples.js";
 import { foldedErrors } from "./fold.js";
 import { executedOnceResolved } from "./resolved.js";
 
 const PASSED = "Passed through"; // the tag of the many paths that are only passed through and have little documentation
+const DOCUMENT = new URL("openapi.json", document.baseURI).href;
+const MODELS = new URL("v1/models", document.baseURI).href;
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
+/** Return the theme that was chosen in the playground, if any. */
+function chosenTheme() {
+  try {
+    return localStorage.getItem("nproxy.theme");
+  } catch {
+    return null; // storage is not allowed
+  }
+}
+
 function paint() {
-  document.documentElement.classList.toggle("dark-mode", dark.matches);
+  const chosen = chosenTheme();
+  document.documentElement.classList.toggle("dark-mode", chosen === "dark" || (chosen !== "light" && dark.matches));
 }
 
 dark.addEventListener("change", paint);
+addEventListener("storage", paint);
 paint();
 
 const linked = decodeURIComponent(location.hash).startsWith(`#/${PASSED}`);
 
 const reference = globalThis.SwaggerUIBundle({
-  url: new URL("openapi.json", document.baseURI).href,
+  url: DOCUMENT,
   dom_id: "#reference",
   deepLinking: true,
   defaultModelsExpandDepth: 0,
@@ -24,6 +38,10 @@ const reference = globalThis.SwaggerUIBundle({
   displayRequestDuration: true,
   syntaxHighlight: { theme: "tomorrow-night" }, // the default one's numbers are hard to read
   tryItOutEnabled: true,
+  responseInterceptor: async (response) => {
+    if (response.url === DOCUMENT && response.ok) response.text = await withListedModel(response.text, MODELS);
+    return response;
+  },
   plugins: [foldedErrors, executedOnceResolved],
   onComplete: () => linked || reference.layoutActions.show(["operations-tag", PASSED], false),
   validatorUrl: null, // send nothing to a third party

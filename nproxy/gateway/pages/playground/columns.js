@@ -47,6 +47,7 @@ class Column {
   #reasoning = made("details", "reasoning");
   #thought = made("div", "thought");
   #text = made("div", "text");
+  #calls = made("div", "calls");
   #shown = null;
   #pieces = new Pieces();
   #taken = 0;
@@ -59,7 +60,7 @@ class Column {
     this.#reasoning.append(made("summary", "", "Reasoning"), this.#thought);
     this.element = made("article", "choice");
     this.element.setAttribute("aria-label", `Choice ${index}`);
-    this.element.append(head, this.#counts, made("p", "own", settings.join(", ")), this.#remark, this.#reasoning, this.#text);
+    this.element.append(head, this.#counts, made("p", "own", settings.join(", ")), this.#remark, this.#reasoning, this.#text, this.#calls);
   }
 
   render(run, choice, view) {
@@ -69,6 +70,7 @@ class Column {
     set(this.#remark, choice.error ?? this.#likeness(run, choice, over, view));
     this.#reasoning.hidden = choice.reasoning === "" || view === "heat"; // the heat view shows its tokens too
     grow(this.#thought, choice.reasoning);
+    set(this.#calls, choice.calls.map((call) => `${call.name}(${call.arguments})`).join("\n"));
     const shown = view === "differences" && !over ? "text" : view;
     if (shown !== this.#shown) this.#restart(shown);
     if (shown === "text") grow(this.#text, choice.text);

@@ -16,6 +16,7 @@ const isEach = shape(Object.fromEntries(EACH.map((name) => [name, orNone(text)])
 const isChoice = shape({
   text,
   reasoning: text,
+  calls: listOf(shape({ name: text, arguments: text })),
   entries: listOf(() => false), // must be empty: log probabilities are not kept
   counted: number,
   pieces: number,

@@ -3,7 +3,7 @@
 import { EACH, MOST_CHOICES, overrides } from "./request.js";
 
 /** The form's names for fields of the API. */
-const FIELDS = { messages: "prompt", max_completion_tokens: "max_tokens", n: "n", logprobs: "top_logprobs" };
+const FIELDS = { messages: "prompt", max_completion_tokens: "max_tokens" };
 const TYPED = ["system", "n", "temperature", "top_p", "max_tokens", "seed", "top_logprobs"];
 const CHOICE_PARAM = /^choice_params[.[](\d+)\]?\.(\w+)/;
 const LABELS = { temperature: "temp.", top_p: "top p", max_tokens: "tokens", seed: "seed" };
@@ -41,7 +41,7 @@ export class Form {
   set values(values) {
     const { elements } = this.#form;
     for (const [name, value] of Object.entries(values)) {
-      if (name === "model") this.#choose(value);
+      if (name === "model") this.#choose(value, true);
       else if (name === "logprobs") elements.logprobs.checked = value;
       else if (name !== "each" && elements[name]) elements[name].value = value;
     }
@@ -114,11 +114,14 @@ export class Form {
     for (let at = field.closest("details"); at; at = at.parentElement.closest("details")) at.open = true;
   }
 
-  #choose(id) {
+  /** Choose a model. One that is not offered is left out, or added with a word about it if `anyway`. */
+  #choose(id, anyway = false) {
     const { model } = this.#form.elements;
     this.#form.elements["typed-model"].value = id;
     const known = [...model.options].some((option) => option.value === id);
-    if (known) model.value = id;
+    const added = !known && anyway && id !== "" && !model.hidden;
+    if (added) model.append(new Option(`${id} (not offered)`, id));
+    if (known || added) model.value = id;
   }
 
   #each() {

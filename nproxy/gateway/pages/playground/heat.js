@@ -7,12 +7,17 @@ const of = new WeakMap(); // the log probability entries of each token element
 /** Return a piece of text as an element that can be hovered and focused. */
 export function token(piece) {
   const element = document.createElement("span");
-  const least = Math.min(...piece.entries.map((entry) => entry.logprob));
-  element.className = `token shade-${shade(least)}`;
+  element.className = `token ${shadeOf(piece.entries)}`;
   element.tabIndex = -1;
   element.textContent = piece.text;
   of.set(element, piece.entries);
   return element;
+}
+
+/** Return the class of the least likely entry; none if a server left out a number. */
+function shadeOf(entries) {
+  const logprobs = entries.map((entry) => entry.logprob);
+  return logprobs.every(Number.isFinite) ? `shade-${shade(Math.min(...logprobs))}` : "";
 }
 
 /** Return elements that explain the shades. */
@@ -80,14 +85,17 @@ function walk(event) {
   const next = of.has(event.target) && to ? event.target[to] : null;
   if (!next) return;
   event.preventDefault();
-  event.target.tabIndex = -1;
+  for (const stop of event.target.parentElement.querySelectorAll("[tabindex='0']")) stop.tabIndex = -1; // after a click, another
   next.tabIndex = 0;
   next.focus();
 }
 
 function table(entry) {
   const made = document.createElement("table");
-  made.createCaption().textContent = `${visible(entry.token)}  ${percent(entry.logprob)}  (log ${entry.logprob.toFixed(3)})`;
+  const name = document.createElement("bdi"); // the numbers behind it do not take part in its direction
+  name.textContent = visible(entry.token);
+  const log = Number.isFinite(entry.logprob) ? `  (log ${entry.logprob.toFixed(3)})` : "";
+  made.createCaption().append(name, `  ${percent(entry.logprob)}${log}`);
   for (const { token, logprob, drawn } of alternatives(entry)) {
     const row = made.insertRow();
     row.className = drawn ? "drawn" : "";

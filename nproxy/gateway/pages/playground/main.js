@@ -18,7 +18,8 @@ const $ = (id) => document.getElementById(id);
 const KEY = "nproxy.key";
 const tab = storage(() => sessionStorage); // it lasts as long as the tab, and the key with it
 const [FIRST_WAIT, LAST_WAIT] = [1_000, 60_000]; // milliseconds
-const LEFT = "The page was left while an answer was under way: that was stopped, and what had come is gone.";
+const LEFT = "The page was left while an answer was under way: that was stopped.";
+const KEPT = "What had come is in the History.";
 const narrow = matchMedia("(max-width: 50rem)");
 const form = new Form($("form"));
 const columns = new Columns($("columns"));
@@ -28,21 +29,23 @@ const draft = new Draft(tab, isValues);
 const past = new Past(history, reopen);
 let run = null; // the run that is shown
 let request = null; // the AbortController of the request in progress
+let asked = null; // the form's values for it, until what came is in the history
 let sending = null; // the promise that resolves when it has ended
 let painting = false;
 let waiting = 0; // the timer for asking again for models
+let passing = false; // whether the failure that is shown is over when the models are listed
 
 // ---- a request, from the button to its end
 
 async function exchange() {
-  const values = form.values;
+  asked = form.values;
   forget();
   request = new AbortController();
   const focused = document.activeElement;
-  show(begin(Number(values.n), performance.now()), values);
+  show(begin(Number(asked.n), performance.now()), asked);
   busy(true, focused);
   try {
-    for await (const said of ask(streaming(bodyOf(values)), form.key, request.signal)) {
+    for await (const said of ask(streaming(bodyOf(asked)), form.key, request.signal)) {
       if (said.headers) run.answered = headersOf(said.headers);
       else take(run, said, performance.now());
       paintSoon();
@@ -57,8 +60,26 @@ async function exchange() {
   }
   paint();
   tell(run.state === "done" ? `Done. ${$("status").textContent}` : run.state);
-  if (run.choices.some((choice) => choice.first !== null)) history.add({ at: Date.now(), values, run: kept(run) });
+  if (spoken()) keep();
   else if (run.state === "failed") clear(); // without any text, columns say no more than the failure
+}
+
+const spoken = () => run.choices.some((choice) => choice.first !== null);
+
+/** Add what came to the history, once. */
+function keep() {
+  if (asked !== null) history.add({ at: Date.now(), values: asked, run: kept(run) });
+  asked = null;
+}
+
+/** Before the page goes: keep the form, and stop an answer that is under way. Nothing that is awaited happens any more. */
+function leave() {
+  const running = request !== null;
+  draft.keep(form.values, running);
+  if (!running) return;
+  stop();
+  end(run, "stopped", performance.now());
+  if (spoken()) keep();
 }
 
 function send() {
@@ -102,11 +123,13 @@ function fail(error) {
   const facts = [error.status || null, error.code, error.requestId && `request ${error.requestId}`].filter(Boolean);
   $("failure").replaceChildren(made("strong", "", error.title), made("p", "", error.message), made("p", "facts", facts.join(" · ")));
   $("failure").hidden = false;
+  passing = error.status === 401;
 }
 
 function forget() {
   form.forgive();
   $("failure").hidden = true;
+  passing = false;
 }
 
 function headersOf(headers) {
@@ -175,17 +198,21 @@ async function reopen({ values, run }) {
   show(run, values);
 }
 
-/** Load and offer the models. The list may be empty while an engine loads its model: then ask again later. */
-async function loadModels(again = FIRST_WAIT) {
+/** Load and offer the models. If there is no list, or an empty one while an engine loads its model, ask again later. */
+async function loadModels(wait = FIRST_WAIT) {
   clearTimeout(waiting);
+  const later = () => (waiting = setTimeout(loadModels, wait, Math.min(2 * wait, LAST_WAIT)));
   try {
     const models = await listModels(form.key);
     form.offer(models);
-    if (models.length === 0) waiting = setTimeout(loadModels, again, Math.min(2 * again, LAST_WAIT));
+    if (passing) forget();
+    if (models.length === 0) later();
   } catch (error) {
     form.offer([]);
-    if (error.status === 401) form.wantKey(error.message);
-    else fail(error);
+    if (error.status === 401) return form.wantKey(error.message);
+    if (wait === FIRST_WAIT) fail(error); // it is said once
+    passing = true;
+    if (error.status === 0 || error.status >= 500) later();
   }
 }
 
@@ -204,9 +231,9 @@ function onKey(event) {
 function start() {
   const { values, running } = draft.last;
   form.values = { ...DEFAULTS, ...(values ?? history.entries[0]?.values) };
-  if (running) set($("status"), LEFT);
+  if (running) set($("status"), history.wanted ? `${LEFT} ${KEPT}` : LEFT);
   $("form").addEventListener("input", () => draft.keep(form.values, false));
-  addEventListener("pagehide", () => draft.keep(form.values, request !== null));
+  addEventListener("pagehide", leave);
   $("legend").append("Probability ", ...legend());
   $("form").addEventListener("submit", (event) => {
     event.preventDefault();

@@ -6,9 +6,10 @@ export function begin(n, now) {
     index,
     text: "",
     reasoning: "",
+    calls: [], // tool calls: {index, name, arguments}
     entries: [], // log probabilities, one per token
     counted: 0, // the number of tokens with log probabilities
-    pieces: 0, // chunks with text, reasoning or log probabilities
+    pieces: 0, // chunks with text, reasoning, a piece of a tool call or log probabilities
     finish: null,
     error: null,
     first: null,
@@ -29,20 +30,39 @@ export function take(run, chunk, now) {
 
 function takeChoice(choice, said, now) {
   const delta = said.delta ?? {};
-  const text = (delta.content ?? "") + (delta.refusal ?? "");
-  const reasoning = delta.reasoning_content ?? delta.reasoning ?? "";
+  const [content, thought] = contentOf(delta.content);
+  const text = content + (delta.refusal ?? "");
+  const reasoning = (delta.reasoning_content ?? delta.reasoning ?? "") + thought;
+  const calls = delta.tool_calls ?? [];
   const entries = said.logprobs?.content ?? [];
-  if (text || reasoning || entries.length > 0) {
+  if (text || reasoning || calls.length > 0 || entries.length > 0) {
     choice.first ??= now;
     choice.last = now;
     choice.pieces += 1;
   }
   choice.text += text;
   choice.reasoning += reasoning;
+  for (const call of calls) takeCall(choice.calls, call);
   choice.entries.push(...entries);
   choice.counted += entries.length;
   choice.finish = said.finish_reason ?? choice.finish;
   choice.error = said.error?.message ?? choice.error;
+}
+
+/** Return the text and the reasoning of a message's content: a string, or parts as Mistral's models of reasoning write. */
+function contentOf(content) {
+  if (!Array.isArray(content)) return [content ?? "", ""];
+  const joined = (parts) => parts.map((part) => part.text ?? "").join("");
+  return [joined(content), content.map((part) => joined(part.thinking ?? [])).join("")];
+}
+
+/** Add a piece of a tool call to the calls of its choice. */
+function takeCall(calls, { index, function: named, custom }) {
+  const { name, arguments: args = custom?.input } = named ?? custom ?? {};
+  let call = calls.find((one) => one.index === index);
+  if (call === undefined) calls.push((call = { index, name: "", arguments: "" }));
+  call.name ||= name ?? "";
+  call.arguments += args ?? "";
 }
 
 /** End the run as "done", "stopped" or "failed". */

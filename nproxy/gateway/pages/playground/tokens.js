@@ -19,7 +19,7 @@ export class Pieces {
     const pieces = [];
     for (const entry of entries) {
       this.#waiting.push(entry);
-      const text = entry.bytes ? this.#decoder.decode(Uint8Array.from(entry.bytes), { stream: true }) : entry.token;
+      const text = entry.bytes ? this.#decoder.decode(Uint8Array.from(entry.bytes), { stream: true }) : (entry.token ?? "");
       if (text !== "" || entry.bytes?.length === 0) {
         pieces.push({ text, entries: this.#waiting });
         this.#waiting = [];
@@ -46,10 +46,11 @@ export function alternatives(entry) {
 const SPACES = { " ": "␣", "\n": "⏎", "\r": "␍", "\t": "⇥" };
 
 /** Return a token with its spaces made visible. */
-export const visible = (token) => token.replace(/[ \n\r\t]/g, (space) => SPACES[space]) || "∅";
+export const visible = (token) => (token ?? "").replace(/[ \n\r\t]/g, (space) => SPACES[space]) || "∅";
 
-/** Return a probability as text, from its logarithm. */
+/** Return a probability as text, from its logarithm; "?" if that is no number. */
 export function percent(logprob) {
+  if (!Number.isFinite(logprob)) return "?";
   const share = Math.exp(logprob) * 100;
   if (share >= 99.95) return "100 %";
   return share < 0.01 ? "< 0.01 %" : `${share.toFixed(share < 1 ? 2 : 1)} %`;
