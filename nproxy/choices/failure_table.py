@@ -21,7 +21,7 @@ class Follows(Flag):
     NOT_REACHED = auto()
     """No connection was established."""
     UNSERVED = auto()
-    """The server cannot have processed the request."""
+    """The server cannot have processed the request, or was found down while it did."""
     SILENT = auto()
     """The server gave no answer at all: it was not reached, or its answer did not come in time."""
     BLAMES = auto()

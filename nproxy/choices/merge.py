@@ -84,6 +84,7 @@ class Merge:
         self._outputs: dict[int, LegOutput] = {}
         self._tally = Tally(self._outputs)
         self._opened = False  # the prelude has been written
+        self._read_before = False  # by the client, of legs that others have taken over
         # else every chunk is parsed: text offsets need every text
         self._teaches = self._chat or not request.logprobs_asked
 
@@ -128,6 +129,7 @@ class Merge:
 
     def hand_over(self, number: int) -> None:
         """Let other legs bring what this one did not finish. If it finished nothing, it is forgotten."""
+        self._read_before = self.client_has_read_any
         output = self._outputs[number]
         output.kept = frozenset(index for index, choice in enumerate(output.choices) if choice.finished)
         self._tally.renew()
@@ -144,8 +146,8 @@ class Merge:
 
     @property
     def client_has_read_any(self) -> bool:
-        """Whether the client has read something that any leg said."""
-        return any(map(self.client_has_read, self._outputs))
+        """Whether the client has read something that any leg said, be it one that is forgotten."""
+        return self._read_before or any(map(self.client_has_read, self._outputs))
 
     def owes(self, leg: Leg) -> bool:
         """Whether the client has read the beginning of a choice whose end this leg can still bring."""
@@ -244,7 +246,7 @@ class Merge:
         """
         usage = self._usage()
         for choice in self._choices:
-            if choice.lost is not None:
+            if choice.lost is not None and not choice.counted:
                 self.notes += [ChoiceFinished(index, LOST) for index in self._shown_as(choice)]
         if not self._request.stream:
             return self._answer(usage)

@@ -160,6 +160,8 @@ class Relay(Merge):
             kept["index"] = choice.index
         if piece.logprobs != raw.get("logprobs"):
             kept["logprobs"] = piece.logprobs
+        if piece.finish_reason is None and raw.get("finish_reason") is not None:
+            kept["finish_reason"] = None
         if chunk.usage is not None and self._request.continuous_usage:
             total = self._running(output)
             if self._counts_all and len(self._outputs) == 1:

@@ -141,6 +141,14 @@ class App:
     def drain(self) -> None:
         """Say at /ready that no new requests are welcome; connections end with the answers that begin from now on."""
         self.draining = self.admission.draining = True
+        self._end_connections()
+
+    def leave(self) -> None:
+        """Another process replaces this one: connections end with the answers that begin from now on."""
+        self.leaving = True
+        self._end_connections()
+
+    def _end_connections(self) -> None:
         for exchange in self._unanswered:
             exchange.closing = True
 
@@ -150,9 +158,12 @@ class App:
         A generation stream that has begun gets the error as an event. Questions about the gateway are answered still.
         """
         self._ended_by = error
-        driven = {drive.exchange for drive in self.drives if drive.end(error)}
+        driven = set()
+        for drive in self.drives:
+            if drive.end(error):
+                driven.add(drive.exchange)
+        self._end_connections()
         for exchange, task in self._unanswered.items():
-            exchange.closing = True
             if exchange not in driven and exchange not in self._stopped:
                 self._stopped.add(exchange)
                 task.cancel()

@@ -23,6 +23,9 @@ def refusal(request: BaseRequest) -> ApiError | None:
     """Return the error for an invalid head, else None. After such a head, the connection cannot be used any more."""
     if request.version != HttpVersion11 and (wrong := _wrong_version(request)) is not None:
         return wrong
+    if hdrs.TRANSFER_ENCODING in request.headers and not _only_chunked(request):
+        message = "The only Transfer-Encoding that is supported is chunked."
+        return invalid_request(message, status=501)  # RFC 9112, section 6.1
     host = request.headers.get(hdrs.HOST, "")
     if not _names_a_host(host):
         return invalid_request("The Host header is not a valid host.")
@@ -43,6 +46,11 @@ def _wrong_version(request: BaseRequest) -> ApiError | None:
     if hdrs.TRANSFER_ENCODING in request.headers:
         return invalid_request("Transfer-Encoding is not allowed in HTTP/1.0.")
     return None
+
+
+def _only_chunked(request: BaseRequest) -> bool:
+    codings = request.headers.getall(hdrs.TRANSFER_ENCODING)
+    return len(codings) == 1 and codings[0].strip().lower() == "chunked"
 
 
 @lru_cache(64)  # a gateway has few host names

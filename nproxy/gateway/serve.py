@@ -187,7 +187,7 @@ async def hand_over(gateway: Running, seconds: float) -> None:
     Connections end with their next answer. An idle one is not closed before its keep-alive time is over, because its
     client may just be sending a request. Requests that are left after `seconds` are ended with an error.
     """
-    gateway.app.leaving = True
+    gateway.app.leave()
     gateway.server.close()
     log.info("handing over", extra={"fields": {"connections": len(gateway.http.connections)}})
     if not await _within(seconds, gateway.http.vacant(), None):

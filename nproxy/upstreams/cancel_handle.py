@@ -17,15 +17,16 @@ class CancelHandle:
     The call is made in a block `with handle:`. The block raises GivenUpError if the call is given up before its answer
     is `whole`.
 
-    all: the set that holds the handle while the block runs. model: what the call asks for. spoken: part of the answer
-    has come.
+    all: the set that holds the handle while the block runs. model: what the call asks for. once: a server that may
+    still be at work on it must not be followed by another. spoken: part of the answer has come.
     """
 
-    __slots__ = ("_all", "_cut", "_over", "_task", "model", "spoken")
+    __slots__ = ("_all", "_cut", "_over", "_task", "model", "once", "spoken")
 
-    def __init__(self, all: set[CancelHandle], model: str | None = None) -> None:
+    def __init__(self, all: set[CancelHandle], model: str | None = None, *, once: bool = False) -> None:
         self._all = all
         self.model = model
+        self.once = once
         self._task = asyncio.current_task()
         self._cut = False
         self._over = False

@@ -83,7 +83,7 @@ class Client:
             elif not 200 <= head.status < 300:
                 take([LegFailed(call.leg, await self._status_failure(reply, call))])
             elif head.content_type == "text/event-stream":
-                await EventStream(reply, call.leg, started, self._limits, take).run()
+                await EventStream(reply, call.leg, started, self._limits, take, replica.lives).run()
             else:
                 take(await self._body(reply, call, started))
         finally:

@@ -29,10 +29,11 @@ AFTER_DONE_SECONDS = 1.0
 class EventStream:
     """One answer in server-sent events. `run` is called once, and returns when the last batch was taken.
 
-    started: when the call was made, in the loop's time.
+    started: when the call was made, in the loop's time. alive: called when bytes came that bring no event yet.
     """
 
     __slots__ = (
+        "_alive",
         "_batch",
         "_clock",
         "_decoder",
@@ -49,8 +50,11 @@ class EventStream:
         "_which",
     )
 
-    def __init__(self, reply: Reply, leg: int, started: float, limits: TimeLimits, take: Take) -> None:
+    def __init__(
+        self, reply: Reply, leg: int, started: float, limits: TimeLimits, take: Take, alive: Callable[[], None]
+    ) -> None:
         self._reply = reply
+        self._alive = alive
         self._leg = leg
         self._take = take
         self._clock = reply.loop.time
@@ -82,8 +86,11 @@ class EventStream:
     def _segment(self, data: bytes) -> asyncio.Future[None] | None:
         chunks = read_segment(self._leg, self._decoder, data)
         self._note(chunks)
-        if not chunks or self._reply.at_end:
-            return None  # half an event, or a comment, which meets no deadline; or the last events, which `run` takes
+        if self._reply.at_end:
+            return None  # the last events, which `run` takes
+        if not chunks:
+            self._alive()
+            return None  # half an event, or a comment, which meets no deadline
         batch, self._batch = self._batch, []
         room = self._take(batch)
         if room is None:

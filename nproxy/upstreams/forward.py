@@ -68,7 +68,7 @@ async def forward(
         if isinstance(come, TimeoutError) and isinstance(body, Upload) and body.receiving:
             raise ForwardError(slow_upload())
         reply = _come(come)
-        head, chunks = reply.head, _chunks(reply, timeouts)
+        head, chunks = reply.head, _chunks(reply, timeouts, replica)
         try:
             yield Answer(head.status, head.headers, chunks)
         finally:
@@ -84,7 +84,7 @@ def _come(reply: Reply | TimeoutError | Failure) -> Reply:
     return reply
 
 
-async def _chunks(reply: Reply, timeouts: Timeouts) -> AsyncGenerator[bytes]:
+async def _chunks(reply: Reply, timeouts: Timeouts, replica: Replica) -> AsyncGenerator[bytes]:
     idle = inf if timeouts.idle is None else timeouts.idle
     clock = asyncio.get_running_loop().time
     watchdog = reply.watchdog
@@ -97,6 +97,7 @@ async def _chunks(reply: Reply, timeouts: Timeouts) -> AsyncGenerator[bytes]:
         if not data:
             return
         watchdog.watch(inf)
+        replica.lives()
         yield data
 
 

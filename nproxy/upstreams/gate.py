@@ -200,14 +200,17 @@ class Gate:
     def rescue(self, most: int | None = None) -> None:
         """Give up calls that wait at replicas which are down, if another replica can take them; at most `most` calls.
 
-        A call that has brought something is left to its own time limits, unless it can be resumed elsewhere.
+        A call that has brought something is left to its own time limits, unless it can be resumed elsewhere. So is one
+        that must be made once, while its replica answers health checks, if only with errors.
         """
         handles: list[CancelHandle] = []
         for replica in self.replicas:
             if replica.health.down:
                 asked_for = {handle.model for handle in replica.cancel_handles}
                 had = {model for model in asked_for if self._any_beside({replica}, model)}
-                stuck = (handle for handle in replica.cancel_handles if self.policy.resumes or not handle.spoken)
+                works = replica.health.answered
+                left = {one for one in replica.cancel_handles if not (works and one.once)}
+                stuck = (handle for handle in left if self.policy.resumes or not handle.spoken)
                 handles += (handle for handle in stuck if handle.model in had)
         for handle in handles[:most]:
             handle.cut()

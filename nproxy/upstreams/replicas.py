@@ -161,13 +161,17 @@ class Replica:
         self.health.heard(now)
         return self.breaker.spoke(who, now)
 
+    def lives(self) -> None:
+        """Note that bytes came for a call, which need not be a part of its answer."""
+        self.health.heard(time.monotonic())
+
     def rest(self, seconds: float, now: float) -> None:
         """Note that it asked to be left alone for so many seconds; at most LONGEST_REST_SECONDS count."""
         self.resting_until = max(self.resting_until, now + min(seconds, LONGEST_REST_SECONDS))
 
-    def cancel_handle(self, model: str | None = None) -> CancelHandle:
-        """Return a cancel handle for a call of the current task. model: what the call asks for."""
-        return CancelHandle(self.cancel_handles, model)
+    def cancel_handle(self, model: str | None = None, *, once: bool = False) -> CancelHandle:
+        """Return a cancel handle for a call of the current task. model, once: see CancelHandle."""
+        return CancelHandle(self.cancel_handles, model, once=once)
 
     @property
     def breaker_state(self) -> State:
@@ -179,8 +183,8 @@ class Replica:
         return self.breaker.shut(time.monotonic())
 
     def reached(self) -> None:
-        """Note that the replica has answered."""
-        self.up = True
+        """Note that the replica has answered, be it a check that goes on finding it down."""
+        self.up = not self.health.down
         self.avoid_until = 0.0
 
     def reached_by_peer(self, began: float) -> None:

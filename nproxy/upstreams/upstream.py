@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
+from aiohttp import hdrs
 from pydantic import SecretStr
 
 from nproxy.choices.events import Event, Failure, FailureKind, LegEnded, LegFailed
@@ -37,6 +38,9 @@ from nproxy.upstreams.verdicts import CANCELLED, broken, outcome_of
 _LAST = LegEnded, LegFailed  # the last event of every call
 _TEACHING = frozenset({"replicas", "models", "n", "wire", "parallel", "seed", "prefix_cache", "usage", "prompts"})
 """Settings which, when changed, may mean another server or other requests to it. What was learned is then forgotten."""
+
+_IDEMPOTENT = frozenset({hdrs.METH_GET, hdrs.METH_HEAD, hdrs.METH_OPTIONS, hdrs.METH_PUT, hdrs.METH_DELETE})
+"""Methods whose requests may be made again though the first may have been carried out (RFC 9110, section 9.2.2)."""
 
 TOLD_SECONDS = 10.0
 """The log reports a replica's breaker at most once in this many seconds."""
@@ -207,9 +211,10 @@ class Upstream:
             async with self.gate.permit(1, group) as replica, AsyncExitStack() as stack:
                 self.budget.count_call()
                 sent = forward(self.client, self.timeouts, replica, method, replica.root_url(target), headers, data)
-                with replica.cancel_handle(group.model):
+                with replica.cancel_handle(group.model, once=method not in _IDEMPOTENT):
                     answer = await stack.enter_async_context(sent)
-                self.gate.heard(replica, group)
+                if answer.status < 400:
+                    self.gate.heard(replica, group)
                 yield answer
                 status = Failure(FailureKind.STATUS, "It answered.", status=answer.status, own_key=self.own_key)
                 self._passed_on(group, status if answer.status >= 400 else None)

@@ -125,6 +125,19 @@ def test_K3_prompt_lists_keep_their_places() -> None:
     assert play.headers["x-nproxy-partial"] == "2/4"
 
 
+def test_K3_a_choice_that_came_in_vain_before_it_was_lost_is_counted_once() -> None:
+    """It is unclear whose the only choice is, so each prompt is asked for by itself; for the second one that fails."""
+    unclear = Capability(native_width=None, json_usage=False)
+    play = partial(completion(n=2, prompt=["p", "q"]), unclear)
+    play.streams(0, text("a", index=3, finish="stop"), DONE)
+    for leg in sorted(play.open):
+        if play.open[leg].leg.prompt == 0:
+            play.streams(leg, text("b", index=0, finish="stop"), text("b", index=1, finish="stop"))
+        else:
+            play.fails(leg, status(401))
+    assert sorted(one.index for one in play.of(ChoiceFinished)) == [0, 1, 2, 3]
+
+
 def test_K3_copies_of_what_came() -> None:
     play = partial(completion(prompt=["p", "q"], n=2, temperature=0), Capability(prompt_lists=False), greedy="dedupe")
     play.fails(0, status(500))

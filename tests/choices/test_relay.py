@@ -378,6 +378,18 @@ def test_K14_both_ways() -> None:
     assert play.reply["choices"][0]["message"]["content"] == "ab"
 
 
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_empty_reason_is_none(n: int, stream: bool) -> None:
+    play = Play(chat(n=n, stream=stream), NATIVE)
+    play.streams(0, *(delta("a", index=index, role="assistant", finish="") for index in range(n)), *FINISH[:n])
+    reasons = [choice["finish_reason"] for choice in (choices_in(play.frames) if stream else play.reply["choices"])]
+    assert set(reasons) == ({None, "stop"} if stream else {"stop"})
+
+
+FINISH = [delta(index=index, finish="stop") for index in range(2)]
+
+
 def multiline(event: bytes) -> bytes:
     """The same event over two lines of data."""
     return event.replace(b'"choices"', b'\n"choices"')

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from nproxy.choices.capability import Capability
@@ -17,7 +19,7 @@ from tests.choices.conduct_player import (
     contents,
     continued,
 )
-from tests.choices.upstream_says import ROLE, STOP, delta, text, usage, usage_chunk
+from tests.choices.upstream_says import ROLE, STOP, delta, status, text, usage, usage_chunk
 
 
 @pytest.mark.parametrize("done", [False, True])
@@ -30,6 +32,19 @@ def test_usage_of_a_call_for_several_choices_whose_work_others_take_over(done: b
         play.streams(number, delta("c"), STOP, usage_chunk(8, 1))
     assert play.finish == "ok"
     assert [frame["usage"] for frame in play.frames[:-1] if frame.get("usage")] == ([] if done else [usage(7, 4)])
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_full_server_is_waited_for_though_there_is_a_fallback(n: int) -> None:
+    """The client has read a part, so no other upstream can be asked, however many legs now bring the rest."""
+    play = continued(chat(n=n, stream=True), NATIVE, fallback=True)
+    play.breaks_off(0, *(delta("a", index=index) for index in range(n)))
+    again = sorted(int(name.partition(":")[2]) for name in play.timers if name.startswith("retry"))
+    for leg in again:
+        play.fires(f"retry:{leg}")
+    for leg in again:
+        play.fails(leg, replace(status(429, retry_after=2.0), room="others"))
+    assert not play.over
 
 
 OPTIONS = {"include_usage": True, "continuous_usage_stats": True}

@@ -13,7 +13,7 @@ import pytest
 
 from nproxy.config import Config, Source
 from nproxy.gateway.reload import Reload
-from nproxy.gateway.serve import drain, running, serve, step_down
+from nproxy.gateway.serve import drain, hand_over, running, serve, step_down
 from tests.clients import plain_client
 from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream, raw_server
 from tests.gateway.conftest import Gateway, Start, body, envelope, upstream_settings
@@ -60,16 +60,19 @@ async def test_L5_who_leaves_the_port_to_others_answers_what_it_has_accepted() -
         writer.close()
 
 
-async def test_L5_answers_under_way_end_their_connections(gateway: Gateway, upstream: FakeUpstream) -> None:
+@pytest.mark.parametrize("how", ["drain", "hand over"])
+async def test_L5_answers_under_way_end_their_connections(upstream: FakeUpstream, how: str) -> None:
     upstream.behaviour = Behaviour(hold=(held := asyncio.Event()))
-    asked = asyncio.create_task(gateway.ask())
-    await upstream.until(lambda: len(upstream.open_calls) == 1)
-    draining = asyncio.create_task(drain(gateway.app, 30))
-    await asyncio.sleep(0)
-    held.set()
-    answer = await asked
-    assert (answer.status_code, answer.headers["connection"]) == (200, "close")
-    await draining
+    config = Config.model_validate({"upstreams": [upstream_settings(upstream)], "listen": {"port": 0}})
+    async with running(config) as gateway, plain_client() as client:
+        asked = asyncio.create_task(client.post(f"{gateway.url}/v1/chat/completions", json=body()))
+        await upstream.until(lambda: len(upstream.open_calls) == 1)
+        ending = asyncio.create_task(drain(gateway.app, 30) if how == "drain" else hand_over(gateway, 30))
+        await asyncio.sleep(0)
+        held.set()
+        answer = await asked
+        assert (answer.status_code, answer.headers["connection"]) == (200, "close")
+        await ending
 
 
 async def test_L5_at_the_limit_streams_get_an_error_event(gateway: Gateway, upstream: FakeUpstream) -> None:

@@ -37,6 +37,21 @@ async def test_methods_and_targets_that_are_not_for_us(gateway: Gateway, upstrea
     assert upstream.requests == []
 
 
+@pytest.mark.parametrize(
+    "codings", ["gzip, chunked", "gzip, chunked\r\nX: y", "gzip\r\nTransfer-Encoding: chunked", "deflate, chunked"]
+)
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/embeddings"])
+async def test_codings_that_are_not_decoded_are_refused(
+    gateway: Gateway, upstream: FakeUpstream, path: str, codings: str
+) -> None:
+    """Passed on without the name of its coding, the body would be taken for what it is not."""
+    head = f"POST {path} HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: {codings}\r\nConnection: close\r\n\r\n"
+    status, _, content = apart(await exchange(gateway, head.encode() + b"2\r\n{}\r\n0\r\n\r\n"))
+    assert status in (400, 501)
+    assert json.loads(content)["error"]["type"] == "invalid_request_error"
+    assert upstream.requests == []
+
+
 async def test_expect_continue(gateway: Gateway) -> None:
     content = json.dumps(body()).encode()
     reader, writer = await asyncio.open_connection(*gateway.address)

@@ -105,7 +105,7 @@ class Connections:
     def forget(self, replica: Replica) -> None:
         """Close the idle connections to a replica: one had been closed by the server, so the others may be too."""
         for connection in self._idle.pop(_key(replica), ()):
-            connection.abort()
+            self._drop(connection)
 
     async def close(self) -> None:
         """Close all connections, including those that are given back later."""
@@ -128,8 +128,13 @@ class Connections:
             connection = idle.pop()
             if connection.usable and connection.since > oldest and connection.quiet:
                 return connection
-            connection.abort()
+            self._drop(connection)
         return None
+
+    def _drop(self, connection: Connection) -> None:
+        """Close an idle connection. It does not count any more, though its file is only free after the loop's turn."""
+        connection.abort()
+        self.open.discard(connection)
 
     def _put(self, key: object, connection: Connection) -> None:
         """Keep a connection for the next call."""

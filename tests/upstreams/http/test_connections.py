@@ -173,6 +173,32 @@ async def test_an_idle_connection_that_is_too_old_is_not_used(http: Http, monkey
         await until(lambda: old not in http.connections.open)
 
 
+@pytest.mark.parametrize("left", ["too old", "forgotten"])
+async def test_idle_connections_that_are_left_make_room_at_once(
+    http: Http, monkeypatch: pytest.MonkeyPatch, left: str
+) -> None:
+    monkeypatch.setattr(http.connections, "_most", 3)
+    go = asyncio.Event()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await head_of(reader)
+            await go.wait()
+            writer.write(OK)
+
+    async with raw_server(handle) as url:
+        replies = [await http.send(url) for _ in range(3)]
+        go.set()
+        for reply in replies:
+            await reply.begun()
+            await rest(reply)
+        if left == "too old":
+            monkeypatch.setattr(connections, "KEEPALIVE_SECONDS", 0.0)
+        else:
+            http.connections.forget(replica_at(url))
+        assert await http.ask(url) == b"ok"
+
+
 async def test_the_connection_used_last_is_used_next(http: Http) -> None:
     """So that what a burst needed beside it is left alone, and closed."""
     counts: list[int] = []
