@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -124,3 +125,5 @@ def test_the_image_is_made_of_files_that_are_there_and_not_ignored() -> None:
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
     assert copied == {line[1:] for line in ignored if line.startswith("!")}
     assert all((ROOT / name).exists() for name in copied)
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert copied >= set(build["only-include"]), "what is not there is left out of the wheel without a word"

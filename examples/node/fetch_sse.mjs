@@ -1,10 +1,11 @@
 // Stream several answers with fetch alone, in Node or in a browser: node examples/node/fetch_sse.mjs
-// OPENAI_BASE_URL: where nproxy listens (default http://127.0.0.1:8000/v1). MODEL: the model's id there.
+// OPENAI_BASE_URL: where nproxy listens (default http://127.0.0.1:8000/v1). OPENAI_API_KEY: a key of it. MODEL: the model's id
+// there.
 const baseURL = process.env.OPENAI_BASE_URL ?? "http://127.0.0.1:8000/v1";
 
 const answer = await fetch(`${baseURL}/chat/completions`, {
   method: "POST",
-  headers: { "content-type": "application/json" },
+  headers: { "content-type": "application/json", authorization: `Bearer ${process.env.OPENAI_API_KEY ?? "unused"}` },
   body: JSON.stringify({
     model: process.env.MODEL ?? "smollm2-135m-instruct",
     messages: [{ role: "user", content: "Write one sentence about the sea." }],

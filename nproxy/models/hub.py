@@ -6,6 +6,7 @@ Complete files are not fetched again, and a file appears under its name only whe
 from __future__ import annotations
 
 import contextlib
+import errno
 import glob
 import importlib.util
 import logging
@@ -24,6 +25,9 @@ HUB_FILE = re.compile(rf"({HUB_ID.pattern})/([^/].*\.gguf)")
 """One GGUF file of a repository, such as org/name/file.gguf: the repository, and the file in it."""
 HUB_FILES = ("*.safetensors", "*.json", "*.jinja", "*.txt")
 """What is fetched from the hub: weights, settings, templates, merges. Never a pickle."""
+
+_NO_STORING = frozenset({errno.EACCES, errno.EDQUOT, errno.ENOSPC, errno.EPERM, errno.EROFS})
+"""Errors of the system that are about this machine's files, and not about the hub."""
 
 
 def from_hub(name: str) -> Path:
@@ -114,4 +118,7 @@ def _in_words(name: str) -> Iterator[None]:
     except HFValidationError as error:
         raise ModelError(f"model {name}: this is not a valid id for the hub") from error
     except (HfHubHTTPError, OSError) as error:
+        if error.errno in _NO_STORING:
+            where = error.filename or "the hub's cache"
+            raise ModelError(f"model {name}: cannot be stored in {where}: {error.strerror}") from error
         raise ModelError(f"model {name}: the hub answered with an error: {str(error).splitlines()[0]}") from error

@@ -77,6 +77,13 @@ def test_a_hub_that_is_down_is_one_clear_line(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_a_cache_that_cannot_be_written_is_not_the_hubs_fault() -> None:
+    with model_hub("org/name", FILES) as hub:
+        done = resolve("org/name", hub.url, Path("/sys/hub"))  # where not even root makes folders
+    assert done.returncode == 1
+    assert "model org/name: cannot be stored in /sys/hub" in done.stderr
+
+
 def test_a_gguf_file_of_a_repository_is_served_under_its_stem(tmp_path: Path) -> None:
     files = {"Tiny.Q4.gguf": b"GGUF", "Tiny.Q8.gguf": b"GGUF, longer"}
     with model_hub("org/name", files) as hub:

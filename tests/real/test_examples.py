@@ -11,10 +11,11 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 
-from tests.real.processes import ROOT, Server
+from tests.real.processes import ROOT, Server, nproxy
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(330)]
 
@@ -53,8 +54,8 @@ PROGRAMS: dict[str, Callable[[], list[str]]] = {
 }
 
 
-def run(server: Server, argv: list[str]) -> str:
-    env = {**os.environ, "NPROXY_URL": server.url, "OPENAI_BASE_URL": server.v1, "COLUMNS": "160"}
+def run(server: Server, argv: list[str], **more: str) -> str:
+    env = {**os.environ, **more, "OPENAI_BASE_URL": server.v1, "COLUMNS": "160"}
     words = [word.replace("http://127.0.0.1:8000", server.url) for word in argv]
     done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -95,6 +96,12 @@ def test_curl_stream(shown: Shown, road: str) -> None:
     *events, done = [line.removeprefix("data: ") for line in shown["curl_stream", road]().splitlines() if line]
     assert done == "[DONE]"
     assert {choice["index"] for event in events for choice in json.loads(event)["choices"]} == {0, 1, 2}
+
+
+@pytest.mark.parametrize("name", ["curl", "curl_stream"])
+def test_a_key_is_sent_by_those_without_a_library(engine_road: Server, logs: Path, name: str) -> None:
+    with nproxy("--upstream", engine_road.v1, "--api-key", "of-the-test", log=logs / f"key-{name}.log") as gateway:
+        assert "choices" in run(gateway, PROGRAMS[name](), OPENAI_API_KEY="of-the-test")
 
 
 SAYS: dict[str, str] = {

@@ -47,7 +47,7 @@ def test_grafana_finds_prometheus_and_the_dashboards() -> None:
     assert home == f"{provider['options']['path']}/overview.json" and (GRAFANA / "dashboards/overview.json").exists()
 
 
-def test_the_image_is_made_of_what_is_there() -> None:
-    text = (GRAFANA / "Dockerfile").read_text()
-    copied = [name for line in re.findall(r"(?m)^COPY (.+)$", text) for name in line.split()[:-1]]
-    assert copied and [name for name in copied if not (ROOT / name).exists()] == []
+def test_the_image_is_one_of_deploy() -> None:
+    build = COMPOSE["services"]["nproxy"]["build"]
+    stages = re.findall(r"(?m)^FROM .* AS (.+)$", (ROOT / build["dockerfile"]).read_text())
+    assert (ROOT / build["dockerfile"], build["target"] in stages) == (ROOT / "deploy" / "Containerfile", True)

@@ -98,7 +98,7 @@ def _chat_prompt(order: Order, chat: Chat, tokenizer: Tokenizer, ready: Ready, s
     families, tools = tokenizer.families, chat.tools
     if tools is not None and families.tools is None:
         raise invalid_request(
-            "This engine does not know how its model writes tool calls; its option --tool-parser sets it.",
+            "This engine does not know how its model writes tool calls; its setting tool_parser says so.",
             param="tools",
             code="unsupported_parameter",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 from collections.abc import Iterator
@@ -14,13 +15,18 @@ _GUIDES = "docs/guides/"
 
 
 def write(folder: Path, *, datasource: str | None, guides: str | None) -> Iterator[Path]:
-    """Write all of them below a folder, and yield the path of each file. Raises OSError.
+    """Write all of them below a folder, and yield the path of each file.
+
+    Raises OSError, also if this installation has none.
 
     datasource: the name of the only data source that the dashboards then accept. guides: a URL to put before the links
     of alerts, which otherwise are paths of the source tree.
     """
     source = _PACKAGED if _PACKAGED.is_dir() else _TREE
-    for file in sorted((*source.glob("dashboards/*.json"), *source.glob("rules/*.yml"))):
+    files = sorted((*source.glob("dashboards/*.json"), *source.glob("rules/*.yml")))
+    if not files:
+        raise FileNotFoundError(errno.ENOENT, "this installation contains no dashboards", str(source))
+    for file in files:
         text = file.read_text("utf-8")
         if datasource is not None and file.suffix == ".json":
             text = _bound(text, datasource)

@@ -57,6 +57,13 @@ def test_guides_that_are_published_somewhere(tmp_path: Path) -> None:
     assert links and all(link.startswith("https://wiki.example/guides/alerts.md#") for link in links)
 
 
+def test_an_installation_without_them_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nproxy.cli.dashboards.export._TREE", tmp_path / "grafana")
+    done = CliRunner().invoke(main, ["dashboards", "export", str(tmp_path / "to")])
+    assert done.exit_code == 1
+    assert "this installation contains no dashboards" in done.output
+
+
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "dashboards").write_text("a file")
     done = CliRunner().invoke(main, ["dashboards", "export", str(tmp_path)])
