@@ -44,7 +44,7 @@ class ServeOptions:
     def lay_over(self, tree: Tree) -> None:
         """Put the options into the tree: each --upstream is added to the file's, --n applies to every upstream.
 
-        Raises ConfigError for options of an engine that does not run.
+        Raises ConfigError for options of an engine that does not run, and for --n without an upstream.
         """
         had_engine = tree.data.get("engine") is not None
         for option, path, value in self.keys:
@@ -55,6 +55,9 @@ class ServeOptions:
             tree.put(("upstreams", len(there)), upstream, Origin("--upstream"))
         there = _list(tree.data.get("upstreams"))
         if self.n_mode is not None:
+            if not tree.data.get("upstreams"):
+                why = "is for upstreams, and there are none"
+                raise ConfigError([Problem(Origin("--n"), (), why)])
             for position in range(len(there)):
                 tree.put(("upstreams", position, "n"), self.n_mode, Origin("--n"))
         if there and not had_engine:

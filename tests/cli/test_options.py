@@ -89,6 +89,17 @@ def test_n_goes_to_every_upstream(file: Path) -> None:
     assert config.n_policy.max_n == 8
 
 
+def test_n_without_an_upstream_is_refused(file: Path) -> None:
+    why = "--n: is for upstreams, and there are none"
+    for given in ({}, {"model": "org/name"}):
+        with pytest.raises(ConfigError) as caught:
+            loaded(None, {}, n_mode="native", **given)
+        assert str(caught.value) == why
+    file.write_text("upstreams: {name: a, replicas: ['http://a']}\n")
+    with pytest.raises(ConfigError, match="upstreams: must be a list"):
+        loaded(file, {}, n_mode="native")
+
+
 def test_an_error_names_the_option(file: Path) -> None:
     with pytest.raises(ConfigError) as raised:
         loaded(file, {}, max_n="many", port="99999", upstreams=("ftp://b",))
