@@ -26,8 +26,9 @@ nor what upstreams answer.
 Later sources override earlier ones: defaults, the file (`--config`), environment variables, command-line options. A
 variable's name is the key's path in capitals, with two underscores between levels; `N` stands for an index in a list,
 counted from 0, and your own words in maps keep their case (`NPROXY_UPSTREAMS__0__MODELS__GPT-4`). A value that begins
-with `[` or `{` is read as YAML, `null` is null. A secret is `${NAME}` (from the environment), `file:PATH`, or the
-secret itself. Relative paths start at the file's folder, those of options at the current directory.
+with `[` or `{` is read as YAML, `null` is null. An empty value is null too, but refused for a section that null would
+switch off. A secret is `${NAME}` (from the environment), `file:PATH`, or the secret itself. Relative paths start at
+the file's folder, those of options at the current directory.
 
 A changed file is [reloaded](../fleet.md#reload) by a running gateway. Keys marked with ⟲ are read only at the start.
 

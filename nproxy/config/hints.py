@@ -1,4 +1,4 @@
-"""Suggestions for a key or a variable that names no setting."""
+"""What the settings' types say of a place: what was meant by a key or a variable, and whether null may be there."""
 
 from __future__ import annotations
 
@@ -58,6 +58,13 @@ def suggest_variable(name: str) -> str:
     number = re.search(r"\d+", words)
     variable = PREFIX + "__".join(meant[0]).replace("[]", number[0] if number else "0").upper()
     return f"; levels are separated by two underscores: did you mean {variable}?"
+
+
+def is_optional_section(path: Path) -> bool:
+    """Whether there is a section at a path that null switches off."""
+    section = _section_at(path[:-1], Config)
+    field = None if section is None else section.model_fields.get(str(path[-1]))
+    return field is not None and type(None) in get_args(field.annotation) and _section_in(field.annotation) is not None
 
 
 def _places(section: type[BaseModel] = Config, above: Place = ()) -> Iterator[tuple[Place, type[BaseModel] | None]]:

@@ -131,12 +131,23 @@ def test_entries_are_laid_in_the_order_of_their_numbers() -> None:
             "a",
             "NPROXY_UPSTREAMS__3__NAME: upstreams[3]: entry 3 does not exist: the list has 0 entries",
         ),
+        ("NPROXY_AUTH", "", "NPROXY_AUTH: auth: is empty; null switches the section off"),
+        ("NPROXY_LISTEN__TLS", "", "NPROXY_LISTEN__TLS: listen.tls: is empty; null switches the section off"),
+        ("NPROXY_LISTEN", "", "NPROXY_LISTEN: listen: must be a mapping"),
         ("NPROXY_UPSTREAMS", "[{", "NPROXY_UPSTREAMS: not valid YAML: "),
     ],
 )
 def test_an_error_names_the_variable(name: str, value: str, expected: str) -> None:
     (problem,) = problems({name: value})
     assert problem.startswith(expected)
+
+
+def test_only_null_switches_a_section_off(tmp_path: Path) -> None:
+    file = tmp_path / "nproxy.yaml"
+    file.write_text("auth: {api_key: sk-key}\nengine: {seed: 3}\n")
+    assert problems({"NPROXY_AUTH": ""}, file) == ["NPROXY_AUTH: auth: is empty; null switches the section off"]
+    config = load(file, {"NPROXY_AUTH": "null", "NPROXY_ENGINE__SEED": ""})
+    assert (config.auth, config.engine) == (None, Config().engine)
 
 
 def test_a_name_in_a_list_is_the_variables_fault(tmp_path: Path) -> None:
