@@ -35,8 +35,8 @@ class Terminal:
         return _ESCAPES.sub(b"", bytes(self.raw)).decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
 
     def type(self, keys: str) -> None:
-        """Press keys."""
-        os.write(self._fd, keys.encode())
+        """Press keys; a lone surrogate stands for a byte that is not UTF-8."""
+        os.write(self._fd, keys.encode("utf-8", "surrogateescape"))
 
     async def until(self, wanted: str | Callable[[str], bool], seconds: float = 60.0) -> str:
         """Wait until the text contains or satisfies `wanted`; return the text. After `seconds`, fails with the text."""

@@ -76,6 +76,11 @@ class Talk:
 
     def _hear(self, line: str) -> bool:
         """Handle a line; returns whether the user wants to leave."""
+        try:
+            line.encode()
+        except UnicodeEncodeError:  # other bytes are read as lone surrogates
+            self._tell("the line is not valid UTF-8", "red")
+            return False
         if not line.startswith("/") or line.startswith("//"):
             self._ask(line.removeprefix("/") if line.startswith("//") else line)
             return False

@@ -200,6 +200,15 @@ async def test_what_fails_is_told_and_the_conversation_goes_on() -> None:
         assert [len(call.body["messages"]) for call in upstream.calls] == [1, 1, 3]
 
 
+async def test_a_line_that_is_not_utf8_is_not_sent() -> None:
+    async with FakeUpstream(Behaviour(n="native")) as upstream, terminal(*chat(upstream)) as screen:
+        assert "the line is not valid UTF-8" in await enter(screen, "a \udcff byte")
+        assert "the line is not valid UTF-8" in await enter(screen, "/system \udcff")
+        await enter(screen, "one")
+        await leave(screen)
+        assert [call.body["messages"] for call in upstream.calls] == [[asked("one")]]
+
+
 async def test_lines_are_remembered_for_this_user_alone(history: Path) -> None:
     async with FakeUpstream() as upstream:
         for line in ("remember me", UP):
