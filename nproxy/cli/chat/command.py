@@ -39,14 +39,13 @@ def run(
     if prompt is not None and not prompt.strip():
         raise WrongUse("the prompt is empty")
     with clients.opened(target, seconds) as client:
-        settings = settings if settings.model else replace(settings, model=_first_model(client))
         console = Console(highlight=False)
         if prompt is None:
-            Talk(client, console, State(settings)).run()
+            Talk(client, console, State(_with_model(client, settings))).run()
             return 0
         messages = Conversation().messages(prompt)
         if at_terminal:
-            answers = answered(client, settings, messages, console)
+            answers = answered(client, _with_model(client, settings), messages, console)
         else:
             answers = _plainly(client, settings, messages, json_form=json_form)
     if (failure := answers.failure()) is not None:
@@ -61,18 +60,23 @@ def _standard_input() -> str:
         raise WrongUse("the prompt is not valid UTF-8") from error
 
 
-def _first_model(client: Client) -> str:
+def _with_model(client: Client, settings: Settings) -> Settings:
+    """Return the settings with a model: the first one that the server lists, if they name none. Raises ChatFailed."""
+    if settings.model:
+        return settings
     listed = client.models()
     if not listed:
         raise ChatFailed(f"{client.target} lists no models; name one with --model")
-    return listed[0]
+    return replace(settings, model=listed[0])
 
 
 def _plainly(client: Client, settings: Settings, messages: list[Message], *, json_form: bool) -> Answers:
-    """Write the answers as text while they arrive, or as JSON once they are complete."""
+    """Write the answers as text while they arrive, or as JSON once they are complete or have failed."""
     answers = Answers.of(settings.n, time.monotonic())
     follower = Follower(answers)
     try:
+        settings = _with_model(client, settings)
+        answers.began = time.monotonic()
         with contextlib.closing(client.ask(settings.body(messages))) as chunks:
             for chunk in chunks:
                 answers.take(chunk, time.monotonic())
@@ -83,7 +87,7 @@ def _plainly(client: Client, settings: Settings, messages: list[Message], *, jso
     answers.ended = time.monotonic()
     if not json_form:
         _write(follower.rest())
-    elif answers.begun:
+    else:
         click.echo(as_json(str(client.target), settings.model, answers))
     return answers
 

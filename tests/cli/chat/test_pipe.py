@@ -13,7 +13,7 @@ from nproxy.cli.target import parse_target
 from tests.cli.running import Done, in_here
 from tests.fakes.behaviour import said
 from tests.fakes.terminal import nproxy
-from tests.fakes.upstream import Behaviour, FakeUpstream
+from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream
 
 CANARY = "canary-5d71"
 
@@ -113,6 +113,21 @@ async def test_what_goes_wrong_is_one_line_behind_what_came(behaviour: Behaviour
     assert (done.code, done.err.count("\n")) == (1, 1)
     assert out in done.out
     assert why in done.err
+
+
+@pytest.mark.parametrize("words", [(), ("--model", "m")])
+async def test_json_says_why_there_is_no_answer(words: tuple[str, ...]) -> None:
+    refusing = "http://127.0.0.1:1/v1"
+    async with FakeUpstream(Behaviour(status=500, body=b'{"error": {"message": "broken"}}')) as failing:
+        for server, model, why in (
+            (failing, words[-1] if words else MODEL, f"{failing.url} answered 500: broken"),
+            (refusing, "".join(words[1:]), f"{refusing} cannot be reached: connection refused"),
+        ):
+            done = await chat(server, *words, "-n", "2", "--json", "hi")
+            assert (done.code, done.err, done.out.count("\n")) == (1, f"nproxy: {why}\n", 1)
+            told = json.loads(done.out)
+            assert (told["model"], told["failure"], told["usage"]) == (model, why, None)
+            assert [(choice["content"], choice["finish_reason"]) for choice in told["choices"]] == [("", None)] * 2
 
 
 async def test_a_server_that_is_silent_for_too_long() -> None:
