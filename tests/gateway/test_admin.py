@@ -270,6 +270,17 @@ async def test_what_is_not_there_is_a_404(fleet: Fleet) -> None:
     assert answer.status_code == 405 and answer.headers["allow"] == "GET, POST, DELETE"
 
 
+async def test_a_replica_of_the_settings_is_drained_and_not_removed(servers: list[FakeUpstream]) -> None:
+    async with fleet_for(servers[0].url) as fleet:
+        answer = await fleet.leave(servers[0])
+        assert (answer.status_code, envelope(answer)["code"]) == (404, "replica_not_found")
+        assert envelope(answer)["message"] == (
+            f"'{servers[0].url}' is not registered: only registered servers can be removed."
+            " POST .../replicas/drain ends new calls to any replica."
+        )
+        assert [*await fleet.replicas()] == [servers[0].url]
+
+
 async def test_there_is_a_most_of_servers(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "MOST_SERVERS", 2)
     for host in "ab":

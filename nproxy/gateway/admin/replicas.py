@@ -58,16 +58,16 @@ async def announce(context: AdminContext, exchange: Exchange, upstream: str) -> 
 async def leave(context: AdminContext, exchange: Exchange, upstream: str) -> None:
     """DELETE with `?url=`: remove a server before its lease ends; its calls in flight go on."""
     left = read(Drained, dumps({"url": exchange.request.query.get("url")}))
-    if not context.registrar.leave(upstream, str(left.url)):
-        raise _not_there(upstream, str(left.url))
+    address = str(left.url)
+    if not context.registrar.leave(upstream, address):
+        raise _not_registered(address) if address in await _known(context, upstream) else _not_there(upstream, address)
     await exchange.respond(204, b"")
 
 
 async def drain(context: AdminContext, exchange: Exchange, upstream: str) -> None:
     """POST: send no new calls to a replica until it is undrained, whether it is listed, resolved or announced."""
     address = await _address(exchange)
-    known = {replica["replica"] for replica in await replicas(context, upstream)}
-    if address not in known | context.registrar.draining(upstream):
+    if address not in await _known(context, upstream) | context.registrar.draining(upstream):
         raise _not_there(upstream, address)
     try:
         context.registrar.drain(upstream, address)
@@ -113,6 +113,10 @@ def _with_leases(upstream: Mapping[str, Any], registrar: Registrar) -> dict[str,
     return {**upstream, "replicas": known}
 
 
+async def _known(context: AdminContext, upstream: str) -> set[str]:
+    return {replica["replica"] for replica in await replicas(context, upstream)}
+
+
 async def _address(exchange: Exchange) -> str:
     return str(read(Drained, await read_body(exchange.request, BODY_BYTES)).url)
 
@@ -123,4 +127,12 @@ def _conflict(message: str) -> ApiError:
 
 def _not_there(upstream: str, address: str) -> ApiError:
     message = f"The upstream '{upstream}' has no such replica: {shorten(address)}."
+    return invalid_request(message, param="url", code="replica_not_found", status=404)
+
+
+def _not_registered(address: str) -> ApiError:
+    message = (
+        f"'{shorten(address)}' is not registered: only registered servers can be removed."
+        " POST .../replicas/drain ends new calls to any replica."
+    )
     return invalid_request(message, param="url", code="replica_not_found", status=404)
