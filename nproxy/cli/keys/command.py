@@ -86,13 +86,10 @@ def remove_key(name: str, file: Path, digest: str | None) -> str:
         nonlocal removed
         position = _position(name, keys, file)
         if digest is None:
-            if len(keys) == 1:
-                raise WrongUse(
-                    f"{name} is the only key in {file}, and a file without keys is refused; set disabled: true there"
-                )
+            _demand_others(name, keys, file)
             removed = f"{name} was removed from {file}"
             return without_entry(text, position)
-        at = _position_of_hash(digest, keys[position], file)
+        at = _position_of_hash(digest, position, keys, file)
         removed = f"sha256:{keys[position].hash[at].hex()} of {name} was removed from {file}"
         return without_hash(text, position, at)
 
@@ -108,8 +105,17 @@ def _position(name: str, keys: tuple[Key, ...], file: Path) -> int:
     raise WrongUse(f"no key in {file} is named {name}; see: nproxy keys list --file {file}")
 
 
-def _position_of_hash(digest: str, key: Key, file: Path) -> int:
+def _demand_others(name: str, keys: tuple[Key, ...], file: Path) -> None:
+    """Raise WrongUse if `name` is the only key of a file."""
+    if len(keys) == 1:
+        raise WrongUse(
+            f"{name} is the only key in {file}, and a file without keys is refused; set disabled: true there"
+        )
+
+
+def _position_of_hash(digest: str, position: int, keys: tuple[Key, ...], file: Path) -> int:
     """Return the position of a hash in an entry. Raises WrongUse if it is not there once, or is the only one."""
+    key = keys[position]
     given = _BEGIN_OF_HASH.fullmatch(digest)
     if given is None:
         raise WrongUse("a hash has 64 hexadecimal digits, of which the first eight or more must be given")
@@ -118,5 +124,6 @@ def _position_of_hash(digest: str, key: Key, file: Path) -> int:
         known = f"{key.name} has {len(found) or 'no'} hashes that begin with {given[1]}"
         raise WrongUse(f"{known}; see: nproxy keys list --file {file}")
     if len(key.hash) == 1:
+        _demand_others(key.name, keys, file)
         raise WrongUse(f"{key.name} has only this key; to remove its entry as well, leave out --hash")
     return found[0]

@@ -179,6 +179,7 @@ def test_the_old_key_of_two_is_removed_by_the_begin_of_its_hash(file: Path) -> N
         (("a", "--hash", "aaaa"), "a hash has 64 hexadecimal digits, of which the first eight or more must be given"),
         (("a", "--file", "none.yaml"), "none.yaml: cannot be read: no such file or directory"),
         (("a", "--file", "one.yaml"), "a is the only key in one.yaml, and a file without keys is refused"),
+        (("a", "--file", "one.yaml", "--hash", "a" * 8), "a is the only key in one.yaml, and"),
     ],
 )
 def test_what_cannot_be_removed_is_told_and_the_file_stays(
