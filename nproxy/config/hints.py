@@ -23,12 +23,13 @@ def suggest_key(path: Path, value: object, root: type[BaseModel] = Config) -> st
     """Return a hint for an unknown key of `root`, or an empty string.
 
     The hint is a similar key of the same section, else a place for the section that the value looks like, else a place
-    where a key of this name belongs.
+    where a key of this name belongs. If there is such a place, a key counts as similar only if it is nearly the same.
     """
     key = str(path[-1])
     section = _section_at(path[:-1], root)
+    elsewhere = [_show(place) if len(place) > 1 else "the top level" for place, _ in _places(root) if place[-1] == key]
     close = difflib.get_close_matches(key, section.model_fields, n=1) if section is not None else []
-    if close:
+    if close and (not elsewhere or _nearly_same(key, close[0])):
         return f"; did you mean {close[0]}?"
     if isinstance(value, dict) and value:
         fitting = [
@@ -39,8 +40,12 @@ def suggest_key(path: Path, value: object, root: type[BaseModel] = Config) -> st
         if fitting:
             top = " at the top level" if len(path) > 1 else ""
             return f"; did you mean {' or '.join(_show(place) + top * (len(place) == 1) for place in fitting)}?"
-    elsewhere = [_show(place) if len(place) > 1 else "the top level" for place, _ in _places(root) if place[-1] == key]
     return f"; it belongs at {' or '.join(elsewhere)}" if elsewhere else ""
+
+
+def _nearly_same(key: str, name: str) -> bool:
+    """Whether a key is a name in the singular or plural, or a word of it."""
+    return key.rstrip("s") == name.rstrip("s") or key in name.split("_")
 
 
 def suggest_variable(name: str) -> str:

@@ -46,6 +46,26 @@ BAD = {
         "n: {max_n: 5}",
         "nproxy.yaml:1: n: unknown key; did you mean n_policy?",
     ),
+    "a section of an upstream, and a similar key here": (
+        "health: {interval: 5}",
+        "nproxy.yaml:1: health: unknown key; did you mean upstreams[].health?",
+    ),
+    "an empty section of an upstream, and a similar key here": (
+        "health:",
+        "nproxy.yaml:1: health: unknown key; it belongs at upstreams[].health",
+    ),
+    "a key of another section, and a similar key here": (
+        "listen: {ping_seconds: 5}",
+        "nproxy.yaml:1: listen.ping_seconds: unknown key; it belongs at stream.ping_seconds",
+    ),
+    "a key of another section, and its plural here": (
+        "upstreams:\n- {name: a, replicas: [http://a], model: m}",
+        "nproxy.yaml:2: upstreams[0].model: unknown key; did you mean models?",
+    ),
+    "a key of another section, and a longer name here": (
+        "auth: {key: k}",
+        "nproxy.yaml:1: auth.key: unknown key; did you mean api_key?",
+    ),
     "a key of the file within an upstream": (
         "upstreams:\n- name: a\n  replicas: [http://a]\n  n_policy: {max_n: 5}",
         "nproxy.yaml:4: upstreams[0].n_policy: unknown key; did you mean n_policy at the top level?",
