@@ -1,4 +1,4 @@
-"""SIGHUP and SIGUSR2 while `nproxy serve` starts, as a sidecar sends them that has just written the settings."""
+"""Signals during the start: those that a sidecar sends when it has just written the settings, and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -23,6 +23,19 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whatever started the tests may h
 main(["serve"])
 """
 
+INTERRUPTED = """
+import os, runpy, signal, sys
+
+class Interrupting:
+    def find_spec(name, path=None, target=None):
+        if name == sys.argv[1]:
+            os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Interrupting)
+runpy.run_module("nproxy", run_name="__main__")
+"""
+
 
 def started(name: str, stdin: int) -> int:
     return subprocess.run([sys.executable, "-c", STARTS, name], stdin=stdin, timeout=60, check=False).returncode
@@ -40,3 +53,10 @@ def test_a_terminal_that_is_closed_does() -> None:
     finally:
         os.close(ours)
         os.close(its)
+
+
+@pytest.mark.parametrize("imported", ["nproxy.cli", "click", "nproxy.cli.wrong_use"])
+def test_control_c_during_the_imports_ends_as_during_a_command(imported: str) -> None:
+    argv = [sys.executable, "-c", INTERRUPTED, imported]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "\nnproxy: stopped\n")
