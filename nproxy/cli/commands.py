@@ -141,8 +141,8 @@ def serve(context: click.Context, /, log_level: str, file: Path | None, **given:
     from nproxy.cli.options import ServeOptions
     from nproxy.config import ConfigError, Source
 
-    reading = Source(file, adjust=ServeOptions.of(given).lay_over).read()
     try:
+        reading = Source(file, adjust=ServeOptions.of(given).lay_over).read()
         reading.checked()
         from nproxy.cli.serving import ServeFailed, run  # takes a second
 

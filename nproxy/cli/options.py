@@ -22,7 +22,10 @@ class ServeOptions:
 
     @classmethod
     def of(cls, given: Given) -> Self:
-        """Take click's values; an option that was not given is None."""
+        """Take click's values; an option that was not given is None.
+
+        Raises ConfigError if an option names a file of a current directory that does not exist.
+        """
         places = {
             "model": ("--model", ("engine", "model")),
             "dtype": ("--dtype", ("engine", "dtype")),
@@ -34,7 +37,7 @@ class ServeOptions:
             "api_key": ("--api-key", ("auth", "api_key")),
         }
         keys = [
-            (option, path, _from_here(value))
+            (option, path, _from_here(value, option))
             for name, (option, path) in places.items()
             if isinstance(value := given[name], str)
         ]
@@ -71,10 +74,15 @@ class ServeOptions:
             raise ConfigError([Problem(Origin(option), (), why) for option in options])
 
 
-def _from_here(value: str) -> str:
+def _from_here(value: str, option: str) -> str:
     """Let a relative file:PATH start at the current directory; in the settings it starts at their folder."""
     file = value.removeprefix("file:")
-    return value if file == value or file.startswith("~") else f"file:{Path(file).absolute()}"
+    if file == value or file.startswith("~"):
+        return value
+    try:
+        return f"file:{Path(file).absolute()}"
+    except OSError as error:
+        raise ConfigError([Problem(Origin(option), (), "the current directory does not exist")]) from error
 
 
 def _list(value: object) -> list[object]:

@@ -216,6 +216,18 @@ def test_serve_refuses_bad_numbers_by_their_option() -> None:
     ]
 
 
+def test_serve_tells_that_the_folder_is_gone_in_which_it_looks_for_a_key(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    script = 'cd "$0" && rmdir "$0" && "$@"'
+    words = ("serve", "--upstream", "http://127.0.0.1:1", "--api-key", "file:key")
+    argv = ["sh", "-c", script, str(gone), sys.executable, "-m", "nproxy", *words]
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, env=environ, check=False)
+    assert done.returncode == 2
+    assert one_line(done) == "--api-key: the current directory does not exist"
+
+
 def test_serve_refuses_an_unknown_model() -> None:
     done = run("serve", "--model", "gpt-9", "--port", "0")
     assert done.returncode == 2
