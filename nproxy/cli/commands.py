@@ -20,7 +20,7 @@ from nproxy.cli.dashboards.options import dashboards
 from nproxy.cli.early_signals import outlive_reload_signals
 from nproxy.cli.keys.options import keys
 from nproxy.cli.models.options import models
-from nproxy.cli.typed import key_option, model_option, timeout_option
+from nproxy.cli.typed import FILE, key_option, model_option, timeout_option
 from nproxy.cli.wrong_use import FAILED, STOPPED, WRONG_USE, WrongUse
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ for _command in (bench, chat, completion, dashboards, keys, models):
     multiple=True,
     help="Base URL of a server to use as an upstream; repeatable, each is an upstream of its own.",
 )
-@click.option("--config", "file", metavar="FILE", type=click.Path(path_type=Path), help="Settings file (YAML).")
+@click.option("--config", "file", metavar="FILE", type=FILE, help="Settings file (YAML).")
 @click.option("--host", metavar="HOST", help="Address to listen on.  [default: 127.0.0.1]")
 @click.option("--port", metavar="PORT", help="Port to listen on; 0 picks a free port.  [default: 8000]")
 @click.option("--workers", metavar="N", help="Gateway processes that share the port.  [default: 1]")
@@ -157,7 +157,7 @@ def serve(context: click.Context, /, log_level: str, file: Path | None, **given:
 
 
 @main.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=FILE)
 @click.pass_context
 def check(context: click.Context, /, file: Path) -> None:
     """Validate a settings file.

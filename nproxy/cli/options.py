@@ -77,7 +77,7 @@ class ServeOptions:
 def _from_here(value: str, option: str) -> str:
     """Let a relative file:PATH start at the current directory; in the settings it starts at their folder."""
     file = value.removeprefix("file:")
-    if file == value or file.startswith("~"):
+    if file in (value, "") or file.startswith("~"):
         return value
     try:
         return f"file:{Path(file).absolute()}"

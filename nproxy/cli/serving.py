@@ -96,9 +96,10 @@ def _listen(host: str, port: int, key: str = "--port") -> socket.socket:
 
 
 def _why_not(error: OSError, host: str, port: int, key: str) -> str:
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     if error.errno == errno.EADDRINUSE:
-        return f"{host}:{port} is in use; choose another with {key}"
-    return f"cannot listen on {host}:{port}: {error.strerror or error}"
+        return f"{address} is in use; choose another with {key}"
+    return f"cannot listen on {address}: {error.strerror or error}"
 
 
 def _model(engine: Engine, reading: Reading) -> models.LocalModel:

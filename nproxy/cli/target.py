@@ -70,7 +70,8 @@ def parse_target(url: str, api_key: str | None) -> Target:
         replica = parse_address(url)
         upstream = Upstream.model_validate({"name": "target", "replicas": [replica], "api_key": api_key or "none"})
     except PydanticCustomError as error:
-        raise WrongUse(f"URL: {error.message()}") from None
+        why = "must not contain credentials; use --api-key" if error.type == "credentials" else error.message()
+        raise WrongUse(f"URL: {why}") from None
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         raise WrongUse(f"--api-key: {first['msg']}") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -34,9 +35,19 @@ class Utf8(StringParamType):
         return text
 
 
+class FilePath(click.Path):
+    """The path of a file; an empty one, as of a variable that is not set, would be the current directory."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("it is empty.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 SECONDS = Finite(min=0, min_open=True, max=YEAR)
 TEMPERATURE = Finite(min=0)
 TEXT = Utf8()
+FILE = FilePath(path_type=Path)
 
 Command = TypeVar("Command", bound=Callable[..., None])
 

@@ -110,7 +110,7 @@ def parse_address(value: str) -> Replica:
     if parts.scheme not in ("http", "https"):
         raise PydanticCustomError("replica", "must begin with http://, https:// or unix:/")
     if "@" in parts.netloc:
-        raise PydanticCustomError("replica", "must not contain credentials; use api_key")
+        raise PydanticCustomError("credentials", "must not contain credentials; use api_key")
     if "${" in parts.netloc:
         raise PydanticCustomError("replica", "must not contain variables: these are for secrets")
     if (

@@ -17,8 +17,8 @@ from nproxy.config.contents import contents
 
 Path = tuple[str | int, ...]
 
-_UNQUOTED, _QUOTES = "expected ',' or '}', but got '{'", '; inside braces, write "${NAME}" with its quotes'
-"""What YAML says of a variable in `{key: ${NAME}}`, and what helps."""
+_NEEDS_QUOTES = {"${": "${NAME}", "://[": "http://[::1]:8000/v1"}
+"""The beginnings of values that YAML does not understand in `[a, b]` and `{key: a}`, up to its error, and examples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +178,10 @@ def read_yaml(text: str, source: str, parts: str = SECTIONS) -> Tree:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         origin = Origin(source, mark.line + 1 if mark else 1)
-        hint = _QUOTES if error.problem == _UNQUOTED else ""
-        raise ConfigError([Problem(origin, (), f"not valid YAML: {error.problem or error.context}{hint}")]) from error
+        problem = f"not valid YAML: {error.problem or error.context}"
+        if mark:
+            problem += _quotes_for(text[: mark.index + 1])
+        raise ConfigError([Problem(origin, (), problem)]) from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise ConfigError([Problem(Origin(source, line), (), f"not valid YAML: {error.reason}")]) from error
@@ -191,6 +193,12 @@ def read_yaml(text: str, source: str, parts: str = SECTIONS) -> Tree:
         raise ConfigError(problems)
     tree.data = data or {}
     return tree
+
+
+def _quotes_for(read: str) -> str:
+    """Return a hint for a value that is not quoted inside braces or brackets; `read`: the text up to the error."""
+    example = next((example for begin, example in _NEEDS_QUOTES.items() if read.endswith(begin)), None)
+    return "" if example is None else f'; inside braces or brackets, write "{example}" with its quotes'
 
 
 def _count(node: yaml.Node, source: str, known: dict[int, int]) -> int:

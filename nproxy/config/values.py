@@ -144,6 +144,8 @@ def _look_up(value: object, context: Mapping[str, Any]) -> str:
         raise PydanticCustomError("secret", "a variable is written with braces: ${NAME}")
     if "${" in value:
         raise PydanticCustomError("secret", "must be either ${NAME} alone or the secret itself, not a mixture")
+    if value == "file:":
+        raise PydanticCustomError("secret", "needs a path behind file:")
     if value.startswith("file:"):
         path = _beside(context, Path(value.removeprefix("file:")))
         _note(context, path)

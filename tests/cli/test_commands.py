@@ -201,6 +201,13 @@ def one_line(done: subprocess.CompletedProcess[str]) -> str:
     return line
 
 
+def test_the_name_of_a_file_is_not_empty() -> None:
+    for words in (("serve", "--config", ""), ("check", ""), ("keys", "list", "--file", "")):
+        done = run(*words)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.splitlines()[-1].endswith(": it is empty."), done.stderr
+
+
 def test_serve_refuses_a_bad_url() -> None:
     done = run("serve", "--upstream", "127.0.0.1:8000")
     assert done.returncode == 2

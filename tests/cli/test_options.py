@@ -116,6 +116,8 @@ def test_a_key_is_read_as_keys_are(tmp_path: Path) -> None:
         auth = loaded(None, {"KEY": "sk-of-the-shell"}, api_key=given, upstreams=("http://a",)).auth
         assert auth is not None and auth.api_key is not None
         assert auth.api_key.get_secret_value() == key
+    with pytest.raises(ConfigError, match=r"^--api-key: needs a path behind file:$"):
+        loaded(None, {}, api_key="file:")
     with pytest.raises(ConfigError, match="--api-key: environment variable KEY is not set"):
         loaded(None, {}, api_key="${KEY}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import re
@@ -128,6 +129,14 @@ def test_a_port_is_taken_before_anything_else_is_done() -> None:
         port = first.getsockname()[1]
         with pytest.raises(serving.ServeFailed, match=f"127.0.0.1:{port} is in use"):
             serving._listen("127.0.0.1", port)
+
+
+def test_an_ipv6_address_is_told_in_brackets() -> None:
+    taken = OSError(errno.EADDRINUSE, "Address already in use")
+    assert serving._why_not(taken, "::1", 80, "--port") == "[::1]:80 is in use; choose another with --port"
+    other = OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
+    said = "cannot listen on [fe80::1]:80: Cannot assign requested address"
+    assert serving._why_not(other, "fe80::1", 80, "--port") == said
 
 
 def test_of_two_that_are_bound_at_once_one_is_told_that_the_port_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -235,7 +235,17 @@ BAD = {
     "a variable without quotes": (
         "upstreams:\n- {name: a, replicas: [http://a], api_key: ${KEY}}",
         "nproxy.yaml:2: not valid YAML: expected ',' or '}', but got '{'; "
-        'inside braces, write "${NAME}" with its quotes',
+        'inside braces or brackets, write "${NAME}" with its quotes',
+    ),
+    "an IPv6 address without quotes": (
+        "upstreams:\n- name: ä\n  replicas: [http://a, http://[::1]:8000/v1]",
+        "nproxy.yaml:3: not valid YAML: expected ',' or ']', but got '['; "
+        'inside braces or brackets, write "http://[::1]:8000/v1" with its quotes',
+    ),
+    "an IPv6 address without quotes in a mapping": (
+        "upstreams:\n- {name: a, replicas: http://[::1]:8000/v1}",
+        "nproxy.yaml:2: not valid YAML: expected ',' or '}', but got '['; "
+        'inside braces or brackets, write "http://[::1]:8000/v1" with its quotes',
     ),
     "two documents": ("listen: {}\n---\nlisten: {}", "nproxy.yaml:2: not valid YAML: but found another document"),
     "a tag": ("listen: {host: !!python/name:os.system x}", "nproxy.yaml:1: listen.host: the tag"),

@@ -9,10 +9,10 @@ import click
 
 from nproxy.cli.bench.bounds import bounds_of
 from nproxy.cli.bench.given import CONCURRENCY, MAX_TOKENS, REQUESTS, WORDS, Given
-from nproxy.cli.typed import SECONDS, TEMPERATURE, TEXT, Finite, key_option, model_option, timeout_option
+from nproxy.cli.typed import SECONDS, TEMPERATURE, TEXT, FilePath, Finite, key_option, model_option, timeout_option
 from nproxy.cli.wrong_use import FAILED, WRONG_USE, WrongUse
 
-_FILE = click.Path(path_type=Path, dir_okay=False)
+_FILE = FilePath(path_type=Path, dir_okay=False)
 _COUNT = click.IntRange(min=1)
 _RATE = Finite(min=1e-6, max=1e6)
 _BURSTINESS = Finite(min=1e-3, max=1e3)

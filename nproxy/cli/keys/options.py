@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from nproxy.cli.typed import FILE
 from nproxy.cli.wrong_use import WRONG_USE, WrongUse
 
 
@@ -30,7 +31,7 @@ def keys() -> None:
 
 @keys.command("new")
 @click.argument("name")
-@click.option("--file", metavar="FILE", type=click.Path(path_type=Path), help="Add the key's hash to this keys file.")
+@click.option("--file", metavar="FILE", type=FILE, help="Add the key's hash to this keys file.")
 @click.pass_context
 def new(context: click.Context, /, name: str, file: Path | None) -> None:
     """Create a key for NAME.
@@ -74,7 +75,7 @@ def hash_(context: click.Context, /) -> None:
 
 
 @keys.command("list")
-@click.option("--file", metavar="FILE", type=click.Path(path_type=Path), required=True, help="The keys file.")
+@click.option("--file", metavar="FILE", type=FILE, required=True, help="The keys file.")
 @click.option("--json", "json_form", is_flag=True, help="Print everything that the file says, as JSON.")
 @click.pass_context
 def list_(context: click.Context, /, file: Path, *, json_form: bool) -> None:
@@ -95,7 +96,7 @@ def list_(context: click.Context, /, file: Path, *, json_form: bool) -> None:
 
 @keys.command("remove")
 @click.argument("name")
-@click.option("--file", metavar="FILE", type=click.Path(path_type=Path), required=True, help="The keys file.")
+@click.option("--file", metavar="FILE", type=FILE, required=True, help="The keys file.")
 @click.option(
     "--hash",
     "digest",

@@ -163,7 +163,7 @@ def wrong(*words: str) -> str:
             ("http://a", "--goodput", "e2el:1", "--goodput", "tpot:2", "--no-stream"),
             "Error: --goodput tpot needs streams; it cannot be measured with --no-stream",
         ),
-        (("http://user:secret@a",), "nproxy: URL: must not contain credentials; use api_key"),
+        (("http://user:secret@a",), "nproxy: URL: must not contain credentials; use --api-key"),
         (("http://a", "--compare", "/no/such/file"), "nproxy: --compare: /no/such/file: No such file or directory"),
         (("http://a", "--dataset", "/no/such/file"), "nproxy: --dataset: /no/such/file: No such file or directory"),
         (("http://a", "--save", "/no/such/file"), "nproxy: --save: /no/such/file: No such file or directory"),

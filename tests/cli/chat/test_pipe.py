@@ -149,6 +149,8 @@ async def test_a_server_without_models() -> None:
         ((), b"\xff", "nproxy: the prompt is not valid UTF-8"),
         (("-n", "0", "hi"), b"", "0 is not in the range"),
         (("--api-key", "${NOT_THERE}", "hi"), b"", "nproxy: --api-key: environment variable NOT_THERE is not set"),
+        (("--api-key", "file:", "hi"), b"", "nproxy: --api-key: needs a path behind file:"),
+        (("--url", "http://u:p@a", "hi"), b"", "nproxy: URL: must not contain credentials; use --api-key"),
         (("--url", "localhost", "hi"), b"", "nproxy: URL: must begin with http"),
     ],
 )

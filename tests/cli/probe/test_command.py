@@ -280,7 +280,7 @@ async def test_a_server_that_drips_is_given_up() -> None:
     ("words", "line"),
     [
         (("127.0.0.1:8000",), "nproxy: URL: must begin with http://, https:// or unix:/"),
-        (("http://user:secret@a",), "nproxy: URL: must not contain credentials; use api_key"),
+        (("http://user:secret@a",), "nproxy: URL: must not contain credentials; use --api-key"),
         (
             ("http://a", "--api-key", "${NOT_SET_ANYWHERE}"),
             "nproxy: --api-key: environment variable NOT_SET_ANYWHERE is not set",
