@@ -25,14 +25,16 @@ nor what upstreams answer.
 
 Later sources override earlier ones: defaults, the file (`--config`), environment variables, command-line options. A
 variable's name is the key's path in capitals, with two underscores between levels; `N` stands for an index in a list,
-counted from 0, and your own words in maps keep their case (`NPROXY_UPSTREAMS__0__MODELS__GPT-4`). A value that begins
-with `[` or `{` is read as YAML, `null` is null. An empty value is null too, but refused for a section that null would
-switch off. A secret is `${NAME}` (from the environment), `file:PATH`, or the secret itself. Relative paths start at
-the file's folder, those of options at the current directory.
+counted from 0, and your own words in maps keep their case (`NPROXY_UPSTREAMS__0__MODELS__Fast=llama3.2`). A value that
+begins with `[` or `{` is read as YAML, which also takes words that cannot be part of a variable's name
+(`NPROXY_UPSTREAMS__0__MODELS='{gpt-4: llama3.2}'`); `null` is null. An empty value is null too, but refused for a
+section that null would switch off. A secret is `${NAME}` (from the environment), `file:PATH`, or the secret itself.
+Relative paths start at the file's folder, those of options at the current directory.
 
 A changed file is [reloaded](../fleet.md#reload) by a running gateway. Keys marked with ⟲ are read only at the start.
 
-The variable `NPROXY_CACHE` is not a key of the file: it names the folder of models; the default is `~/.cache/nproxy`.
+The variable `NPROXY_CACHE` is not a key of the file: with `NPROXY_CACHE=DIR`, the default model is stored in
+`DIR/models` instead of `~/.cache/nproxy/models`.
 """
 
 
