@@ -42,8 +42,9 @@ class Choice:
 
     def take(self, piece: UpstreamChoice, now: float) -> None:
         """Add what a chunk says of this choice."""
-        text = _text(piece.delta, "content") + _text(piece.delta, "refusal")
-        reasoning = next((found for name in _REASONING if (found := _text(piece.delta, name))), "")
+        content = piece.delta.get("content")
+        text = _written(content) + _text(piece.delta, "refusal")
+        reasoning = next((found for name in _REASONING if (found := _text(piece.delta, name))), "") + _thought(content)
         if text or reasoning:
             self.text += text
             self.reasoning += reasoning
@@ -134,6 +135,23 @@ class Answers:
 
 def _named(indices: list[int]) -> str:
     return f"choice{'s' if len(indices) > 1 else ''} {', '.join(map(str, indices))}"
+
+
+def _written(content: JSON) -> str:
+    """Return the text of a content, which may be a list of parts."""
+    if isinstance(content, str):
+        return content
+    return "".join(_text(part, "text") for part in _parts(content, "text"))
+
+
+def _thought(content: JSON) -> str:
+    """Return the reasoning in a content that is a list of parts, as Mistral's reasoning models send it."""
+    return "".join(_written(part.get("thinking")) for part in _parts(content, "thinking"))
+
+
+def _parts(content: JSON, kind: str) -> list[dict[str, JSON]]:
+    parts = content if isinstance(content, list) else []
+    return [part for part in parts if isinstance(part, dict) and part.get("type") == kind]
 
 
 def _text(values: Mapping[str, JSON], name: str) -> str:

@@ -15,8 +15,9 @@ from nproxy.cli.chat.answers import Answers, Tokens
 from nproxy.cli.chat.columns import Columns, columns, footer
 from nproxy.cli.chat.failed import ChatFailed
 from nproxy.cli.chat.plain import Follower, as_json
-from nproxy.openai.chunks import UpstreamChunk, parse_chunk
+from nproxy.openai.chunks import UpstreamChunk, parse_answer, parse_chunk
 from nproxy.openai.dialect import Dialect
+from nproxy.openai.jsonvalue import JSON
 
 
 def chunk(*said: tuple[int, str | None, str | None], tokens: int | None = None) -> UpstreamChunk:
@@ -46,6 +47,32 @@ def answers(n: int, *chunks: UpstreamChunk) -> Answers:
 def test_tokens(counted: int | None, tokens: list[Tokens]) -> None:
     pieces = chunk((0, "a", None)), chunk((0, "b", "stop"), (1, "c", None)), chunk((1, None, "length"), tokens=counted)
     assert answers(2, *pieces).tokens() == tokens
+
+
+THINKING = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}, {"type": "other", "text": "no"}]}
+SAYING = [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}, {"type": "reference", "ids": [1]}, 7]
+
+
+@pytest.mark.parametrize(
+    "contents",
+    [
+        pytest.param([[THINKING], SAYING], id="parts"),
+        pytest.param([[THINKING], "hello"], id="parts, then text"),
+        pytest.param([[{"type": "thinking", "thinking": "hm"}, *SAYING]], id="reasoning as text"),
+        pytest.param([[THINKING, {"type": "text", "text": None}], None, SAYING], id="nulls"),
+    ],
+)
+def test_a_content_of_parts_is_read(contents: list[JSON]) -> None:
+    bodies = [json.dumps({"choices": [{"index": 0, "delta": {"content": content}}]}) for content in contents]
+    (choice,) = answers(1, *(parse_chunk(body.encode(), Dialect.CHAT) for body in bodies)).choices
+    assert (choice.reasoning, choice.text) == ("hm", "hello")
+
+
+def test_a_whole_answer_of_parts_is_read() -> None:
+    message = {"role": "assistant", "content": [THINKING, *SAYING]}
+    body = json.dumps({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
+    (choice,) = answers(1, parse_answer(body.encode(), Dialect.CHAT)).choices
+    assert (choice.reasoning, choice.text) == ("hm", "hello")
 
 
 def test_one_choice_has_what_usage_says() -> None:
