@@ -168,10 +168,12 @@ def speller(tokenizer: Tokenizer) -> Spell:
 
 
 def _spellings(word: str, tokenizer: Tokenizer) -> list[tuple[int, ...]]:
-    """Return a word's tokens at the beginning of a text, and those after a space if that is spelled as one
-    word, too.
+    """Return a word's tokens at the beginning of a text, and those after a space, which may be more or fewer.
+
+    The latter are left out if they end with the former, which are then banned behind the space, too.
     """
     word = word.lstrip() or word  # white space alone is a word, too
     bare, spaced = tokenizer.encode_chat(word), tokenizer.encode_chat(" " + word)
-    apart = len(spaced) == len(bare) and spaced[:1] != bare[:1]
-    return [tokens for tokens in ([bare, spaced] if apart else [bare]) if tokens]  # a normalizer may leave nothing
+    if not bare:
+        return []  # a normalizer may leave nothing
+    return [bare] if spaced[-len(bare) :] == bare else [bare, spaced]

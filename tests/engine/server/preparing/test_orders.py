@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import tokenizers
-from tokenizers import decoders, pre_tokenizers, processors
-from tokenizers.models import WordLevel
+from tokenizers import decoders, normalizers, pre_tokenizers, processors
+from tokenizers.models import BPE, WordLevel
 
 from engine.server.asking.order import Order
 from engine.server.preparing.prompts import prepare, tokens_of
@@ -59,6 +59,26 @@ def test_bad_words_are_spelled_with_and_without_a_space() -> None:
     words = Tokenizer(backend, TokenBytes.of(backend), LETTERS.template, None)
     (sampling,) = prepare(chat(bad_words=["no"]), words, READY)[0].samplings
     assert sampling.bad_words == ((1,), (2,))
+
+
+@pytest.mark.parametrize(
+    ("word", "banned"),
+    [
+        ("ab", ((1, 2), (6,))),  # "a", "b" and "▁ab"
+        ("cd", ((7, 4), (8,))),  # "▁c", "d" and "cd"
+        ("db", ((4, 2),)),  # after a space, too: the space is a token of its own
+        ("x", ()),  # the normalizer leaves nothing of it
+    ],
+)
+def test_a_bad_words_spellings_may_differ_in_length(word: str, banned: tuple[tuple[int, ...], ...]) -> None:
+    tokens = ["▁", "a", "b", "c", "d", "▁a", "▁ab", "▁c", "cd"]
+    merges = [("▁", "a"), ("▁a", "b"), ("▁", "c"), ("c", "d")]
+    backend = tokenizers.Tokenizer(BPE({token: number for number, token in enumerate(tokens)}, merges))
+    backend.normalizer = normalizers.Sequence([normalizers.Replace("x", ""), normalizers.Replace(" ", "▁")])
+    backend.decoder = decoders.Metaspace()
+    tokenizer = Tokenizer(backend, TokenBytes.of(backend), None, None)
+    (sampling,) = prepare(completion(prompt=[1], bad_words=[word]), tokenizer, READY)[0].samplings
+    assert sampling.bad_words == banned
 
 
 @pytest.mark.parametrize(
