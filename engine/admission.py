@@ -16,6 +16,7 @@ from engine.sequence import Sequence, SequenceGroup, State
 
 by_age = attrgetter("order")
 _LOOK_AHEAD = 64  # waiting groups that are considered per admission
+_LOOK_PAST = 2048  # waiting groups that are gone through for these; one that waits for what another does costs little
 PATIENCE = 16
 """Steps that a group waits for slots to become free before it claims them from a wider group."""
 
@@ -58,6 +59,14 @@ def giving_way(running: Iterable[Sequence]) -> Iterator[tuple[Sequence, int]]:
             heappop(heap)
 
 
+def _lacks(sequence: Sequence, awaited: Iterable[tuple[int, bytes]]) -> bool:
+    """Whether a sequence waits for one of these blocks, given as places and keys; False if its own have no keys yet."""
+    for place, key in awaited:
+        if place < len(sequence.keys) and sequence.keys[place] == key:
+            return sequence.group.skips_known_blocks
+    return False
+
+
 class Queue:
     """The waiting sequences, oldest first, and the rules by which they are admitted.
 
@@ -82,21 +91,32 @@ class Queue:
 
         The oldest goes first. While it does not fit, younger groups may overtake it, but in total with no more
         sequences than it has itself: narrow requests can pass a wide one, but the wide one still gets its turn. A
-        sequence that waits for blocks which another prompt is about to compute does not count as overtaken. One
-        additional block for each running sequence is left untouched: a sequence that is admitted too early is preempted
-        a few steps later and computed twice.
+        sequence that waits for blocks which another prompt is about to compute does not count as overtaken, and those
+        that wait for the same blocks count once among the groups that are considered. One additional block for each
+        running sequence is left untouched: a sequence that is admitted too early is preempted a few steps later and
+        computed twice.
         """
         if not self.waiting:
             return None
         slots = sum([sequence.width for sequence in running])
+        most = min(self._max_sequences, self._pool.available) - slots  # a wider sequence cannot fit in any case
         passed: list[SequenceGroup] = []
-        for sequence in islice(self._heads(), _LOOK_AHEAD):
+        room = self._max_sequences  # how many sequences may overtake those
+        awaited: set[tuple[int, bytes]] = set()
+        considered = 0
+        for sequence in islice(self._heads(), _LOOK_PAST):
             width = sequence.width
-            if any(group.overtaken + width > len(group.sequences) for group in passed):
+            if width > room:
                 return None
-            if slots + width <= min(self._max_sequences, self._pool.available):  # otherwise it cannot fit in any case
+            if width <= most and _lacks(sequence, awaited):
+                continue
+            if considered == _LOOK_AHEAD:
+                return None
+            considered += 1
+            if width <= most:
                 known = self._known(sequence)
-                if self._is_coming(sequence, len(known), running):
+                if coming := self._coming(sequence, len(known), running):
+                    awaited.add(coming)
                     continue
                 if self._blocks(sequence, width, known) + slots <= self._pool.available:
                     for group in passed:
@@ -104,6 +124,7 @@ class Queue:
                     self._start(sequence, known)
                     return sequence
             passed.append(sequence.group)
+            room = min(room, len(sequence.group.sequences) - sequence.group.overtaken)
         return None
 
     def claim(self, running: list[Sequence], wanted: int) -> tuple[Sequence, list[Sequence]] | None:
@@ -132,7 +153,7 @@ class Queue:
             if not most or sequence.since > latest or sequence.group.number in present:
                 continue
             known = self._known(sequence)
-            if self._is_coming(sequence, len(known), running):
+            if self._coming(sequence, len(known), running):
                 continue
             freed = freed or self._freed([victim for victim, _ in victims])
             blocks = self._blocks(sequence, width, known) + wanted - self._pool.available
@@ -180,15 +201,17 @@ class Queue:
         known = self._pool.find(sequence.keys, most) if sequence.group.skips_known_blocks else ()
         return known[: len(known) // self._unit * self._unit]
 
-    def _is_coming(self, sequence: Sequence, known: int, running: Iterable[Sequence]) -> bool:
-        """Whether the next blocks that a sequence lacks are ones that a running prompt is going to compute."""
+    def _coming(self, sequence: Sequence, known: int, running: Iterable[Sequence]) -> tuple[int, bytes] | None:
+        """Return place and key of the next block that a sequence lacks (the last one of the next unit), if a running
+        prompt is going to compute it.
+        """
         last = known + self._unit - 1
         if last >= (sequence.prefill - 1) // self._pool.block_size or not sequence.group.skips_known_blocks:
-            return False
+            return None
         key = sequence.keys[last]
         # A prompt whose last chunk is in flight is in DECODE already, with tokens in flight.
         prompts = [one for one in running if one.state is State.PREFILL or one.ahead]
-        return any(key in one.keys[last : last + 1] for one in prompts)
+        return (last, key) if any(key in one.keys[last : last + 1] for one in prompts) else None
 
     def _blocks(self, sequence: Sequence, width: int, known: BlockTable) -> int:
         """Return how many available blocks it needs: for all its tokens, and a new one for each sequence that will

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
+from engine.blocks import BlockPool, BlockTable
 from engine.core import Core
 from engine.messages import Abort, Add, Embed
 from tests.engine.scheduling import Answers, assert_right, assert_tokens, engine_of, follow, run, vector_of
@@ -111,6 +113,36 @@ def test_who_waits_for_a_prompt_keeps_nobody_out() -> None:
     assert {drawn.group for drawn in answers.steps[0].tokens} == {3, 4}
     answers.finish_all()
     assert answers.started[2].cached_tokens == 88
+
+
+def test_however_many_wait_for_a_prompt_they_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = engine_of(cache=True, tokens=24)
+    prompts = {group: (*PROMPT * 6, group) for group in range(201)}
+    for group, prompt in prompts.items():
+        engine.add(follow(group, prompt))
+    engine.add(follow(201, (1, 2, 3)))
+    looks = 0
+    find = BlockPool.find
+
+    def counted(pool: BlockPool, keys: Sequence[bytes], most: int) -> BlockTable:
+        nonlocal looks
+        looks += 1
+        return find(pool, keys, most)
+
+    monkeypatch.setattr(BlockPool, "find", counted)
+    answers = Answers(engine)
+    while 201 not in answers.started:
+        looks = 0
+        answers.step()
+        assert looks <= 2 * 64  # of two admissions, however many wait
+    assert 0 not in answers.started
+    looks = 0
+    answers.step()
+    assert looks == 1  # all wait for the same blocks
+    answers.finish_all()
+    for group, prompt in prompts.items():
+        assert_right(answers, follow(group, prompt))
+    assert computed(engine) == 180 + 201 + 3
 
 
 def test_a_prompt_that_is_aborted_midway_is_gone_on_with() -> None:
