@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Mapping, Sequence
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ class Bridge:
         check_tensors(folder)  # transformers' own messages for a missing or damaged file are long
         config = _config(folder)
         text = config.get_text_config()
-        self.context = sequence_limit(max_model_len, _made_for(text))
+        self.context = sequence_limit(max_model_len, *_lengths(text))
         self.eos = Fields({}, "config.json").ids("eos_token_id", read_eos(folder, getattr(text, "eos_token_id", None)))
         self._model = _load(folder, config, dtype)
         self._own = f"{_layers_name(self._model)}."
@@ -226,17 +227,33 @@ def _load(folder: Path, config: PretrainedConfig, dtype: torch.dtype) -> PreTrai
     return loaded.float() if dtype == torch.float32 else loaded
 
 
-def _made_for(config: PretrainedConfig) -> int:
-    """Return the longest sequence, in tokens, whose positions do not depend on what else is in the batch."""
+def _lengths(config: PretrainedConfig) -> tuple[int, int]:
+    """Return the longest sequence that the model was made for, and the longest that may be asked for, in tokens.
+
+    Of several kinds of layers, the one with the shortest decides.
+    """
     limit = getattr(config, "max_position_embeddings", None)
     if not isinstance(limit, int) or limit < 1:
         raise ModelError(f"config.json: max_position_embeddings must be a whole number, not {limit!r}")
     rope = getattr(config, "rope_parameters", None) or {}
-    for each in (rope, *rope.values()):
-        if isinstance(each, dict) and each.get("rope_type") == "longrope":
-            # Beyond it transformers rotates all positions, including the cached ones, by other frequencies.
-            limit = min(limit, each.get("original_max_position_embeddings") or limit)
-    return limit
+    kinds = [each for each in rope.values() if isinstance(each, dict)] or [rope]
+    made_for, longest = zip(*[_scaled(limit, Fields(kind, "rope")) for kind in kinds], strict=True)
+    return min(made_for), min(longest)
+
+
+def _scaled(limit: int, rope: Fields) -> tuple[int, int]:
+    """Return the same for one kind of layer, from max_position_embeddings."""
+    kind, original = rope.get("rope_type"), rope.whole("original_max_position_embeddings", default=limit)
+    if kind == "longrope":
+        # Beyond it transformers rotates all positions, including the cached ones, by other frequencies.
+        return min(limit, original), min(limit, original)
+    if kind not in ("linear", "yarn"):
+        return limit, limit
+    factor = rope.number("factor", default=1.0)
+    if not 0 < factor < inf:
+        raise rope.refuse(f"the factor must be positive, not {factor:g}")
+    longest = max(limit, int(factor * (original if kind == "yarn" else limit)))
+    return longest if kind == "yarn" else limit, longest
 
 
 def _name(config: PretrainedConfig) -> str:

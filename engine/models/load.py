@@ -51,7 +51,7 @@ def _load(
 ) -> Model:
     try:
         with open_checkpoint(path) as checkpoint:
-            limit = sequence_limit(max_model_len, checkpoint.spec.context)
+            limit = sequence_limit(max_model_len, checkpoint.spec.context, checkpoint.spec.longest)
             return Decoder(checkpoint, dtype, limit, device, int8=int8, products=products)
     except Unsupported as unsupported:
         if int8:

@@ -69,11 +69,11 @@ class Model(Protocol):
         ...
 
 
-def sequence_limit(asked: int | None, made_for: int) -> int:
+def sequence_limit(asked: int | None, made_for: int, longest: int) -> int:
     """Return the longest sequence that will run: what the settings ask for, or what the model was made for.
 
-    Raises ConfigError if the settings ask for more than the latter.
+    longest: what the settings may ask for; raises ConfigError if they ask for more.
     """
-    if asked is not None and asked > made_for:
-        raise ConfigError(f"max_model_len is {asked}; the model supports {made_for} tokens")
+    if asked is not None and asked > longest:
+        raise ConfigError(f"max_model_len is {asked}; the model supports {longest} tokens")
     return asked or made_for

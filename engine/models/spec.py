@@ -78,7 +78,7 @@ class ModelSpec:
     rope_theta: float
     scaling: Scaling | None
     context: int
-    """The longest sequence that the model was made for, in tokens."""
+    """The longest sequence that the model was made for, in tokens, without a linear scaling."""
     tied: bool
     """Whether the head is the embedding."""
     qkv_bias: bool
@@ -104,6 +104,12 @@ class ModelSpec:
             raise ModelError(f"rms_norm_eps ({self.eps}) and rope_theta ({self.rope_theta}) must be above 0")
         if self.windows and (len(self.windows) != self.layers or any(w is not None and w < 1 for w in self.windows)):
             raise ModelError(f"{self.layers} layers, but sliding windows {self.windows}")
+
+    @property
+    def longest(self) -> int:
+        """The longest sequence that may be asked for, in tokens: with a linear scaling, `factor` times the context."""
+        factor = self.scaling.factor if isinstance(self.scaling, LinearScaling) else 1.0
+        return max(self.context, int(self.context * factor))
 
     @property
     def attention(self) -> tuple[AttentionSpec, ...]:

@@ -44,7 +44,9 @@ class Engine(Settings):
     deterministic: bool = False
     """Give bit-for-bit the same answer whatever else runs, at some cost."""
     max_model_len: Count | None = None
-    """Maximum length of prompt and answer together, in tokens; null: the model's own maximum."""
+    """Maximum length of prompt and answer together, in tokens; null: the model's own maximum. A linear rope scaling
+    allows its factor times as many.
+    """
     max_sequences: Count | None = None
     """Maximum number of choices that run in one step; null: 256."""
     max_batch_tokens: Count | None = None

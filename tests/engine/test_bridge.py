@@ -165,6 +165,34 @@ def test_frequencies_that_change_with_the_batch_limit_the_sequence(tmp_path: Pat
         _load(tmp_path, 65)
 
 
+def test_frequencies_that_are_scaled_lengthen_the_sequence(tmp_path: Path) -> None:
+    scaled = {"rope_theta": 10000.0, "factor": 4.0}
+    yarn = scaled | {"rope_type": "yarn", "original_max_position_embeddings": 64}
+    model, tokens = save(tmp_path, "llama", rope_parameters=yarn, max_position_embeddings=64), list(range(90)) * 2
+    assert _load(tmp_path).context == 256
+    with pytest.raises(ConfigError, match="the model supports 256"):
+        _load(tmp_path, 257)
+    logits = Scorer(tmp_path).prompt(tokens, tuple(range(60)))
+    torch.testing.assert_close(logits, reference_logits(model, tokens), rtol=1e-4, atol=1e-4)
+    save(tmp_path, "llama", rope_parameters=yarn, max_position_embeddings=300)  # the config may include the factor
+    assert _load(tmp_path).context == 300
+    save(tmp_path, "phi", rope_parameters=scaled | {"rope_type": "linear"}, max_position_embeddings=64)
+    assert [_load(tmp_path, asked).context for asked in (None, 256)] == [64, 256]
+    with pytest.raises(ConfigError, match="the model supports 256"):
+        _load(tmp_path, 257)
+    save(tmp_path, "phi", rope_parameters=scaled | {"rope_type": "dynamic"}, max_position_embeddings=64)
+    with pytest.raises(ConfigError, match="the model supports 64"):
+        _load(tmp_path, 65)
+
+
+def test_the_kind_of_layer_with_the_shortest_sequence_decides(tmp_path: Path) -> None:
+    linear = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 8.0}
+    rope = {"full_attention": linear, "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}
+    save(tmp_path, "gemma3_text", sliding_window=8, head_dim=8, rope_parameters=rope)
+    with pytest.raises(ConfigError, match="the model supports 256"):
+        _load(tmp_path, 257)
+
+
 def test_other_dtypes(tmp_path: Path) -> None:
     save(tmp_path, "gemma2", sliding_window=8, head_dim=8)
     for dtype in ("bfloat16", "float16"):

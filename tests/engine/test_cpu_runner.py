@@ -183,6 +183,14 @@ def test_a_shorter_model(tmp_path: Path) -> None:
     assert CpuRunner.load(EngineConfig(str(tmp_path), max_model_len=40, num_blocks=8)).ready.max_model_len == 40
 
 
+def test_a_linear_scaling_makes_longer_sequences_possible(tmp_path: Path) -> None:
+    save(tmp_path, rope_parameters={"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0})
+    lengths = [EngineConfig(str(tmp_path), max_model_len=asked, num_blocks=8) for asked in (None, 1024)]
+    assert [CpuRunner.load(settings).ready.max_model_len for settings in lengths] == [256, 1024]
+    with pytest.raises(ConfigError, match="the model supports 1024 tokens"):
+        CpuRunner.load(EngineConfig(str(tmp_path), max_model_len=1025))
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_sixteen_bits_run(tmp_path: Path, dtype: Literal["bfloat16", "float16"]) -> None:
     save(tmp_path)
