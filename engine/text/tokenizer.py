@@ -59,7 +59,7 @@ class Tokenizer:
         return number if bracketed or number in self.table.special else None
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """Encode a prompt that is no chat; it begins with the BOS token if the model wants one."""
+        """Encode a prompt that is no chat; it begins with BOS, and ends with EOS, if the model wants that."""
         return self._encode(text, add_special_tokens=True)
 
     def encode_chat(self, text: str) -> tuple[int, ...]:

@@ -85,7 +85,7 @@ def tokenizer_from_metadata(metadata: Mapping[str, Value]) -> Tokenizer:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         raise ModelError(f"the vocabulary cannot be used: {error}") from error
-    _begin_with_bos(tokenizer, metadata, tokens)
+    _begin_and_end(tokenizer, metadata, tokens)
     return tokenizer
 
 
@@ -180,16 +180,24 @@ def _merges_of(vocabulary: Mapping[str, int], scores: Mapping[str, float]) -> li
     return [(left, right) for *_, left, right in found]
 
 
-def _begin_with_bos(tokenizer: Tokenizer, metadata: Mapping[str, Value], tokens: list[str]) -> None:
-    """Make prompts that are no chat begin with the BOS token, if the file says so or its kind always does."""
+def _begin_and_end(tokenizer: Tokenizer, metadata: Mapping[str, Value], tokens: list[str]) -> None:
+    """Make prompts that are no chat begin with the BOS token, if the file says so or its kind always does, and end with
+    the EOS token, if the file says so.
+    """
     always = metadata.get("tokenizer.ggml.model") == "llama" or metadata.get("tokenizer.ggml.pre") == "llama-bpe"
-    bos = metadata.get("tokenizer.ggml.bos_token_id")
-    if not metadata.get("tokenizer.ggml.add_bos_token", always) or not isinstance(bos, int):
-        return
-    if not 0 <= bos < len(tokens):
-        raise ModelError(f"the BOS token {bos} is outside the vocabulary")
-    # Under a name of its own, because a token's own may contain the separators of a template's pieces.
-    tokenizer.post_processor = processors.TemplateProcessing(single="bos:0 $A:0", special_tokens=[("bos", bos)])
+    added: dict[str, int] = {}
+    for name, default in (("bos", always), ("eos", False)):
+        number = metadata.get(f"tokenizer.ggml.{name}_token_id")
+        if not metadata.get(f"tokenizer.ggml.add_{name}_token", default) or not isinstance(number, int):
+            continue
+        if not 0 <= number < len(tokens):
+            raise ModelError(f"the {name.upper()} token {number} is outside the vocabulary")
+        added[name] = number
+    if added:
+        # Under names of their own, because a token's own may contain the separators of a template's pieces.
+        pieces = [piece for piece in ("bos", "$A", "eos") if piece == "$A" or piece in added]
+        single = " ".join([f"{piece}:0" for piece in pieces])
+        tokenizer.post_processor = processors.TemplateProcessing(single=single, special_tokens=list(added.items()))
 
 
 def special_strings(metadata: Mapping[str, Value]) -> dict[str, str]:

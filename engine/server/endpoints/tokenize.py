@@ -65,8 +65,8 @@ async def tokenizer_info(request: web.Request) -> web.Response:
 class _Asked:
     """What is to be tokenized: a text, or a chat that the model's template writes.
 
-    special: whether the text gets the tokens that begin a prompt (BOS). strings: whether each token's spelling in the
-    vocabulary is returned, too.
+    special: whether the text gets the tokens that begin and end a prompt (BOS, EOS). strings: whether each token's
+    spelling in the vocabulary is returned, too.
     """
 
     source: str | Chat

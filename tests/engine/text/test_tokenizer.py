@@ -162,13 +162,39 @@ def test_the_token_that_begins_a_text_may_be_spelled_in_any_way() -> None:
 
 
 @pytest.mark.parametrize(
+    ("flags", "ids"),
+    [
+        ({}, [2]),
+        ({"add_bos_token": True}, [3, 2]),
+        ({"add_eos_token": True, "add_bos_token": False}, [2, 4]),
+        ({"add_eos_token": True, "add_bos_token": True}, [3, 2, 4]),
+        ({"add_eos_token": True, "pre": "llama-bpe"}, [3, 2, 4]),
+        ({"add_eos_token": False, "pre": "llama-bpe"}, [3, 2]),
+    ],
+)
+def test_a_gguf_says_which_tokens_begin_and_end_a_text(flags: dict[str, Any], ids: list[int]) -> None:
+    metadata = {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "qwen2",
+        "tokenizer.ggml.tokens": ["a", "b", "ab", "<s>", "</s>"],
+        "tokenizer.ggml.merges": ["a b"],
+        "tokenizer.ggml.bos_token_id": 3,
+        "tokenizer.ggml.eos_token_id": 4,
+    }
+    tokenizer = tokenizer_from_metadata(metadata | {f"tokenizer.ggml.{name}": value for name, value in flags.items()})
+    assert tokenizer.encode("ab").ids == ids
+    assert tokenizer.encode("ab", add_special_tokens=False).ids == [2]
+
+
+@pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"tokenizer.ggml.model": "bert"}, "bert"),
         ({"tokenizer.ggml.tokens": []}, "tokens is missing"),
         ({"tokenizer.ggml.scores": [0.0]}, "the numbers of .* differ"),
         ({"tokenizer.ggml.token_type": [1]}, "the numbers of .* differ"),
-        ({"tokenizer.ggml.bos_token_id": 9999}, "outside the vocabulary"),
+        ({"tokenizer.ggml.bos_token_id": 9999}, "BOS token 9999 is outside the vocabulary"),
+        ({"tokenizer.ggml.eos_token_id": -1, "tokenizer.ggml.add_eos_token": True}, "EOS token -1 is outside"),
         ({"tokenizer.ggml.model": "gpt2"}, "tokenizer.ggml.pre"),
         ({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "nobody-knows"}, "nobody-knows"),
         (
