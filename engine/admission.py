@@ -215,9 +215,11 @@ class Queue:
 
     def _blocks(self, sequence: Sequence, width: int, known: BlockTable) -> int:
         """Return how many available blocks it needs: for all its tokens, and a new one for each sequence that will
-        leave prefill.
+        leave prefill, which an Embed's does not.
         """
         held = sum([self._pool.holders(block) > 0 for block in known])
+        if sequence.group.pooling is not None:
+            return -(-sequence.length // self._pool.block_size) - held
         return sequence.length // self._pool.block_size + width - held
 
     def _start(self, sequence: Sequence, known: BlockTable) -> None:

@@ -32,7 +32,8 @@ class Limits:
         if prompt + least > most:
             return f"the prompt has {prompt} tokens; the maximum is {most}{' including the answer' * least}"
         # All n leave prefill together, each with a block to write to; later the oldest can go on alone if necessary.
-        blocks = max(prompt // size + n, -(-min(prompt + max(new), most) // size))
+        together = prompt // size + n if isinstance(message, Add) else 0
+        blocks = max(together, -(-min(prompt + max(new), most) // size))
         if blocks > self.ready.blocks:
             return f"the request needs {blocks} blocks of {size} tokens of KV cache; there are {self.ready.blocks}"
         return None

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
 from engine.core import Core
 from engine.messages import Abort, Add, Embed
-from tests.engine.scheduling import MAX_MODEL_LEN, Answers, add, assert_right, engine_of, run
+from tests.engine.scheduling import MAX_MODEL_LEN, Answers, add, assert_right, engine_of, run, vector_of
 
 # Fairness
 
@@ -178,6 +179,15 @@ def test_a_prompt_to_embed_may_be_as_long_as_the_model_takes(prompt: int, messag
     answers = Answers(engine).finish_all()
     assert re.search(message, answers.failed[1])
     assert list(answers.embedded) == [2]
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last"])
+def test_a_prompt_to_embed_may_fill_the_pool(pooling: Literal["mean", "last"]) -> None:
+    engine = engine_of(20, tokens=24)
+    whole, beyond = Embed(1, tuple(range(80)), pooling), Embed(2, tuple(range(81)), pooling)
+    answers = run(engine, whole, beyond)
+    assert answers.embedded[1].vector == vector_of(whole)
+    assert "needs 21 blocks of 4 tokens of KV cache; there are 20" in answers.failed[2]
 
 
 def test_tokens_beyond_the_models_length_need_no_blocks() -> None:
