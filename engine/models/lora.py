@@ -29,7 +29,8 @@ _NO_MATTER = {  # settings of training, or evident from the tensors themselves
     *("layers_pattern", "layers_to_transform", "lora_dropout", "megatron_core", "peft_type", "peft_version", "r"),
     *("ensure_weight_tying", "qalora_group_size", "revision", "target_modules", "task_type", "use_rslora"),
 }
-_BASE_CHANGING = ("pissa", "olora", "corda", "loftq")  # initializations that take something out of the base's weights
+# Initializations that take something out of the base's weights.
+_BASE_CHANGING = ("pissa", "olora", "corda", "loftq", "lora_ga")
 
 
 @dataclass(frozen=True, slots=True)

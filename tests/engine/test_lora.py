@@ -111,6 +111,7 @@ def test_adapters_and_the_bare_model_in_one_batch(
         ({"rank_pattern": {"q_proj": 8}}, "rank_pattern is not supported"),
         ({"alpha_pattern": {"q_proj": 8}}, "alpha_pattern is not supported"),
         ({"init_lora_weights": "pissa"}, "changes the base's weights"),
+        ({"init_lora_weights": "lora_ga"}, "changes the base's weights"),
         ({"of_tomorrow": 1}, "of_tomorrow is not supported"),
         ({"r": 8}, "its rank is 8"),
         ({"r": 0}, "r must be at least 1"),
