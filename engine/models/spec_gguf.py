@@ -26,6 +26,8 @@ def spec_from_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, tuple[int,
     f = Fields({k.removeprefix(f"{arch}."): v for k, v in metadata.items()}, "GGUF metadata")
     if f.whole("expert_count", default=0):
         raise f.refuse("mixtures of experts are not supported")
+    if not f.flag("attention.causal", default=True):
+        raise f.refuse("attention that is not causal is not supported")
     windows: tuple[int | None, ...] = ()
     layers = f.whole("block_count")
     if window := f.whole("attention.sliding_window", default=0):

@@ -398,6 +398,7 @@ def test_a_gguf_whose_directory_lies_is_refused(tmp_path: Path) -> None:
         ("gemma", {}, "GGUF architecture 'gemma' is not supported"),
         ("llama", {"llama.rope.scaling.type": "yarn"}, "rope scaling 'yarn'"),
         ("qwen2", {"qwen2.attention.sliding_window": 8}, "sliding windows are not supported"),
+        ("llama", {"llama.attention.causal": False}, "attention that is not causal is not supported"),
         ("llama", {"blk.0.attn_sinks.weight": np.zeros(6, np.float32)}, "does not know"),
     ],
     ids=str,

@@ -58,6 +58,8 @@ def write_gguf(
     for key, value in extra.items():
         if isinstance(value, np.ndarray):
             writer.add_tensor(key, value)
+        elif isinstance(value, bool):
+            writer.add_bool(key, value)
         elif isinstance(value, int):
             writer.add_uint32(key, value)
         else:
