@@ -45,7 +45,7 @@ class Edits:
     ) -> Edited:
         """Return the rows of logits [N, V] that `draws` draw from, the i-th from rows[i], with each draw's edits.
 
-        Draws with the same edits of the same row still share it.
+        Draws with the same edits of the same row, which have the same past, still share it.
         """
         changes, which = self._rules.changes(rows, draws, masks, logits.shape[1])
         scores = logits.index_select(0, torch.tensor([change.row for change in changes])).float()

@@ -89,8 +89,9 @@ class Rules:
     ) -> tuple[list[Change], list[int]]:
         """Return the changes for `draws`, the i-th of rows[i]; and per draw, which of the changes is its own.
 
-        Draws with the same changes of the same row (the n choices that leave prefill together) share them. Every draw
-        whose Sampling looks at the past must carry it; raises ValueError for one without it.
+        Draws with the same changes of the same row (the n choices that leave prefill together) share them. Their pasts
+        are not compared: the scheduler lets only choices with the same past draw from one row. Every draw whose
+        Sampling looks at the past must carry it; raises ValueError for one without it.
         """
         places: dict[tuple[int, int, frozenset[int], bytes | None], int] = {}
         changes: list[Change] = []
