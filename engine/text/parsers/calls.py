@@ -2,7 +2,8 @@
 
 A call is reported as soon as its name and the beginning of its arguments are there, and the arguments are passed on
 exactly as the model writes them. What looked like a call and is none stays content. What breaks off later stays the
-arguments of a call, unfinished. Only space and separators beside calls, and the marks around them, are left out.
+arguments of a call, unfinished. Only space and separators beside calls, and the marks around them, are left out, and
+what breaks off behind a call before it is known whether it is another one.
 """
 
 from __future__ import annotations
@@ -71,6 +72,10 @@ class CallParser(Machine):
         self._calls = 0
         self._listed = False  # inside a JSON array of calls
         self._behind = False  # nothing but calls' marks and separators since the last call
+
+    def finish(self) -> list[Part]:
+        """End the choice: return the rest, but not the beginning of a mark or of another call behind a call."""
+        return [] if self._behind else super().finish()
 
     def _in_content(self, parts: list[Part], final: bool) -> bool:
         found = self._syntax.opening.search(self._text, self._searched, partial=not final)

@@ -267,6 +267,17 @@ def test_content_is_not_held_back_longer_than_a_mark_could_begin() -> None:
     assert parser.feed('{"weather":') == [Content('{"weather":')]
 
 
+LISTS = {row: (family, text) for row, (family, text, said) in ROWS.items() if said == ChoiceText(calls=TWO)}
+
+
+@pytest.mark.parametrize("row", LISTS)
+def test_what_breaks_off_behind_a_call_is_no_content(row: str) -> None:
+    family, text = LISTS[row]
+    cut = [read(fresh(family), [text[:end]]) for end in range(len(text))]
+    assert {len(said.calls) for said in cut} == {0, 1, 2}
+    assert not any(said.content for said in cut if said.calls)
+
+
 def test_mistral_ids_have_nine_characters() -> None:
     (start, _) = fresh("mistral").feed("[TOOL_CALLS]now[ARGS]{}")
     assert start == ToolStart(0, "0" * 9, "now")
