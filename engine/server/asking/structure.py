@@ -28,6 +28,7 @@ from nproxy.openai.refusals import empty_array, missing, wrong_type
 _WHITESPACE = r"[ ]|\n[ ]{0,24}|\n\t{0,8}"
 _OPTIONS = "x-guidance"  # a schema's key for llguidance itself; "lenient" there would ignore keywords
 _MOST_CHOICES = 1024
+_GBNF_RULE = re.compile(r"^[ \t]*[A-Za-z0-9_-]+[ \t]*::=", re.MULTILINE)
 _IGNORED_ATTRIBUTES = re.compile(r"\[[^\[\]\"]*\b(temperature|stop)\s*=")
 
 
@@ -219,9 +220,9 @@ def _choice(value: JSON, where: str) -> str:
 
 
 def _grammar(value: JSON, where: str) -> str:
-    """llama.cpp's GBNF, or llguidance's Lark; the `::=` of GBNF rules distinguishes them."""
+    """llama.cpp's GBNF, or llguidance's Lark; a line that begins a rule with `::=` distinguishes them."""
     text = _text(value, where)
-    if "::=" in text:
+    if _GBNF_RULE.search(text):
         return _listed([{"gbnf": text}])
     if found := _IGNORED_ATTRIBUTES.search(text):
         raise invalid_request(

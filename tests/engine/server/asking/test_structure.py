@@ -51,6 +51,8 @@ def takes(compiler: Compiler, grammar: str, *tokens: int) -> bool:
         ({"structured_outputs": {"choice": ["ab", "c"]}}, (2, END), (0, END)),
         ({"structured_outputs": {"grammar": 'start: "b"+ "2"'}}, (1, 1, 9, END), (9,)),
         ({"structured_outputs": {"grammar": 'root ::= "b"+ "2"'}}, (1, 1, 9, END), (9,)),
+        ({"structured_outputs": {"grammar": 'start: "c" | x // y ::= z\nx: "::=" "b"'}}, (2, END), (1,)),
+        ({"structured_outputs": {"grammar": '# start: "c"\n\n  root  ::= x-1\n\tx-1::= "b"'}}, (1, END), (2,)),
         ({"guided_json": SCHEMA}, (8, END), (9, 9)),
         ({"guided_regex": "a/?1"}, (0, 7, END), (0, END)),
         ({"guided_choice": ["ab", "c"]}, (3, END), (1,)),
@@ -115,8 +117,9 @@ def test_refused_by_name(fields: dict[str, Any], param: str) -> None:
 
 
 @pytest.mark.timeout(20)  # a search from each bracket to the end of the text would take many minutes
-def test_a_long_grammar_is_read_in_proportion_to_its_length() -> None:
-    assert read_structure({"grammar": "[" * 250_000}) is not None
+@pytest.mark.parametrize("text", ["[" * 250_000, "\n" * 250_000, " " * 250_000, "a " * 120_000, "a" * 250_000])
+def test_a_long_grammar_is_read_in_proportion_to_its_length(text: str) -> None:
+    assert read_structure({"grammar": text}) is not None
 
 
 def test_a_schema_that_is_too_long_is_not_even_read() -> None:
