@@ -15,7 +15,7 @@ _LITERAL = r'"(?:\\.|[^"\\])*"'
 _OTHERS = rf'#[^\n]*|<[^<>\s]*>|{UNCLOSED}|"(?:\\.|[^"\\])*\\?\Z'
 _TOKEN = re.compile(rf"(?P<literal>{_LITERAL})|(?P<set>{CLASS})|{_OTHERS}|(?P<name>[A-Za-z][A-Za-z0-9_-]*)", re.DOTALL)
 _ESCAPED = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|.)", re.DOTALL)
-_RAW = {"\t": r"\t", "\n": r"\n", "\r": r"\r"}
+_RAW = {"\t": r"\t", "\n": r"\n", "\r": r"\r", "\x7f": r"\x7f"}
 
 
 def prepared(grammar: str) -> str:

@@ -44,8 +44,8 @@ class Structure:
 
 
 def text_rule(text: str) -> str:
-    """Return the rule of exactly this text."""
-    return json.dumps(text, ensure_ascii=False)
+    """Return the rule of exactly this text. The library reads no bare U+007F, which JSON does not escape."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", r"\u007f")
 
 
 def token_rule(token: int) -> str:

@@ -195,3 +195,13 @@ def test_whitespace_in_json_has_a_bound(text: str, whole: bool) -> None:
 
 def test_texts_are_taken_letter_by_letter() -> None:
     assert text_rule('"é\n\\') == '"\\"é\\n\\\\"'
+
+
+def test_every_character_of_ascii_may_be_in_a_choice() -> None:
+    texts = [chr(code) for code in range(0x80)]
+    made = spelled(texts)
+    structure = read_structure({"guided_choice": texts})
+    assert structure is not None
+    end = made.token_to_id("<end>")
+    compiler = Compiler(made.to_str(), end + 1, {end})
+    assert all(takes(compiler, structure.grammar, *made.encode(text).ids, end) for text in texts)
