@@ -108,12 +108,12 @@ def _function(tool: Mapping[str, JSON], where: str) -> Function:
         raise wrong_type(f"{where}.function.description", "a string", description)
     if parameters is not None and not isinstance(parameters, dict):
         raise wrong_type(f"{where}.function.parameters", "an object", parameters)
-    if parameters is not None and parameters.get("type", "object") != "object":
+    if parameters is not None and parameters.get("type", "object") not in ("object", ["object"]):
         param = f"{where}.function.parameters"
         raise invalid_request(f"The 'type' of '{param}' must be 'object'.", param=param, code="invalid_value")
     return Function(
         name=_name(inner, f"{where}.function"),
-        parameters=_NO_PARAMETERS if parameters is None else {"type": "object", **parameters},
+        parameters=_NO_PARAMETERS if parameters is None else {**parameters, "type": "object"},
         strict=Members(inner, f"{where}.function.").flag("strict"),
         where=f"{where}.function.parameters",
     )

@@ -67,6 +67,12 @@ def test_a_function() -> None:
     )
 
 
+def test_a_list_of_one_type_is_that_type() -> None:
+    tools = read_tools({"tools": [function(parameters={"type": ["object"], "properties": {}})]})
+    assert tools is not None
+    assert tools.functions[0].parameters == {"type": "object", "properties": {}}
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
@@ -86,6 +92,7 @@ def test_a_function() -> None:
         ({"tools": [function(parameters=[])]}, "tools.0.function.parameters"),
         ({"tools": [function(parameters={"type": "string"})]}, "tools.0.function.parameters"),
         ({"tools": [function(parameters={"type": None})]}, "tools.0.function.parameters"),
+        ({"tools": [function(parameters={"type": ["object", "null"]})]}, "tools.0.function.parameters"),
         ({"tools": [function(strict="yes")]}, "tools.0.function.strict"),
         ({"tools": TWO, "parallel_tool_calls": "no"}, "parallel_tool_calls"),
         ({"tool_choice": "required"}, "tool_choice"),
