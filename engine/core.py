@@ -181,7 +181,7 @@ class Core:
         """Queue the groups whose grammars have been compiled since the last step."""
         for add, grammar, aborted in self.grammars.release():
             if isinstance(grammar, str):
-                self._failed.append(GroupFailed(add.group, grammar, "unsatisfiable"))
+                self._failed.append(GroupFailed(add.group, grammar, "grammar"))
             else:
                 self.grammars.follow(add.group, self.scheduler.add(add), grammar)
                 self.scheduler.abort(add.group, aborted)
@@ -211,7 +211,7 @@ class Core:
         against = self.grammars.advance([drawn for drawn in output.tokens if self.scheduler.lives(drawn[0])])
         outcome = self.scheduler.receive(one.batch, output)
         ended = {group: GroupFailed(group, *_STUCK[why]) for group, why in outcome.stuck.items()}
-        ended |= {group: GroupFailed(group, reason, "unsatisfiable") for group, reason in against.items()}
+        ended |= {group: GroupFailed(group, reason, "grammar") for group, reason in against.items()}
         lost = [one.group for one in outcome.started if any(map(_is_nan, one.prompt_logprobs or ()))]
         lost += [drawn.group for drawn in outcome.tokens if _is_nan(drawn.logprobs)]
         ended |= {group: GroupFailed(group, *_STUCK["scores"]) for group in lost}

@@ -235,13 +235,14 @@ class GroupFailed:
     """The core will not go on with this group; the message is for the client.
 
     kind: "refused" for a request that can never run here, so the client must change it; "unsatisfiable" for one whose
-    grammar or rules for drawing cannot be satisfied, which the client must change too; "busy" if too many wait already,
-    so the client may retry later; "failed" if the engine could not compute it.
+    rules for drawing and grammar leave no token, and "grammar" for one whose grammar cannot be used or followed, which
+    the client must change too; "busy" if too many wait already, so the client may retry later; "failed" if the engine
+    could not compute it.
     """
 
     group: int
     message: str
-    kind: Literal["refused", "unsatisfiable", "busy", "failed"]
+    kind: Literal["refused", "unsatisfiable", "grammar", "busy", "failed"]
 
 
 @dataclass(frozen=True, slots=True)

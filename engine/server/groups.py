@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 from engine.messages import Add, Choice, Ready, wrap_seed
 from engine.server.answering.output import Manner
+from engine.server.asking.choice_options import ChoiceOptions
 from engine.server.asking.order import Order
 from engine.server.preparing.prompts import Prompt
 from engine.text.detokenizer import TokenBytes
 from nproxy.openai.errors import invalid_request
+
+_EXCLUDING: Mapping[str, Callable[[ChoiceOptions], bool]] = {
+    "allowed_token_ids": lambda one: one.sampling.allowed_tokens is not None,
+    "bad_words": lambda one: bool(one.bad_words),
+    "min_tokens": lambda one: one.sampling.min_tokens > 0,
+}
 
 
 def groups(
@@ -41,6 +48,20 @@ def groups(
             for number, prompt in enumerate(prompts)
         ]
     )
+
+
+def rules(order: Order, prompts: Sequence[Prompt]) -> tuple[str, ...]:
+    """Return the names of the request's fields that exclude tokens; if one asks for a structure, it is the last.
+
+    Of the same field of several choices, the first is named.
+    """
+    found: list[str] = []
+    for name, used in _EXCLUDING.items():
+        found += [one.where + name for one in order.choice_options if used(one)][:1]
+    if (structure := next((prompt.structure for prompt in prompts if prompt.structure is not None), None)) is not None:
+        tools = None if order.chat is None else order.chat.tools
+        found.append(structure.field if tools is None or tools.choice == "auto" else "tool_choice")
+    return tuple(found)
 
 
 def manners(order: Order, prompts: Sequence[Prompt], table: TokenBytes) -> list[list[Manner]]:

@@ -24,7 +24,7 @@ from engine.server.endpoints.common import SERVING, json_answer, read
 from engine.server.endpoints.embeddings import embeddings
 from engine.server.endpoints.responses import endpoint as responses
 from engine.server.endpoints.tokenize import detokenize, tokenize, tokenizer_info
-from engine.server.groups import groups, manners
+from engine.server.groups import groups, manners, rules
 from engine.server.preparing.prompts import context_length
 from engine.server.serving import Serving
 from nproxy.openai import request_id
@@ -167,7 +167,7 @@ async def _generate(request: web.Request, dialect: Dialect) -> web.StreamRespons
         router = serving.router
         prompts = await serving.prepare(order)
         adds = groups(order, prompts, router.ready, serving.random, salt=salt, adapter=adapter)
-        with router.submit(adds) as ticket:
+        with router.submit(adds, rules(order, prompts)) as ticket:
             table, tokens = serving.tokenizer.table, [prompt.tokens for prompt in prompts]
             wire = _wire(serving, dialect, asked)
             answer = Answer(

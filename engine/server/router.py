@@ -32,9 +32,13 @@ _VECTORS_AT_ONCE = 64  # per request in the core, and at most what runs at once,
 
 
 class Inbox:
-    """What the core has drawn for one request and the request has not taken yet."""
+    """What the core has drawn for one request and the request has not taken yet.
 
-    def __init__(self) -> None:
+    rules: the request's fields that exclude tokens, as in `groups.rules`.
+    """
+
+    def __init__(self, rules: Sequence[str] = ()) -> None:
+        self.rules = rules
         self._events: list[Event] = []
         self._error: ApiError | None = None
         self._filled = asyncio.Event()
@@ -88,12 +92,17 @@ class Ticket:
             self._core.abort(Abort(group, tuple(numbers)))
 
 
-def _error(failed: GroupFailed) -> ApiError:
+def _error(failed: GroupFailed, rules: Sequence[str] = ()) -> ApiError:
+    """Return a failure as the client's error. rules: as in Inbox."""
     match failed.kind:
         case "refused":
             return invalid_request(failed.message, code="request_too_large")
         case "unsatisfiable":
-            return invalid_request(failed.message, code="unsatisfiable_rules")
+            names = " and ".join([f"'{name}'" for name in rules])
+            message = f"No token is left to sample under {names}." if rules else failed.message
+            return invalid_request(message, param=rules[0] if rules else None, code="unsatisfiable_rules")
+        case "grammar":
+            return invalid_request(failed.message, param=rules[-1] if rules else None, code="unsatisfiable_rules")
         case "busy":
             return overloaded(failed.message, retry_after=_RETRY_SECONDS)
         case "failed":
@@ -120,7 +129,7 @@ class Router:
                 # Failures come first: if one prompt of a request fails in its first step, nothing else is sent.
                 for failed in step.failed:
                     if (inbox := self._inboxes.get(failed.group)) is not None:
-                        inbox.fail(_error(failed))
+                        inbox.fail(_error(failed, inbox.rules))
                     elif (vector := self._vectors.get(failed.group)) is not None and not vector.done():
                         vector.set_exception(_error(failed))
                 by_group: defaultdict[int, list[Event]] = defaultdict(list)
@@ -157,17 +166,17 @@ class Router:
                 vector.set_exception(error)
 
     @contextmanager
-    def submit(self, adds: Sequence[Add]) -> Iterator[Ticket]:
+    def submit(self, adds: Sequence[Add], rules: Sequence[str] = ()) -> Iterator[Ticket]:
         """Add these groups, under the router's own numbers; on exit, abort what still runs.
 
-        Raises ApiError if the core takes no more, or could not take so many even if it were idle.
+        rules: as in Inbox. Raises ApiError if the core takes no more, or could not take so many even if it were idle.
         """
         if self._over is not None:
             raise self._over
         count = sum([len(add.choices) for add in adds])
         if len(adds) > 1:
             self._check(adds, count)
-        inbox = Inbox()
+        inbox = Inbox(rules)
         ticket = Ticket(self._core, tuple(next(self._numbers) for _ in adds), inbox)
         for group, add in zip(ticket.groups, adds, strict=True):
             self._inboxes[group] = inbox

@@ -106,7 +106,7 @@ def test_a_grammar_that_cannot_be_compiled_is_refused_and_harms_nobody() -> None
     core.add(add(1, WORDS))
     core.step()
     core.add(add(2, grammar_of("nothing")))
-    assert failures(core) == [(2, "unsatisfiable", 'the grammar cannot be used: at 1(8): unknown name: "nothing"')]
+    assert failures(core) == [(2, "grammar", 'the grammar cannot be used: at 1(8): unknown name: "nothing"')]
     assert core.stats().tokens_drawn > 1
 
 
@@ -122,7 +122,7 @@ def test_without_a_thread_to_compile_it_a_grammar_fails_once(monkeypatch: pytest
         patched.setattr("concurrent.futures.ThreadPoolExecutor.submit", no_thread)
         core.add(add(2, LETTERS))
         why = "the grammar cannot be used: no thread to compile it can be started now"
-        assert failures(core) == [(2, "unsatisfiable", why)]
+        assert failures(core) == [(2, "grammar", why)]
     core.add(add(3, LETTERS))
     assert failures(core) == []
 
@@ -139,7 +139,7 @@ def test_a_token_against_the_grammar_ends_its_group_and_no_other() -> None:
         assert not {drawn.group for drawn in done.tokens} & {group for group, _ in failed}
         for drawn in done.tokens:
             ended[drawn.group] = ended.get(drawn.group, 0) + bool(drawn.finish)
-    assert (failed, ended.get(2)) == ([(1, "unsatisfiable")], 2)
+    assert (failed, ended.get(2)) == ([(1, "grammar")], 2)
     assert core.stats().blocks_used == 0 and not core.grammars._followers
 
 

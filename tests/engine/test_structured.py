@@ -165,6 +165,18 @@ async def test_what_cannot_be_kept_is_refused_by_name(
         assert words in error["message"]
 
 
+async def test_rules_that_leave_no_token_are_named(client: httpx.AsyncClient) -> None:
+    fields = {"min_tokens": 9, "max_tokens": 20, "structured_outputs": {"choice": ["teal"]}}
+    status, error = await refused(client, "/v1/chat/completions", chat(**fields))
+    assert (status, error["param"], error["code"]) == (400, "min_tokens", "unsatisfiable_rules")
+    assert error["message"] == "No token is left to sample under 'min_tokens' and 'structured_outputs'."
+    form = {"type": "json_schema", "name": "no", "schema": {"const": 1}}
+    body = {"model": "smollm2", "input": "Hi", "min_tokens": 9, "max_output_tokens": 20, "text": {"format": form}}
+    status, error = await refused(client, "/v1/responses", body)
+    assert (status, error["param"]) == (400, "min_tokens")
+    assert error["message"] == "No token is left to sample under 'min_tokens' and 'text.format'."
+
+
 async def test_a_form_in_a_legacy_completion_streams(client: httpx.AsyncClient) -> None:
     body = {"model": "smollm2", "prompt": "My number is", "max_tokens": 20, "guided_regex": r" \d{3}-\d{4}"}
     live = await stream(client, "/v1/completions", body)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -10,12 +11,14 @@ import pytest
 from engine.messages import Add
 from engine.server.answering.output import Manner
 from engine.server.asking.order import Order
-from engine.server.groups import groups, manners
+from engine.server.groups import groups, manners, rules
 from engine.server.preparing.prompts import prepare
+from engine.text.parsers.families import Families
 from nproxy.openai.errors import ApiError
 from tests.engine.server.letters import LETTERS, READY, chat, completion
 
 (EOS,) = READY.eos_tokens
+TOOL = {"type": "function", "function": {"name": "f"}}
 
 
 def adds(order: Order, random: Random | None = None, **more: Any) -> tuple[Add, ...]:
@@ -67,6 +70,23 @@ def test_groups_are_numbered_and_carry_what_all_of_them_share() -> None:
     both = adds(completion(prompt=["a", "b"]), salt="s", adapter="pirate")
     assert [(add.group, add.salt, add.adapter) for add in both] == [(0, "s", "pirate"), (1, "s", "pirate")]
     assert [add.prompt for add in both] == [LETTERS.encode("a"), LETTERS.encode("b")]
+
+
+@pytest.mark.parametrize(
+    ("order", "names"),
+    [
+        (chat(logit_bias={"5": -100}), ()),
+        (chat(min_tokens=2, bad_words=["x"], allowed_token_ids=[5]), ("allowed_token_ids", "bad_words", "min_tokens")),
+        (chat(min_tokens=2, response_format={"type": "json_object"}), ("min_tokens", "response_format")),
+        (chat(tools=[TOOL], tool_choice="required", regex="a"), ("tool_choice",)),
+        (chat(tools=[TOOL], regex="a"), ("regex",)),
+        (chat(n=2, choice_params=[{}, {"min_tokens": 2}]), ("choice_params.1.min_tokens",)),
+        (completion(prompt=["a", "b"], structured_outputs={"regex": "a"}), ("structured_outputs",)),
+    ],
+)
+def test_the_fields_that_exclude_tokens_are_named(order: Order, names: tuple[str, ...]) -> None:
+    tokenizer = replace(LETTERS, families=Families(tools="json"))
+    assert rules(order, prepare(order, tokenizer, replace(READY, max_model_len=1000))) == names
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ from nproxy.openai.errors import ApiError, invalid_request
 from tests.fakes.runner import ready
 from tests.waiting import until
 
+Kind = Literal["refused", "unsatisfiable", "grammar", "busy", "failed"]
+
 TOKEN = TokenDrawn(1, 0, 5)
 
 
@@ -243,7 +245,7 @@ async def test_what_an_idle_engine_takes_is_sent_whole(prompts: int, n: int) -> 
 class Failing(Recorder):
     """A core whose only step fails the first group, which cannot draw, and draws a token for the second."""
 
-    def __init__(self, kind: Literal["refused", "unsatisfiable", "busy", "failed"]) -> None:
+    def __init__(self, kind: Kind) -> None:
         super().__init__()
         self.failed = GroupFailed(0, "It failed.", kind)
 
@@ -256,13 +258,12 @@ class Failing(Recorder):
     [
         ("refused", 400, "request_too_large"),
         ("unsatisfiable", 400, "unsatisfiable_rules"),
+        ("grammar", 400, "unsatisfiable_rules"),
         ("busy", 429, "overloaded"),
         ("failed", 500, "engine_error"),
     ],
 )
-async def test_a_failure_has_the_status_and_code_of_its_kind(
-    kind: Literal["refused", "unsatisfiable", "busy", "failed"], status: int, code: str
-) -> None:
+async def test_a_failure_has_the_status_and_code_of_its_kind(kind: Kind, status: int, code: str) -> None:
     core = Failing(kind)
     router = Router(cast(CoreClient, core), Metrics(core.ready))
     with router.submit(several(1, 2)) as ticket:
@@ -271,6 +272,26 @@ async def test_a_failure_has_the_status_and_code_of_its_kind(
             await ticket.inbox.take()
     assert (failed.value.status, failed.value.code) == (status, code)
     assert dict(failed.value.headers) == ({"retry-after": "1"} if kind == "busy" else {})
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "param"),
+    [
+        ("unsatisfiable", "No token is left to sample under 'bad_words' and 'regex'.", "bad_words"),
+        ("grammar", "It failed.", "regex"),
+        ("busy", "It failed.", None),
+    ],
+)
+async def test_a_request_without_a_token_left_hears_of_its_own_fields(
+    kind: Kind, message: str, param: str | None
+) -> None:
+    core = Failing(kind)
+    router = Router(cast(CoreClient, core), Metrics(core.ready))
+    with router.submit(several(1, 2), ("bad_words", "regex")) as ticket:
+        await router.run()
+        with pytest.raises(ApiError) as failed:
+            await ticket.inbox.take()
+    assert (failed.value.message, failed.value.param) == (message, param)
 
 
 async def test_a_prompt_that_fails_in_the_first_step_is_all_that_a_request_hears_of() -> None:

@@ -19,10 +19,10 @@ from engine.server.asking.salt import salt_of
 from engine.server.endpoints.common import SERVING, json_answer, read
 from engine.server.endpoints.responses.items import Item
 from engine.server.endpoints.responses.output import Items
-from engine.server.endpoints.responses.request import Asked, read_asked, renamed
+from engine.server.endpoints.responses.request import Asked, read_asked, renamed, renamed_field
 from engine.server.endpoints.responses.turns import Turn, Turns
 from engine.server.endpoints.responses.writer import Response, ResponseWriter
-from engine.server.groups import groups, manners
+from engine.server.groups import groups, manners, rules
 from engine.server.preparing.prompts import Prompt
 from engine.server.serving import Serving
 from nproxy.openai.body import Body
@@ -65,7 +65,8 @@ async def _create(request: web.Request) -> web.StreamResponse:
                 turn = Turn(owner, response, asked.items, tuple(items.done), previous)
                 loop.call_soon_threadsafe(turns.keep, turn)
 
-        with router.submit(groups(order, [prompt], router.ready, serving.random, salt=salt, adapter=adapter)) as ticket:
+        adds = groups(order, [prompt], router.ready, serving.random, salt=salt, adapter=adapter)
+        with router.submit(adds, [renamed_field(name) for name in rules(order, [prompt])]) as ticket:
             answer = Answer(
                 ResponseWriter(head | asked.repeated(), items, Spelling(table, order.output_options), keep),
                 ticket,

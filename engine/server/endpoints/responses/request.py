@@ -151,15 +151,19 @@ _RENAMED = (  # a chat's fields, and what the client has sent in their place
 
 def renamed(error: ApiError) -> ApiError:
     """Return an error about a chat as one about the request that became it."""
-    param = error.param
-    if param is None:
+    if error.param is None:
         return error
-    for pattern, name in _RENAMED:
-        if found := pattern.match(param):
-            param = found.expand(name) + param[found.end() :]
-            break
+    param = renamed_field(error.param)
     message = error.message.replace(f"'{error.param}'", f"'{param}'")
     return ApiError(error.status, message, type=error.type, param=param, code=error.code, headers=error.headers)
+
+
+def renamed_field(name: str) -> str:
+    """Return a chat's field as the one that the client has sent in its place."""
+    for pattern, there in _RENAMED:
+        if found := pattern.match(name):
+            return found.expand(there) + name[found.end() :]
+    return name
 
 
 def _check_neutral(name: str, value: JSON) -> None:
