@@ -37,6 +37,7 @@ _NO_PACKAGE = "grammars need the llguidance package, which is not installed with
 
 _REGEX_ERROR = re.compile(r"^error: (.+)$", re.MULTILINE)  # below the pattern, over several lines
 _SCHEMA_PLACE = re.compile(r"^at [0-9()]+: (?=failed to compile JSON schema)")  # not the client's text
+_ADVICE = re.compile(r"\. Enable 'coerce_one_of' option.*")  # to clients, which have no such option
 _REASONS = {"": "it cannot be followed", "NoExtensionBias": "it accepts no text at all"}
 
 
@@ -163,7 +164,7 @@ def reason(matcher: LLMatcher) -> str:
     text = matcher.get_error()
     found = _REGEX_ERROR.search(text)
     line = found[1] if found else next(iter(text.splitlines()), "")
-    return _REASONS.get(line) or _SCHEMA_PLACE.sub("", line)[:300]
+    return _REASONS.get(line) or _ADVICE.sub("; use anyOf", _SCHEMA_PLACE.sub("", line))[:300]
 
 
 @dataclass(slots=True)

@@ -109,6 +109,7 @@ def test_numbers_beyond_the_tokenizer_are_never_let_through(compiler: Compiler) 
     ("grammar", "reason"),
     [
         (grammar_of("nothing"), 'at 1(8): unknown name: "nothing"'),
+        (grammar_of('%json {"oneOf": [{"type": "object"}, {}]}'), "oneOf constraints are not supported; use anyOf"),
         (grammar_of('%json {"not": {}}'), 'failed to compile JSON schema: Unimplemented keys: ["not"]'),
         (grammar_of(regex_rule("(?=a)b")), "look-around, including look-ahead and look-behind, is not supported"),
         (grammar_of(regex_rule("x")), "it accepts no text at all"),  # no token is an x
