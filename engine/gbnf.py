@@ -1,7 +1,8 @@
 """GBNF, llama.cpp's notation of grammars, made ready for the library's converter to Lark.
 
 https://github.com/ggml-org/llama.cpp/blob/master/grammars/README.md. The converter drops leading zeros of escapes,
-copies classes into Rust's regular expressions, and gives rules names in which case and hyphens make no difference.
+copies classes into Rust's regular expressions, and gives rules names in which case and hyphens make no difference, nor
+an underscore before a capital.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ _LITERAL = r'"(?:\\.|[^"\\])*"'
 _OTHERS = rf'#[^\n]*|<[^<>\s]*>|{UNCLOSED}|"(?:\\.|[^"\\])*\\?\Z'
 _TOKEN = re.compile(rf"(?P<literal>{_LITERAL})|(?P<set>{CLASS})|{_OTHERS}|(?P<name>[A-Za-z][A-Za-z0-9_-]*)", re.DOTALL)
 _ESCAPED = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|.)", re.DOTALL)
+_HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _RAW = {"\t": r"\t", "\n": r"\n", "\r": r"\r", "\x7f": r"\x7f"}
 
 
@@ -44,7 +46,7 @@ def _names(grammar: str) -> dict[str, str]:
         if name is None or name in names:
             continue
         fresh, count = name, 1
-        while (folded := fresh.lower().replace("-", "_")) in taken:
+        while (folded := _HUMP.sub("_", fresh.replace("-", "_")).lower()) in taken:
             fresh, count = f"{name}-{count}", count + 1
         taken.add(folded)
         names[name] = fresh

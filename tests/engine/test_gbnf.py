@@ -41,6 +41,8 @@ def test_escapes_and_classes_mean_what_they_mean_in_llama_cpp(gbnf: str, expecte
         ('root ::= start "x"\nstart ::= "a"', 2),
         ('root ::= a-b a_b\na-b ::= "x"\na_b ::= "y"', 3),
         ('root ::= A a\nA ::= "x"\na ::= "y"', 3),
+        ('root ::= foo-bar fooBar foo_bar\nfoo-bar ::= "x"\nfooBar ::= "y"\nfoo_bar ::= "z"', 4),
+        ('root ::= aBC a-bC\naBC ::= "x"\na-bC ::= "y" a-b-c\na-b-c ::= "z" root?', 4),
         ('root ::= a a-1 A\na ::= "x"\na-1 ::= "y"\nA ::= "z"', 4),
     ],
 )
