@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
+from urllib.parse import unquote
 
 from nproxy.openai.jsonvalue import JSON, dumps
 
@@ -14,6 +16,7 @@ _CONDITIONS = frozenset({"if", "not", "dependentSchemas", "dependencies"})
 _BY_NAME = ("properties", "$defs", "definitions")
 _LISTED = ("allOf", "anyOf", "oneOf", "prefixItems")
 _SINGLE = ("items", "additionalProperties", "contains")
+_STEPS = 8
 
 
 class _PutTogether(Exception):
@@ -22,37 +25,68 @@ class _PutTogether(Exception):
 
 def closed(schema: JSON) -> JSON:
     """Return the schema with `additionalProperties: false` in each object that has `properties` and says nothing about
-    others.
+    others, and with `anyOf` for each `oneOf` whose schemas are known to exclude each other.
 
     It stays unchanged if an object is composed of several schemas, which would forbid each other's properties, or is
     one of several that would exclude each other only then.
     """
     try:
-        return _closed(schema)
+        return _Closing(schema).made()
     except _PutTogether:
         return schema
 
 
-def _closed(schema: JSON) -> JSON:
-    if not isinstance(schema, dict):
-        return schema
-    if _puts_together(schema):
-        raise _PutTogether
-    made = dict(schema)
-    for name in _BY_NAME:
-        if isinstance(inside := schema.get(name), dict):
-            made[name] = {key: _closed(part) for key, part in inside.items()}
-    for name in _LISTED:
-        if isinstance(inside := schema.get(name), list):
-            made[name] = [_closed(part) for part in inside]
-            if name == "oneOf" and made[name] != inside and not _exclude_each_other(inside):
+class _Closing:
+    """One schema on its way through `closed`. whole: where its references point."""
+
+    def __init__(self, whole: JSON) -> None:
+        self._whole = whole
+        self._known: dict[tuple[int, ...], tuple[bool, bool]] = {}  # of referred schemas, which many may name
+
+    def made(self) -> JSON:
+        """Return the whole as `closed` does; raise _PutTogether."""
+        return self._closed(self._whole)
+
+    def _closed(self, schema: JSON) -> JSON:
+        if not isinstance(schema, dict):
+            return schema
+        if "$id" in schema and schema is not self._whole:  # references inside point into this part
+            return _Closing(schema).made()
+        if _puts_together(schema):
+            raise _PutTogether
+        made = dict(schema)
+        for name in _BY_NAME:
+            if isinstance(inside := schema.get(name), dict):
+                made[name] = {key: self._closed(part) for key, part in inside.items()}
+        for name in _LISTED:
+            if isinstance(inside := schema.get(name), list):
+                made[name] = [self._closed(part) for part in inside]
+        if isinstance(several := schema.get("oneOf"), list):
+            objects_exclude, all_exclude = self._exclusion(several)
+            if made["oneOf"] != several and not objects_exclude:
                 raise _PutTogether
-    for name in _SINGLE:
-        if name in schema:
-            made[name] = _closed(schema[name])
-    if _ends_with_its_properties(schema):
-        made["additionalProperties"] = False
-    return made
+            if all_exclude and "anyOf" not in schema and not self._into_one_of:
+                made["anyOf"] = made.pop("oneOf")
+        for name in _SINGLE:
+            if name in schema:
+                made[name] = self._closed(schema[name])
+        if _ends_with_its_properties(schema):
+            made["additionalProperties"] = False
+        return made
+
+    @cached_property
+    def _into_one_of(self) -> bool:
+        """Whether a reference may point into a `oneOf`, which must keep its name."""
+        return b"/oneOf/" in dumps(self._whole)
+
+    def _exclusion(self, schemas: Sequence[JSON]) -> tuple[bool, bool]:
+        """Return whether no object fits two of these, and whether nothing does."""
+        meant = [_referred(schema, self._whole) for schema in schemas]
+        key = tuple(map(id, meant))
+        if key not in self._known:
+            differ = len({*key}) == len(key)
+            self._known[key] = (differ and _exclude_each_other(meant), differ and _fit_no_two(meant))
+        return self._known[key]
 
 
 def _ends_with_its_properties(schema: Mapping[str, JSON]) -> bool:
@@ -69,6 +103,55 @@ def _puts_together(schema: Mapping[str, JSON]) -> bool:
     return bool(schema.keys() & _CONDITIONS) or ("properties" in schema and bool(schema.keys() & _JOINED))
 
 
+def _referred(schema: JSON, whole: JSON) -> JSON:
+    """Return the schema that one refers to, over a few steps at most; itself if it refers to none."""
+    for _ in range(_STEPS):
+        reference = schema.get("$ref") if isinstance(schema, dict) else None
+        place = _place(reference) if isinstance(reference, str) else None
+        if place is None:
+            break
+        schema = _at(whole, place)
+    return schema
+
+
+def _place(reference: str) -> tuple[str, ...] | None:
+    """Return the names on the way to what a reference inside the same schema points to; None for any other."""
+    if reference != "#" and not reference.startswith("#/"):
+        return None
+    names = unquote(reference).split("/")[1:]
+    return tuple([name.replace("~1", "/").replace("~0", "~") for name in names])
+
+
+def _at(part: JSON, place: Sequence[str]) -> JSON:
+    """Return what is at a place, None if nothing is."""
+    for name in place:
+        if isinstance(part, dict):
+            part = part.get(name)
+        elif isinstance(part, list) and name.isdecimal() and len(name) < 9 and int(name) < len(part):
+            part = part[int(name)]
+        else:
+            return None
+    return part
+
+
+def _fit_no_two(schemas: Sequence[JSON]) -> bool:
+    """Whether it is known that nothing fits two of these: they name other values, or have other types, objects as in
+    `_exclude_each_other`.
+    """
+    named = [_named(schema) for schema in schemas]
+    if all(named):
+        return _differ([value for values in named for value in values])
+    kinds = [kind for schema in schemas for kind in _kinds(schema) if kind != "object"]
+    return all(map(_kinds, schemas)) and len({*kinds}) == len(kinds) and _exclude_each_other(schemas)
+
+
+def _kinds(schema: JSON) -> frozenset[JSON]:
+    """Return the types that a schema names, integers as the numbers that they are; none if it is open."""
+    kind = schema.get("type") if isinstance(schema, dict) else None
+    kinds = kind if isinstance(kind, list) else [kind]
+    return frozenset(["number" if one == "integer" else one for one in kinds if isinstance(one, str)])
+
+
 def _exclude_each_other(schemas: Sequence[JSON]) -> bool:
     """Whether no object fits two of these: all require one property, and each names other values for it.
 
@@ -80,9 +163,16 @@ def _exclude_each_other(schemas: Sequence[JSON]) -> bool:
     named = [_values(schema) for schema in objects]
     for name in named[0]:
         values = [value for each in named for value in each.get(name, ())]
-        if all(name in each for each in named) and len({dumps(value) for value in values}) == len(values):
+        if all(name in each for each in named) and _differ(values):
             return True
     return False
+
+
+def _differ(values: Sequence[JSON]) -> bool:
+    """Whether no two values are equal; 1 and 1.0 are."""
+    numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+    others = [dumps(value) for value in values if isinstance(value, str | bool | None)]
+    return len({*numbers}) + len({*others}) == len(values)
 
 
 def _may_be_object(schema: JSON) -> bool:
@@ -98,9 +188,14 @@ def _values(schema: JSON) -> dict[str, list[JSON]]:
         return {}
     found: dict[str, list[JSON]] = {}
     for name in (name for name in required if isinstance(name, str)):
-        one = properties.get(name)
-        if isinstance(one, dict) and "const" in one:
-            found[name] = [one["const"]]
-        elif isinstance(one, dict) and isinstance(values := one.get("enum"), list):
+        if values := _named(properties.get(name)):
             found[name] = values
     return found
+
+
+def _named(schema: JSON) -> list[JSON]:
+    """Return the values that a schema names; none if it does not."""
+    if not isinstance(schema, dict):
+        return []
+    values = [schema["const"]] if "const" in schema else schema.get("enum")
+    return values if isinstance(values, list) else []

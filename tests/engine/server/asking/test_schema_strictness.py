@@ -18,6 +18,10 @@ def kind(*values: str) -> dict[str, Any]:
     return {"type": "object", "properties": {"kind": said, "x": {"type": "integer"}}, "required": ["kind"]}
 
 
+def ended(one: dict[str, Any]) -> dict[str, Any]:
+    return {**one, "additionalProperties": False}
+
+
 NAMES_A = {"$ref": "#/$defs/A"}
 
 
@@ -38,10 +42,10 @@ NAMES_A = {"$ref": "#/$defs/A"}
             {"properties": {"allOf": ENDED, "if": True}, "additionalProperties": False},
         ),
         ({"additionalProperties": NAMED}, {"additionalProperties": ENDED}),
-        ({"oneOf": [NAMED, {"type": "null"}]}, {"oneOf": [ENDED, {"type": "null"}]}),
+        ({"oneOf": [NAMED, {"type": "null"}]}, {"anyOf": [ENDED, {"type": "null"}]}),
         (
             {"oneOf": [kind("a"), kind("b"), kind("c", "d")]},
-            {"oneOf": [{**one, "additionalProperties": False} for one in (kind("a"), kind("b"), kind("c", "d"))]},
+            {"anyOf": [ended(kind("a")), ended(kind("b")), ended(kind("c", "d"))]},
         ),
         ({"enum": [NAMED], "default": NAMED}, {"enum": [NAMED], "default": NAMED}),
     ],
@@ -78,3 +82,71 @@ def test_objects_that_name_their_properties_have_no_others(schema: dict[str, Any
 )
 def test_what_says_otherwise_or_is_put_together_stays_as_it_is(schema: Any) -> None:
     assert closed(schema) == schema
+
+
+NAMES_B = {"$ref": "#/$defs/B%7E01"}
+
+
+@pytest.mark.parametrize(
+    ("several", "a", "b"),
+    [
+        ([NAMES_A, NAMES_B], kind("a"), kind("b", "c")),
+        ([NAMES_A, kind("b")], kind("a"), True),
+        ([NAMES_A, NAMES_B, {"type": ["null", "number"]}], kind("a"), NAMED | {"type": "array"}),
+        ([{"$ref": "#/$defs/B%7E01", "description": "b"}, {"type": "null"}], {"type": "string"}, NAMES_A),
+        ([NAMES_A, NAMES_B], {"type": "integer"}, {"type": "string"}),
+        ([NAMES_A, {"const": 2}], {"enum": [1, "2"]}, True),
+    ],
+    ids=repr,
+)
+def test_what_excludes_each_other_by_reference_too_may_be_any_of_it(several: list[Any], a: Any, b: Any) -> None:
+    schema = {"items": {"oneOf": several}, "$defs": {"A": a, "B~1": b}}
+    made = closed(schema)
+    assert isinstance(made, dict)
+    assert made["items"] == {"anyOf": [closed(one) for one in several]}
+    assert closed(made) == made
+
+
+@pytest.mark.parametrize(
+    ("several", "a", "b"),
+    [
+        ([NAMES_A, NAMES_A], kind("a"), True),
+        ([NAMES_A, NAMES_B], kind("a"), kind("a", "b")),
+        ([NAMES_A, NAMES_B], kind("a"), {**kind("b"), "type": ["object", "null"], "required": []}),
+        ([NAMES_A, NAMES_B], {"properties": {}}, {"type": "string"}),
+        ([NAMES_A, NAMES_B], {"type": "integer"}, {"type": "number"}),
+        ([NAMES_A, NAMES_B], {"const": 1}, {"const": 1.0}),
+        ([NAMES_A, {"$ref": "#/$defs/C"}], kind("a"), True),
+        ([NAMES_A, {"$ref": "#/items/oneOf/1"}], kind("a"), True),
+        ([NAMES_A, {"$ref": "#/items/oneOf/" + "9" * 5000}], kind("a"), True),
+        ([NAMES_A, {"$ref": "https://example.com/#/$defs/B~01"}], kind("a"), kind("b")),
+        ([NAMES_A, {"$ref": "#B"}], kind("a"), {"$anchor": "B", **kind("b")}),
+    ],
+    ids=repr,
+)
+def test_one_of_those_that_may_overlap_stays_one_of_them(several: list[Any], a: Any, b: Any) -> None:
+    made = closed({"items": {"oneOf": several}, "$defs": {"A": a, "B~1": b}})
+    assert isinstance(made, dict) and made["items"] == {"oneOf": several}
+
+
+def test_what_a_reference_points_into_keeps_its_name() -> None:
+    several = {"oneOf": [{"type": "string"}, {"type": "integer"}]}
+    schema = {"properties": {"a": several, "b": {"$ref": "#/properties/a/oneOf/1"}}}
+    assert closed(schema) == ended(schema)
+
+
+def test_references_point_into_the_part_with_a_name_of_its_own() -> None:
+    inner = {"$id": "inner", "oneOf": [NAMES_A, NAMES_B], "$defs": {"A": kind("a"), "B~1": kind("b")}}
+    made = closed({"items": inner, "$defs": {"A": kind("a"), "B~1": kind("a")}})
+    assert isinstance(made, dict) and "anyOf" in made["items"]
+
+
+@pytest.mark.timeout(20)
+def test_a_long_schema_is_read_in_proportion_to_its_length() -> None:
+    names = [str(number) for number in range(10_000)]
+    wide = {"type": "object", "properties": {name: {"const": name} for name in names}, "required": names}
+    several = {"oneOf": [NAMES_A, NAMES_B]}
+    closed({"prefixItems": [{**several} for _ in names], "$defs": {"A": wide, "B~1": {**wide}}})
+    closed({"oneOf": [{**NAMES_A} for _ in names], "$defs": {"A": wide}})
+    chain = {name: {"$ref": f"#/$defs/{number + 1}"} for number, name in enumerate(names)}
+    closed({"oneOf": [{"$ref": f"#/$defs/{name}"} for name in names], "$defs": chain})
