@@ -13,9 +13,10 @@ _SAID = frozenset({"additionalProperties", "patternProperties", "unevaluatedProp
 _JOINED = frozenset({"allOf", "anyOf", "oneOf", "$ref", "$dynamicRef"})
 """Next to `properties`, these add further properties of the same object."""
 _CONDITIONS = frozenset({"if", "not", "dependentSchemas", "dependencies"})
-_BY_NAME = ("properties", "$defs", "definitions")
-_LISTED = ("allOf", "anyOf", "oneOf", "prefixItems")
-_SINGLE = ("items", "additionalProperties", "contains")
+_DEFINITIONS = ("$defs", "definitions")
+_BY_NAME = ("properties", "patternProperties", *_DEFINITIONS)
+_LISTED = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
+_SINGLE = ("items", "additionalItems", "additionalProperties", "contains")
 _STEPS = 8
 
 
@@ -41,11 +42,21 @@ class _Closing:
 
     def __init__(self, whole: JSON) -> None:
         self._whole = whole
-        self._known: dict[tuple[int, ...], tuple[bool, bool]] = {}  # of referred schemas, which many may name
+        self._known: dict[tuple[int, ...], tuple[Sequence[JSON], bool, bool]] = {}  # many may refer to the same ones
+        self._places: set[tuple[str, ...]] = set()  # that references name, outside of definitions
+        self._left: list[tuple[str, ...]] = []  # those of them that have not been closed
 
     def made(self) -> JSON:
         """Return the whole as `closed` does; raise _PutTogether."""
-        return self._closed(self._whole)
+        made = self._closed(self._whole)
+        if self._left:
+            made = _copied(made)
+        while self._left:
+            *where, name = self._left.pop()
+            around = _at(made, where)
+            if isinstance(around, dict) and name in around:
+                around[name] = self._closed(around[name])
+        return made
 
     def _closed(self, schema: JSON) -> JSON:
         if not isinstance(schema, dict):
@@ -54,6 +65,7 @@ class _Closing:
             return _Closing(schema).made()
         if _puts_together(schema):
             raise _PutTogether
+        self._note(schema.get("$ref"))
         made = dict(schema)
         for name in _BY_NAME:
             if isinstance(inside := schema.get(name), dict):
@@ -62,30 +74,38 @@ class _Closing:
             if isinstance(inside := schema.get(name), list):
                 made[name] = [self._closed(part) for part in inside]
         if isinstance(several := schema.get("oneOf"), list):
-            objects_exclude, all_exclude = self._exclusion(several)
+            _, objects_exclude, all_exclude = self._exclusion(several)
             if made["oneOf"] != several and not objects_exclude:
                 raise _PutTogether
             if all_exclude and "anyOf" not in schema and not self._into_one_of:
                 made["anyOf"] = made.pop("oneOf")
         for name in _SINGLE:
-            if name in schema:
-                made[name] = self._closed(schema[name])
+            if isinstance(inside := schema.get(name), dict):
+                made[name] = self._closed(inside)
         if _ends_with_its_properties(schema):
             made["additionalProperties"] = False
         return made
+
+    def _note(self, reference: JSON) -> None:
+        """Remember a place that may be under no keyword whose schemas are closed, as in OpenAPI's components."""
+        place = _place(reference) if isinstance(reference, str) else None
+        if not place or place in self._places or (len(place) == 2 and place[0] in _DEFINITIONS):
+            return
+        self._places.add(place)
+        self._left.append(place)
 
     @cached_property
     def _into_one_of(self) -> bool:
         """Whether a reference may point into a `oneOf`, which must keep its name."""
         return b"/oneOf/" in dumps(self._whole)
 
-    def _exclusion(self, schemas: Sequence[JSON]) -> tuple[bool, bool]:
-        """Return whether no object fits two of these, and whether nothing does."""
+    def _exclusion(self, schemas: Sequence[JSON]) -> tuple[Sequence[JSON], bool, bool]:
+        """Return what these refer to, whether no object fits two of them, and whether nothing does."""
         meant = [_referred(schema, self._whole) for schema in schemas]
         key = tuple(map(id, meant))
         if key not in self._known:
             differ = len({*key}) == len(key)
-            self._known[key] = (differ and _exclude_each_other(meant), differ and _fit_no_two(meant))
+            self._known[key] = (meant, differ and _exclude_each_other(meant), differ and _fit_no_two(meant))
         return self._known[key]
 
 
@@ -120,6 +140,12 @@ def _place(reference: str) -> tuple[str, ...] | None:
         return None
     names = unquote(reference).split("/")[1:]
     return tuple([name.replace("~1", "/").replace("~0", "~") for name in names])
+
+
+def _copied(part: JSON) -> JSON:
+    if isinstance(part, dict):
+        return {name: _copied(inside) for name, inside in part.items()}
+    return [_copied(inside) for inside in part] if isinstance(part, list) else part
 
 
 def _at(part: JSON, place: Sequence[str]) -> JSON:

@@ -42,6 +42,22 @@ NAMES_A = {"$ref": "#/$defs/A"}
             {"properties": {"allOf": ENDED, "if": True}, "additionalProperties": False},
         ),
         ({"additionalProperties": NAMED}, {"additionalProperties": ENDED}),
+        ({"patternProperties": {"^items$": NAMED}}, {"patternProperties": {"^items$": ENDED}}),
+        ({"items": [NAMED, True], "additionalItems": NAMED}, {"items": [ENDED, True], "additionalItems": ENDED}),
+        (
+            {"$ref": "#/components/schemas/A", "components": {"schemas": {"A": NAMED, "B": {"properties": {}}}}},
+            {"$ref": "#/components/schemas/A", "components": {"schemas": {"A": ENDED, "B": {"properties": {}}}}},
+        ),
+        (
+            {
+                "items": {"$ref": "#/x/a%7E1b"},
+                "x": {"a/b": {"x": {"$ref": "#/x/c"}, "items": {"$ref": "#/x/d"}}, "d": NAMED},
+            },
+            {
+                "items": {"$ref": "#/x/a%7E1b"},
+                "x": {"a/b": {"x": {"$ref": "#/x/c"}, "items": {"$ref": "#/x/d"}}, "d": ENDED},
+            },
+        ),
         ({"oneOf": [NAMED, {"type": "null"}]}, {"anyOf": [ENDED, {"type": "null"}]}),
         (
             {"oneOf": [kind("a"), kind("b"), kind("c", "d")]},
@@ -70,6 +86,8 @@ def test_objects_that_name_their_properties_have_no_others(schema: dict[str, Any
         {"allOf": [NAMED, {"properties": {"b": True}}]},
         {**NAMED, "anyOf": [{"properties": {"b": True}}, {"properties": {"c": True}}]},
         {"$defs": {"A": NAMED}, "$ref": "#/$defs/A", "properties": {"b": True}},
+        {"items": {"$ref": "#/x/A"}, "x": {"A": {**NAMED, "anyOf": [{"properties": {"b": True}}]}}, "contains": NAMED},
+        {"items": {"$ref": "#/x/A/0"}, "x": {"A": 5}},
         {**NAMED, "if": {"properties": {"a": {"const": "x"}}}, "then": {"properties": {"b": True}}},
         {"items": {**NAMED, "not": {"required": ["b"]}}},
         {"oneOf": [NAMED, {"type": "object", "properties": {"b": True}}]},
@@ -150,3 +168,5 @@ def test_a_long_schema_is_read_in_proportion_to_its_length() -> None:
     closed({"oneOf": [{**NAMES_A} for _ in names], "$defs": {"A": wide}})
     chain = {name: {"$ref": f"#/$defs/{number + 1}"} for number, name in enumerate(names)}
     closed({"oneOf": [{"$ref": f"#/$defs/{name}"} for name in names], "$defs": chain})
+    closed({"prefixItems": [{"$ref": f"#/x/{name}"} for name in names], "x": {name: {} for name in names}})
+    closed({"$ref": "#/x/0", "x": {name: {"$ref": f"#/x/{number + 1}"} for number, name in enumerate(names)}})
