@@ -37,14 +37,16 @@ class Cors:
         allowed = {ALLOWED: origin} if origin is not None and origin in self._origins else {}
         return {**allowed, "Vary": "Origin"}
 
+    def allows(self, origin: str | None) -> bool:
+        """Whether pages of this origin may read answers."""
+        return self._any or (origin is not None and origin in self._origins)
+
     def preflight(self, method: str, headers: Mapping[str, str]) -> Mapping[str, str] | None:
         """Return the headers that answer a preflight; None if the request is none, or its origin is not allowed."""
         if method != "OPTIONS" or "Access-Control-Request-Method" not in headers:
             return None
         origin, asked = headers.get("Origin"), headers.get("Access-Control-Request-Headers", "")
-        if origin is None:
-            return None
-        if not self._any and origin not in self._origins:
+        if origin is None or not self.allows(origin):
             return None
         answer = {"Access-Control-Allow-Methods": METHODS, "Access-Control-Max-Age": str(PREFLIGHT_SECONDS)}
         if _HEADER_NAMES.fullmatch(asked):  # `*` would not include Authorization

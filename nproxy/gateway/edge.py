@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from aiohttp import hdrs
 from aiohttp.web_request import BaseRequest
 
 from nproxy.config import Config, Key
@@ -14,6 +15,11 @@ from nproxy.gateway.auth import KeyRing, ring_of, shown_key, unnamed
 from nproxy.gateway.callers import Caller
 from nproxy.gateway.cors import Cors
 from nproxy.gateway.proxies import Network, client_address, neighbourhood
+from nproxy.openai.errors import ApiError
+
+_OWN_SITES = frozenset({"none", "same-origin"})
+"""Values of `Sec-Fetch-Site` for requests that no page of another origin has sent."""
+_ONLY_READ = frozenset({hdrs.METH_GET, hdrs.METH_HEAD, hdrs.METH_OPTIONS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +41,21 @@ class Edge:
     def client(self, request: BaseRequest) -> str:
         """Return the address of the client, behind any trusted proxies."""
         return client_address(request.remote, request.headers.getall("X-Forwarded-For", ()), self.trusted)
+
+    def refuse_other_pages(self, request: BaseRequest) -> None:
+        """Raise ApiError 403 if no key is needed and a page of another origin, which is not allowed, sends something.
+
+        It could not read the answer, but cause it. Browsers say where a request comes from (Fetch Metadata).
+        """
+        if self.keys is None and request.headers.get("Sec-Fetch-Site", "none") not in _OWN_SITES:
+            origin = request.headers.get(hdrs.ORIGIN)
+            if request.method not in _ONLY_READ and not self.cors.allows(origin):
+                raise ApiError(
+                    403,
+                    "Pages of other origins may not use this gateway; its setting listen.cors_origins can allow them.",
+                    type="permission_error",
+                    code="forbidden",
+                )
 
     def caller(self, request: BaseRequest, client: str) -> Caller:
         """Return the caller. Raises ApiError 401 if keys are configured and the request shows none of them."""

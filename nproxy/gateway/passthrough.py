@@ -12,7 +12,7 @@ from aiohttp.web_request import BaseRequest
 from multidict import CIMultiDict
 
 from nproxy.choices.events import Failure, FailureKind
-from nproxy.choices.failure_table import Follows, follows
+from nproxy.choices.failure_table import KEY_REFUSED, Follows, follows
 from nproxy.choices.failures import as_error, upstreams_own
 from nproxy.choices.retry import untried
 from nproxy.gateway import forms
@@ -32,12 +32,17 @@ from nproxy.openai.errors import (
 from nproxy.openai.passed_usage import PassedUsage
 from nproxy.upstreams.call_group import CallGroup
 from nproxy.upstreams.client import ERROR_BODY_SECONDS, MAX_ERROR_BODY
+from nproxy.upstreams.failures import redirected
 from nproxy.upstreams.forward import Answer, ForwardError
 from nproxy.upstreams.headers import downward, upward
 from nproxy.upstreams.models import ModelName
 from nproxy.upstreams.routes import Route
 from nproxy.upstreams.upstream import Upstream
 
+NOT_MODIFIED = 304
+"""The only one of the 3xx that leads to no other place."""
+_NO_PAGE = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox"}
+"""Headers with which a browser runs no script of an upstream in the gateway's name."""
 _SAID_OF_JSON = ("application/x-www-form-urlencoded", "text/plain")
 """Content types that clients such as curl send with JSON by default."""
 PEEK_BYTES = 64 << 10
@@ -162,6 +167,8 @@ async def _ask(
                     record.outcome = ""  # an attempt before may have set it
                     record.forwarded(answer.status)
                     refusal = _refusal(upstream, answer.status)
+                    if refusal is not None and _is_withheld(refusal):
+                        return _Unserved(refusal)
                     if refusal is None or not (fallback and _may_go_on(refusal, upload)):
                         await _send_back(exchange, answer, usage)
                         record.outcome = "ok" if refusal is None else refusal.kind
@@ -181,10 +188,17 @@ async def _ask(
 
 
 def _refusal(upstream: Upstream, status: int) -> Failure | None:
-    """Return what the status of an answer says about the upstream; None if it is no error."""
+    """Return what the status of an answer says about the upstream; None if it may be passed on as no error."""
+    if 300 <= status < 400 and status != NOT_MODIFIED:
+        return redirected()
     if status < 400:
         return None
     return Failure(FailureKind.STATUS, "It refused.", status=status, own_key=upstream.own_key)
+
+
+def _is_withheld(refusal: Failure) -> bool:
+    """Whether the client gets an error of nproxy's own instead: for redirects, and if nproxy's own key is refused."""
+    return refusal.kind is FailureKind.MALFORMED or (refusal.own_key and refusal.status in KEY_REFUSED)
 
 
 def _may_go_on(failure: Failure, upload: _Upload) -> bool:
@@ -245,6 +259,7 @@ async def _send_back(exchange: Exchange, answer: Answer, usage: PassedUsage | No
     if not _may_report_usage(answer):
         usage = None
     headers = downward(answer.headers)
+    headers.update(_NO_PAGE)
     length = answer.headers.get(hdrs.CONTENT_LENGTH)
     exchange.begin(answer.status, headers, length=int(length) if length is not None else None)
     exchange.flush_head()  # the body may come much later

@@ -105,6 +105,7 @@ async def _route(endpoint: Endpoint, app: App, exchange: Exchange) -> None:
         return
     exchange.record.endpoint = endpoint.name
     if not endpoint.keyless:
+        edge.refuse_other_pages(request)
         exchange.caller = edge.caller(request, exchange.record.client)
         exchange.headers.update(app.admission.headers(exchange.caller))
     if endpoint.methods and request.method not in endpoint.methods:
@@ -124,11 +125,16 @@ def _endpoint(app: App, method: str, path: str) -> Endpoint:
         return Endpoint(place.page, partial(_page, place), introspection=True, keyless=True)
     if path.startswith(_MODEL) and path != _MODEL:
         found = _ONE_MODEL
-    elif passes(config.passthrough, path):
+    elif passes(config.passthrough, path) and not _is_own_in_other_words(path):
         found = _PASSED
     else:
         return _OTHER
     return replace(found, serve=_nothing, methods=()) if _is_ambiguous(path) else found
+
+
+def _is_own_in_other_words(path: str) -> bool:
+    """Whether a lenient server may read a path as one that nproxy serves itself, and whose requests it counts."""
+    return unquote(path).rstrip("/").casefold() in _OWN
 
 
 def _meant(path: str) -> str | None:

@@ -19,7 +19,15 @@ from nproxy.openai.body import Spliced
 from nproxy.openai.frozen import frozen
 from nproxy.upstreams.deadline import TimeLimits
 from nproxy.upstreams.event_stream import EventStream, Take
-from nproxy.upstreams.failures import FOREIGN, after_the_head, before_the_head, malformed, oversize, timed_out
+from nproxy.upstreams.failures import (
+    FOREIGN,
+    after_the_head,
+    before_the_head,
+    malformed,
+    oversize,
+    redirected,
+    timed_out,
+)
 from nproxy.upstreams.http.connection import Reply
 from nproxy.upstreams.http.connections import Connections
 from nproxy.upstreams.http.errors import LateError
@@ -192,7 +200,7 @@ def _wait(head: Head, body: bytes) -> float | None:
 def _refusal(head: Head) -> Failure | None:
     """Refuse answers that no OpenAI server sends and that would be misread; None for all others."""
     if 300 <= head.status < 400:
-        return malformed("The upstream answered with a redirect, which is not followed.")
+        return redirected()
     if head.headers.get(hdrs.CONTENT_ENCODING, "identity").strip().lower() not in ("identity", ""):
         return malformed("The upstream sent a compressed answer, although the request excluded it.")
     return None

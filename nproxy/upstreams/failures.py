@@ -138,6 +138,11 @@ def malformed(message: str) -> Failure:
     return Failure(FailureKind.MALFORMED, message)
 
 
+def redirected() -> Failure:
+    """The upstream leads to another server, which nobody has selected."""
+    return malformed("The upstream answered with a redirect, which is not followed.")
+
+
 def oversize(message: str) -> Failure:
     """What came exceeds a limit of size."""
     return Failure(FailureKind.OVERSIZE, message)

@@ -27,7 +27,9 @@ CREDENTIALS = frozenset({"authorization", "api-key", "x-api-key", "x-goog-api-ke
 
 _NEVER_UP = HOP_BY_HOP | {"host", "content-length", "expect", "cookie"}
 """Not passed to upstreams: nproxy writes its own, and a cookie is meant for this host, not for the next."""
-_NEVER_DOWN = HOP_BY_HOP | {"content-length", "set-cookie", "server", "date", "x-request-id"}
+_FOR_ORIGINS = frozenset({"alt-svc", "clear-site-data", "refresh", "set-cookie", "strict-transport-security"})
+"""What a browser would apply to everything at the gateway's address."""
+_NEVER_DOWN = HOP_BY_HOP | _FOR_ORIGINS | {"content-length", "server", "date", "x-request-id"}
 
 ApiKey = str | SecretStr
 """`passthrough`, `none`, or the key to send."""

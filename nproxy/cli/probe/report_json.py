@@ -32,4 +32,4 @@ def as_json(report: Report) -> str:
             for section, found in report.sections.items()
         },
     }
-    return json.dumps(value, indent=2, ensure_ascii=False)
+    return json.dumps(value, indent=2)
