@@ -95,7 +95,7 @@ def test_one_call_where_there_may_be_no_more() -> None:
 
 
 def test_tools_for_a_model_whose_calls_nobody_reads_are_a_400() -> None:
-    with pytest.raises(ApiError, match="--tool-parser") as refused:
+    with pytest.raises(ApiError, match="tool_parser") as refused:
         only(Families(None, "think"), tools=TOOLS)
     assert (refused.value.status, refused.value.param) == (400, "tools")
     assert only(Families(None, "think"), tools=TOOLS, tool_choice="none").structure is None
