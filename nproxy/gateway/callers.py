@@ -45,14 +45,24 @@ class Caller:
     def demand_model(self, model: str, fields: Iterable[str] = ()) -> None:
         """Raise ApiError 404 if the caller may not use a model: it is not on their list of models either.
 
-        fields: the names of the body's fields. Some servers (Go's encoding/json) read `MODEL` as `model`, so a body
-        with such a field is refused with 400 if the caller may use some models only.
+        fields: the names of the body's fields. Some servers (Go's encoding/json) read `MODEL` as `model`, and some
+        routers (OpenRouter, LiteLLM) use further models that other fields name, so a body with such a field is refused
+        with 400 if the caller may use some models only.
         """
         if not self.may_use(model):
             raise model_not_found(model)
-        if self.models is not None and any(name != "model" and name.lower() == "model" for name in fields):
-            raise invalid_request("The body has the field 'model' twice, in different letter case.", param="model")
+        if self.models is None:
+            return
+        for name in fields:
+            folded = name.lower()
+            if folded == "model" and name != folded:
+                raise invalid_request("The body has the field 'model' twice, in different letter case.", param="model")
+            if folded in _OF_FURTHER_MODELS:
+                message = f"This key is limited to certain models; '{folded}' could make a server use others."
+                raise invalid_request(message, param=folded)
 
+
+_OF_FURTHER_MODELS = frozenset({"models", "fallbacks"})
 
 ANYBODY = Caller(name="", bucket="")
 """The caller of a request that has not been let in, or whose endpoint needs no key."""

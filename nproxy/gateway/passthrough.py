@@ -320,6 +320,8 @@ async def _for_a_model(app: App, exchange: Exchange, reservation: MemoryReservat
     Raises ApiError 400, 403 or 404.
     """
     request = exchange.request
+    if not _is_read_alike(request):
+        raise _unknown()
     plain = hdrs.CONTENT_ENCODING not in request.headers
     raw = await read_body(request, app.settings.body_limit, reservation=reservation) if plain else b""
     named: Sequence[str | None] = ()
@@ -339,6 +341,11 @@ async def _for_a_model(app: App, exchange: Exchange, reservation: MemoryReservat
             raise _unknown()
         exchange.caller.demand_model(model, () if body is None else body.fields)
     return _Upload(raw if body is None else body.raw, None, body), named[0]  # each was checked
+
+
+def _is_read_alike(request: BaseRequest) -> bool:
+    """Whether all servers take the body for the same type, in the same encoding."""
+    return len(request.headers.getall(hdrs.CONTENT_TYPE, ())) <= 1 and (request.charset or "utf-8").lower() == "utf-8"
 
 
 def _unknown() -> ApiError:

@@ -259,6 +259,7 @@ FORM = b'--b\r\nContent-Disposition: form-data; name="%b"\r\n\r\nfake-model\r\n-
         ("POST", "/v1/embeddings", b'{"model": "fake-model"}', {"content-type": "text/plain"}),
         ("POST", "/v1/embeddings", b'{"model": "fake-model"}', {}),
         ("POST", "/v1/embeddings", b"\x1f\x8b", {**JSON_BODY, "content-encoding": "gzip"}),
+        ("POST", "/v1/embeddings", b'{"model": "fake-model"}', {"content-type": "application/json; charset=utf-7"}),
         ("POST", "/v1/files", FORM % b"file", {"content-type": "multipart/form-data; boundary=b"}),
         ("POST", "/v1/files", FORM % b"model", {"content-type": "text/plain; boundary=b"}),
     ],
@@ -315,6 +316,19 @@ async def test_a_model_cannot_be_named_beside_the_one_that_is_read(
             assert (await ask(gateway, NARROW, path, Model="other")).status_code == 400
             assert upstream.calls == []
         assert (await ask(gateway, KEY, Model="other")).status_code == 200, "it may use all"
+
+
+@pytest.mark.parametrize("name", ["models", "fallbacks", "Models"])
+@pytest.mark.parametrize("path", [CHAT, "/v1/embeddings"])
+async def test_nor_can_further_models_where_a_key_is_for_some(
+    config: dict[str, Any], upstream: FakeUpstream, path: str, name: str
+) -> None:
+    async with gateway_for(config) as gateway:
+        sent = {**body(), "input": "x", "model": "fake-model", name: ["other"]}
+        refused = await gateway.post(sent, path, headers=bearer(NARROW))
+        assert (refused.status_code, envelope(refused)["param"]) == (400, name.lower())
+        assert upstream.calls == []
+        assert (await gateway.post(sent, path, headers=bearer(KEY))).status_code == 200
 
 
 @pytest.mark.parametrize("name", ["model", "Model"])
