@@ -17,8 +17,8 @@ from nproxy.upstreams.gate import Gate
 from nproxy.upstreams.headers import ApiKey, upward
 from nproxy.upstreams.replicas import Replica
 
-ANSWERED_SECONDS, SILENT_SECONDS = 1.0, 0.2
-"""For how long it is not asked again whether a replica answers, if one does, and if none does."""
+ANSWERED_SECONDS = 1.0
+"""For how long it is believed that a replica answers."""
 LIST_SECONDS = 3.0
 APART_SECONDS = 0.3
 """After so many seconds without an answer the next replica is asked, too. If all were asked at once, servers with
@@ -37,7 +37,7 @@ class Documents:
         self._gate = gate
         self._api_key = api_key
         self._asking = asyncio.Lock()
-        self._silent: tuple[float, str] = -inf, ""  # until when `why_silent` says what
+        self._answered_until = -inf
 
     async def get(self, replica: Replica, path: str, seconds: float) -> tuple[int, bytes]:
         """Request a document from one replica; return its status and body. Raises ForwardError."""
@@ -74,13 +74,14 @@ class Documents:
     async def why_silent(self) -> str:
         """Why no replica answers; "" if one does, even with an error. One that leads back to this gateway does not.
 
-        Whoever asks meanwhile, or shortly after, is told the same: /ready needs no key, and each question is a call.
+        If one does, it is not asked again for a while: /ready needs no key, and each question is a call.
         """
         async with self._asking:
-            until, why = self._silent
-            if time.monotonic() >= until:
-                why = await self._why_silent()
-                self._silent = time.monotonic() + (ANSWERED_SECONDS if why == "" else SILENT_SECONDS), why
+            if time.monotonic() < self._answered_until:
+                return ""
+            why = await self._why_silent()
+            if why == "":
+                self._answered_until = time.monotonic() + ANSWERED_SECONDS
             return why
 
     async def _why_silent(self) -> str:
