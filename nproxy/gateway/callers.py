@@ -20,6 +20,10 @@ class Rates:
 UNLIMITED = Rates()
 
 
+_OF_FURTHER_MODELS = frozenset({"models", "fallbacks"})
+"""Fields that name further models."""
+
+
 @frozen
 class Caller:
     """A client, as identified by its key."""
@@ -61,8 +65,6 @@ class Caller:
                 message = f"This key is limited to certain models; '{folded}' could make a server use others."
                 raise invalid_request(message, param=folded)
 
-
-_OF_FURTHER_MODELS = frozenset({"models", "fallbacks"})
 
 ANYBODY = Caller(name="", bucket="")
 """The caller of a request that has not been let in, or whose endpoint needs no key."""

@@ -37,6 +37,8 @@ class Documents:
         self._gate = gate
         self._api_key = api_key
         self._asking = asyncio.Lock()
+        self._questions = 0  # that were answered, by a replica or by its silence
+        self._silent = ""  # the last answer
         self._answered_until = -inf
 
     async def get(self, replica: Replica, path: str, seconds: float) -> tuple[int, bytes]:
@@ -74,15 +76,17 @@ class Documents:
     async def why_silent(self) -> str:
         """Why no replica answers; "" if one does, even with an error. One that leads back to this gateway does not.
 
-        If one does, it is not asked again for a while: /ready needs no key, and each question is a call.
+        Whoever asks meanwhile is told the same. If one answers, it is not asked again for a while: /ready needs no key,
+        and each question is a call.
         """
+        questions = self._questions
         async with self._asking:
-            if time.monotonic() < self._answered_until:
-                return ""
-            why = await self._why_silent()
-            if why == "":
-                self._answered_until = time.monotonic() + ANSWERED_SECONDS
-            return why
+            if self._questions == questions and time.monotonic() >= self._answered_until:
+                self._silent = await self._why_silent()
+                self._questions += 1
+                if self._silent == "":
+                    self._answered_until = time.monotonic() + ANSWERED_SECONDS
+            return self._silent
 
     async def _why_silent(self) -> str:
         async def ask(replica: Replica) -> str:

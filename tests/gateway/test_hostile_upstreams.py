@@ -98,6 +98,23 @@ async def test_pages_of_other_origins_cause_nothing_where_no_key_is_needed(
     assert (await keyed.client.post(CHAT, json=body(), headers=with_key)).status_code == 200, "it has the key"
 
 
+async def test_a_server_that_hangs_makes_nobody_wait_for_the_others_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nproxy.upstreams.documents.LIST_SECONDS", 0.5)
+    asked = []
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        await asyncio.sleep(60)
+
+    async with raw_server(hang) as url:
+        settings = {"name": "u", "replicas": [url], "models": ["m"], "health": {"interval": None}}
+        async with gateway_for({"upstreams": [settings]}) as gateway, asyncio.timeout(3):
+            before = len(asked)
+            answers = await asyncio.gather(*(gateway.client.get("/ready") for _ in range(20)))
+            assert {answer.status_code for answer in answers} == {503}
+            assert len(asked) - before <= 2
+
+
 async def test_being_asked_for_readiness_often_asks_the_upstream_seldom() -> None:
     async with FakeUpstream() as upstream:
         settings = {"name": "u", "replicas": [upstream.url], "models": ["m"], "health": {"interval": None}}
