@@ -105,7 +105,8 @@ async def _route(endpoint: Endpoint, app: App, exchange: Exchange) -> None:
         return
     exchange.record.endpoint = endpoint.name
     if not endpoint.keyless:
-        edge.refuse_other_pages(request)
+        if "Sec-Fetch-Site" in request.headers:  # a browser's
+            edge.refuse_other_pages(request)
         exchange.caller = edge.caller(request, exchange.record.client)
         exchange.headers.update(app.admission.headers(exchange.caller))
     if endpoint.methods and request.method not in endpoint.methods:
