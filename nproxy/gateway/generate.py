@@ -70,7 +70,8 @@ async def _generate(app: App, settings: RequestSettings, exchange: Exchange, req
     counted = admission.counts_tokens(caller)
     tokens = guess(request, choices) if counted else 0
     with await exchange.record.admitted(admission.admit(caller, attempt.route.upstream.name, choices, tokens)) as grant:
-        exchange.headers.update(admission.headers(caller))
+        if limits := admission.headers(caller):
+            exchange.headers.update(limits)
         if counted:
             grant.came(guess_prompt(request))
         try:

@@ -108,7 +108,8 @@ async def _route(endpoint: Endpoint, app: App, exchange: Exchange) -> None:
         if "Sec-Fetch-Site" in request.headers:  # a browser's
             edge.refuse_other_pages(request)
         exchange.caller = edge.caller(request, exchange.record.client)
-        exchange.headers.update(app.admission.headers(exchange.caller))
+        if limits := app.admission.headers(exchange.caller):
+            exchange.headers.update(limits)
     if endpoint.methods and request.method not in endpoint.methods:
         raise wrong_method(endpoint.methods)
     await endpoint.serve(app, exchange)
