@@ -19,6 +19,14 @@ _TOLD = ("x-", "retry-after")
 _NOTHING: Mapping[str, str] = {}
 
 
+_OWN_SITES = frozenset({"none", "same-origin"})
+
+
+def sent_by_another_page(headers: Mapping[str, str]) -> bool:
+    """Whether a page of another origin has sent a request, by what its browser says (Fetch Metadata)."""
+    return headers.get("Sec-Fetch-Site", "none") not in _OWN_SITES
+
+
 class Cors:
     """The origins that are allowed. If there are none, no answer has CORS headers."""
 

@@ -13,12 +13,10 @@ from aiohttp.web_request import BaseRequest
 from nproxy.config import Config, Key
 from nproxy.gateway.auth import KeyRing, ring_of, shown_key, unnamed
 from nproxy.gateway.callers import Caller
-from nproxy.gateway.cors import Cors
+from nproxy.gateway.cors import Cors, sent_by_another_page
 from nproxy.gateway.proxies import Network, client_address, neighbourhood
 from nproxy.openai.errors import ApiError
 
-_OWN_SITES = frozenset({"none", "same-origin"})
-"""Values of `Sec-Fetch-Site` for requests that no page of another origin has sent."""
 _ONLY_READ = frozenset({hdrs.METH_GET, hdrs.METH_HEAD, hdrs.METH_OPTIONS})
 
 
@@ -45,9 +43,9 @@ class Edge:
     def refuse_other_pages(self, request: BaseRequest) -> None:
         """Raise ApiError 403 if no key is needed and a page of another origin, which is not allowed, sends something.
 
-        It could not read the answer, but cause it. Browsers say where a request comes from (Fetch Metadata).
+        It could not read the answer, but cause it.
         """
-        if self.keys is None and request.headers.get("Sec-Fetch-Site", "none") not in _OWN_SITES:
+        if self.keys is None and sent_by_another_page(request.headers):
             origin = request.headers.get(hdrs.ORIGIN)
             if request.method not in _ONLY_READ and not self.cors.allows(origin):
                 raise ApiError(

@@ -127,16 +127,11 @@ def _endpoint(app: App, method: str, path: str) -> Endpoint:
         return Endpoint(place.page, partial(_page, place), introspection=True, keyless=True)
     if path.startswith(_MODEL) and path != _MODEL:
         found = _ONE_MODEL
-    elif passes(config.passthrough, path) and not _is_own_in_other_words(path):
+    elif passes(config.passthrough, path):
         found = _PASSED
     else:
         return _OTHER
     return replace(found, serve=_nothing, methods=()) if _is_ambiguous(path) else found
-
-
-def _is_own_in_other_words(path: str) -> bool:
-    """Whether a lenient server may read a path as one that nproxy serves itself, and whose requests it counts."""
-    return unquote(path).rstrip("/").casefold() in _OWN
 
 
 def _meant(path: str) -> str | None:
@@ -149,8 +144,11 @@ def _meant(path: str) -> str | None:
 
 
 def _is_ambiguous(path: str) -> bool:
-    """Whether an upstream might read a path differently: `//`, backslashes, control characters, encoded dots."""
+    """Whether an upstream might read a path differently: `//`, backslashes, control characters, encoded dots, or one of
+    nproxy's own in other words, whose requests it counts.
+    """
     decoded = unquote(unquote(path, errors="replace"), errors="replace")
     segments = decoded.split("/")
     suspicious = "//" in path or "\\" in decoded or any(ord(c) < 32 or ord(c) == 127 for c in decoded)
-    return not path.startswith("/") or suspicious or "." in segments or ".." in segments
+    own = decoded.rstrip("/").casefold() in _OWN
+    return not path.startswith("/") or suspicious or own or "." in segments or ".." in segments

@@ -209,9 +209,8 @@ class Gate:
                 asked_for = {handle.model for handle in replica.cancel_handles}
                 had = {model for model in asked_for if self._any_beside({replica}, model)}
                 works = replica.health.answered
-                left = {one for one in replica.cancel_handles if not (works and one.once)}
-                stuck = (handle for handle in left if self.policy.resumes or not handle.spoken)
-                handles += (handle for handle in stuck if handle.model in had)
+                stuck = (handle for handle in replica.cancel_handles if self.policy.resumes or not handle.spoken)
+                handles += (handle for handle in stuck if handle.model in had and not (works and handle.once))
         for handle in handles[:most]:
             handle.cut()
 

@@ -11,10 +11,8 @@ from aiohttp import hdrs
 
 from nproxy.config import Admin, digest_of
 from nproxy.gateway.auth import shown_key
+from nproxy.gateway.cors import sent_by_another_page
 from nproxy.openai.errors import ApiError
-
-_BY_HAND = frozenset({"none", "same-origin"})
-"""Values of `Sec-Fetch-Site` for requests that were not sent by another site's page."""
 
 
 def refuse_pages(headers: Mapping[str, str], settings: Admin) -> None:
@@ -23,7 +21,7 @@ def refuse_pages(headers: Mapping[str, str], settings: Admin) -> None:
     Such requests are recognized by their Origin. A page whose own host name resolves to this machine (DNS rebinding)
     sends none. So if no token is configured, the Host header has to be an IP address or localhost.
     """
-    if hdrs.ORIGIN in headers or headers.get("Sec-Fetch-Site", "none") not in _BY_HAND:
+    if hdrs.ORIGIN in headers or sent_by_another_page(headers):
         raise _forbidden("The admin port does not accept requests of web pages.")
     if settings.token is None and not _is_no_name(headers.get(hdrs.HOST, "")):
         raise _forbidden("Without a token, the admin port must be called by its IP address or as localhost.")

@@ -20,7 +20,7 @@ from nproxy.upstreams.http.sending import SLICE_BYTES, Upload
 from nproxy.upstreams.replicas import Replica
 from tests.fakes.upstream import raw_server
 from tests.upstreams.conftest import replica_at
-from tests.upstreams.http.asking import OK, Http, aiohttp_server, answering, head_of, pieces, rest
+from tests.upstreams.http.asking import OK, Http, Streams, aiohttp_server, answering, head_of, pieces, rest
 from tests.waiting import until
 
 
@@ -173,18 +173,25 @@ async def test_an_idle_connection_that_is_too_old_is_not_used(http: Http, monkey
         await until(lambda: old not in http.connections.open)
 
 
-@pytest.mark.parametrize("left", ["too old", "forgotten"])
-async def test_idle_connections_that_are_left_make_room_at_once(
-    http: Http, monkeypatch: pytest.MonkeyPatch, left: str
-) -> None:
-    monkeypatch.setattr(http.connections, "_most", 3)
-    go = asyncio.Event()
+def answering_after(go: asyncio.Event) -> Streams:
+    """A handler that answers no request before `go` is set."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
             await head_of(reader)
             await go.wait()
             writer.write(OK)
+
+    return handle
+
+
+@pytest.mark.parametrize("left", ["too old", "forgotten"])
+async def test_idle_connections_that_are_left_make_room_at_once(
+    http: Http, monkeypatch: pytest.MonkeyPatch, left: str
+) -> None:
+    monkeypatch.setattr(http.connections, "_most", 3)
+    go = asyncio.Event()
+    handle = answering_after(go)
 
     async with raw_server(handle) as url:
         replies = [await http.send(url) for _ in range(3)]
@@ -230,12 +237,7 @@ async def test_the_connection_used_last_is_used_next(http: Http) -> None:
 async def test_calls_leave_half_of_the_files_to_clients(http: Http, caplog: pytest.LogCaptureFixture) -> None:
     """And fail as where the system has none left, which is no replica's fault."""
     go = asyncio.Event()
-
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while True:
-            await head_of(reader)
-            await go.wait()
-            writer.write(OK)
+    handle = answering_after(go)
 
     http.connections._most = 2
     async with raw_server(handle) as url, raw_server(handle) as other:
