@@ -39,6 +39,12 @@ def _heard_and_handled(logger: logging.Logger, record: logging.LogRecord) -> Non
 logging.Logger.handle = _heard_and_handled  # type: ignore[method-assign]  # handlers come and go, this stays
 
 
+@pytest.fixture
+def unwatched_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the witness, who reads every line, out of what is counted."""
+    monkeypatch.setattr(logging.Logger, "handle", _handle)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Keep the garbage collector away from what is imported and collected: all of it stays to the end."""

@@ -50,12 +50,12 @@ async def _read(
 ) -> Request:
     """Read the body and parse the request. Raises ApiError if either is invalid."""
     raw = await read_body(exchange.request, settings.body_limit, reservation=reservation)
-    here, check = len(raw) < LONG, app.admission.check_memory
-    body = parsed(raw, check) if here else await app.offload.run(parsed, raw, check)
+    here, check, bucket = len(raw) < LONG, app.admission.check_memory, exchange.caller.bucket
+    body = parsed(raw, check) if here else await app.offload.run(bucket, parsed, raw, check)
     default_model = await app.upstreams.unnamed() if body.fields.get("model") is None else None
     if here:
         return parse(body, settings.limits, default_model)
-    return await app.offload.run(parse, body, settings.limits, default_model)
+    return await app.offload.run(bucket, parse, body, settings.limits, default_model)
 
 
 async def _generate(app: App, settings: RequestSettings, exchange: Exchange, request: Request) -> None:

@@ -88,7 +88,7 @@ async def own_report(app: App) -> Report:
     after the other, however many scrapers ask or leave, because a thread takes turns with the event loop.
     """
     look(app)
-    return await app.reporting.run(app.metrics.report)
+    return await app.reporting.run("", app.metrics.report)
 
 
 def look(app: App) -> None:

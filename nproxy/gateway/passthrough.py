@@ -291,7 +291,7 @@ async def _open_upload(app: App, exchange: Exchange, reservation: MemoryReservat
     names_matter = only is None or only.names_matter
     if names_matter and plain and _may_be_json(request):
         raw = await read_body(request, app.settings.body_limit, reservation=reservation)
-        body = await _json_body(app, raw)
+        body = await _json_body(app, exchange.caller.bucket, raw)
         return _Upload(raw, None, body), _model_of(body)
     rest = chunks(request, app.settings.body_limit)
     if names_matter and plain and request.content_type == "multipart/form-data":
@@ -327,11 +327,14 @@ async def _for_a_model(app: App, exchange: Exchange, reservation: MemoryReservat
     named: Sequence[str | None] = ()
     body: Body | None = None
     if request.content_type.endswith("json"):
-        body = await _json_body(app, raw)
+        body = await _json_body(app, exchange.caller.bucket, raw)
         named = [_model_of(body)]
     elif request.content_type == "multipart/form-data":
         try:
-            named = forms.models_of(raw) if len(raw) < LONG else await app.offload.run(forms.models_of, raw)
+            if len(raw) < LONG:
+                named = forms.models_of(raw)
+            else:
+                named = await app.offload.run(exchange.caller.bucket, forms.models_of, raw)
         except ValueError:
             raise invalid_request(
                 "The name of a form part is written in a way that servers interpret differently."
@@ -355,11 +358,11 @@ def _unknown() -> ApiError:
     return ApiError(403, message, type="permission_error", param="model", code="model_required")
 
 
-async def _json_body(app: App, raw: bytes) -> Body | None:
+async def _json_body(app: App, bucket: str, raw: bytes) -> Body | None:
     """Return the body parsed as JSON, or None if it is invalid: then the upstream may refuse it."""
     try:
         check = app.admission.check_memory
-        return parsed(raw, check) if len(raw) < LONG else await app.offload.run(parsed, raw, check)
+        return parsed(raw, check) if len(raw) < LONG else await app.offload.run(bucket, parsed, raw, check)
     except ApiError as error:
         if error.status != 400:
             raise

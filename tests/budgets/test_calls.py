@@ -22,7 +22,7 @@ from nproxy.gateway.introspect import look
 from tests.budgets.counting import Calls, calls_of
 from tests.budgets.player import Player
 
-REQUEST = 980
+REQUEST = 970
 """One request with n=1, without streaming, including its log line."""
 RELAYED = 74
 """One chunk of a stream with n=1 that arrives alone."""
@@ -39,7 +39,7 @@ COUNTED = 6
 
 
 @pytest.fixture(autouse=True)
-def _loggers_as_they_were() -> Iterator[None]:
+def _loggers_as_they_were(unwatched_log: None) -> Iterator[None]:
     yield
     for name in ("nproxy", "aiohttp"):
         logger = logging.getLogger(name)

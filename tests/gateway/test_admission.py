@@ -230,7 +230,7 @@ async def test_large_bodies_have_to_fit_together(start: Start, upstream: FakeUps
         assert answer.status_code == 503
         assert envelope(answer)["code"] == "overloaded"
     assert await gateway.metric('nproxy_shed_total{reason="bodies"}') == 2
-    second = asyncio.create_task(gateway.ask())
+    second = asyncio.create_task(gateway.post(body(), headers={"Authorization": "Bearer another"}))
     await upstream.until(lambda: len(upstream.open_calls) == 2)
     held.set()
     assert [(await first).status_code, (await second).status_code] == [200, 200]
@@ -250,7 +250,7 @@ async def test_what_is_announced_is_refused_before_it_comes(
     first = asyncio.create_task(gateway.ask(messages=[{"role": "user", "content": "x" * size}]))
     await upstream.until(lambda: len(upstream.open_calls) == 1)
     reader, writer = await asyncio.open_connection(*gateway.address)
-    writer.write(post(b"", f"Content-Length: {announced}"))
+    writer.write(post(b"", f"Content-Length: {announced}", "Authorization: Bearer another"))
     async with asyncio.timeout(10):
         status, _, _ = apart(await reader.readuntil(b"\r\n\r\n"))
     assert status == expected
@@ -264,15 +264,15 @@ async def test_a_body_that_does_not_come_takes_no_room(start: Start) -> None:
     gateway: Gateway = await start()
     gateway.app.admission.bodies.limit = 100_000
     writers = []
-    for _ in range(3):
+    for number in range(3):
         _, writer = await asyncio.open_connection(*gateway.address)
-        writer.write(post(b"{", "Content-Length: 90000"))
+        writer.write(post(b"{", "Content-Length: 90000", f"Authorization: Bearer {number}"))
         writers.append(writer)
     async with asyncio.timeout(5):
         while gateway.app.inflight < 3 or gateway.app.admission.bodies.held < 3:
             await asyncio.sleep(0.01)
-    answer = await gateway.ask(messages=[{"role": "user", "content": "x" * 60_000}])
-    assert answer.status_code == 200
+    long = body(messages=[{"role": "user", "content": "x" * 60_000}])
+    assert (await gateway.post(long, headers={"Authorization": "Bearer another"})).status_code == 200
     for writer in writers:
         writer.close()
     await gauges_return(gateway)
@@ -285,8 +285,9 @@ async def test_bodies_that_outgrow_the_room_are_given_up(start: Start) -> None:
     bodies.limit = 100_000
     openings = [await asyncio.open_connection(*gateway.address) for _ in range(2)]
     for held, sent in ((2, b" "), (80_002, b" " * 40_000)):
-        for _, writer in openings:
-            writer.write(post(sent, "Content-Length: 90000") if held == 2 else sent)
+        for number, (_, writer) in enumerate(openings):
+            head = "Content-Length: 90000", f"Authorization: Bearer {number}"
+            writer.write(post(sent, *head) if held == 2 else sent)
         async with asyncio.timeout(5):
             while bodies.held < held:
                 await asyncio.sleep(0.01)

@@ -222,14 +222,56 @@ async def test_long_bodies_are_read_beside_the_loop(
 async def test_what_nobody_waits_for_is_not_begun() -> None:
     aside, held, begun = Offload(), threading.Event(), []
     try:
-        first = asyncio.create_task(aside.run(held.wait))
-        second = asyncio.create_task(aside.run(begun.append, 2))
+        first = asyncio.create_task(aside.run("", held.wait))
+        second = asyncio.create_task(aside.run("", begun.append, 2))
         await asyncio.sleep(0)
         second.cancel()
         await asyncio.wait([second])
         held.set()
         await first
         assert begun == []
+    finally:
+        aside.close()
+
+
+async def test_callers_take_turns_for_long_bodies() -> None:
+    """Whoever sends many delays another by one of them."""
+    aside, held, done = Offload(), threading.Event(), []
+    try:
+        first = asyncio.create_task(aside.run("ann", held.wait))
+        await asyncio.sleep(0)
+        asked = [
+            asyncio.create_task(aside.run(bucket, done.append, (bucket, number)))
+            for number, bucket in enumerate(["ann", "ann", "ann", "bob", "cy", "bob"])
+        ]
+        await asyncio.sleep(0)
+        asked[1].cancel()
+        held.set()
+        await asyncio.gather(first, *asked, return_exceptions=True)
+        assert done == [("ann", 0), ("bob", 3), ("cy", 4), ("bob", 5), ("ann", 2)]
+    finally:
+        aside.close()
+
+
+@pytest.mark.parametrize("given", [False, True])
+async def test_a_turn_that_nobody_takes_goes_to_the_next(given: bool) -> None:
+    """Also if it is given to a request in the moment in which that one is cancelled."""
+    aside, held = Offload(), threading.Event()
+    try:
+        first = asyncio.create_task(aside.run("ann", held.wait))
+        await asyncio.sleep(0)
+        second, third = (asyncio.create_task(aside.run("bob", int)) for _ in range(2))
+        await asyncio.sleep(0)
+        if given:
+            first.add_done_callback(lambda _: second.cancel())
+            first.cancel()  # its turn is over, whatever the thread still does
+        else:
+            second.cancel()
+        held.set()
+        await asyncio.wait([first])
+        async with asyncio.timeout(5):
+            assert await third == 0
+        assert second.cancelled()
     finally:
         aside.close()
 

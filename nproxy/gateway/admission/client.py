@@ -106,7 +106,7 @@ class AdmissionClient:
         limits = self._rates.limits(caller) is not UNLIMITED
         if limits and (limited := self._rates.refusal(caller, self._clock())) is not None:
             self._turn_away(caller, limited)
-        return AdmissionGuard(self, self.bodies.hold())
+        return AdmissionGuard(self, self.bodies.hold(caller.bucket))
 
     def no_room(self) -> ApiError:
         """Return the error for a request whose body does not fit into the memory for bodies."""

@@ -46,45 +46,68 @@ class Memory:
 
 
 class Bodies:
-    """Counts the bytes of request bodies in this process. limit: the most they may be; None for no limit."""
+    """Counts the bytes of request bodies in this process, for each caller. limit: the most they may be; None for none.
+
+    Several bodies of one caller may hold no more than they leave free (Choudhury and Hahne, Dynamic Queue Length
+    Thresholds, 1998). So whoever fills the memory, slowly or at once, gets half of it; and callers that all want more
+    than there is get equal parts and leave one such part to the next.
+    """
 
     def __init__(self, limit: int | None) -> None:
         self.limit = limit
         self.held = 0
+        self._callers: dict[str, int] = {}  # by bucket; none that hold nothing
 
-    def hold(self) -> MemoryReservation:
-        """Return a reservation that counts one request's body until its `release`."""
-        return MemoryReservation(self)
+    def hold(self, bucket: str) -> MemoryReservation:
+        """Return a reservation that counts one request's body until its `release`. bucket: of its caller."""
+        return MemoryReservation(self, bucket)
+
+    def expect(self, bucket: str, size: int, more: int) -> None:
+        """Raise MemoryFull if a body of `size` bytes may not grow by `more`; it may if it is the only one."""
+        if self.limit is None or self.held == size:
+            return
+        free = self.limit - self.held - more
+        own = self._callers.get(bucket, 0)
+        if free < 0 or (own > size and own + more > free):
+            raise MemoryFull
+
+    def add(self, bucket: str, more: int) -> None:
+        """Count more bytes of a caller; less than none if they are no longer held."""
+        self.held += more
+        if own := self._callers.get(bucket, 0) + more:
+            self._callers[bucket] = own
+        else:
+            self._callers.pop(bucket, None)
 
 
 class MemoryReservation:
     """The memory that one request's body holds. size: bytes so far."""
 
-    __slots__ = ("_bodies", "size")
+    __slots__ = ("_bodies", "_bucket", "size")
 
-    def __init__(self, bodies: Bodies) -> None:
+    def __init__(self, bodies: Bodies, bucket: str) -> None:
         self._bodies = bodies
+        self._bucket = bucket
         self.size = 0
 
     def release(self) -> None:
         """Note that the body is no longer held."""
-        self._bodies.held -= self.size
+        if self.size:
+            self._bodies.add(self._bucket, -self.size)
 
     def expect(self, size: int) -> None:
         """Raise MemoryFull if there is no room now for a body of the announced size.
 
         No memory is reserved for it: a client that sends slowly, or not at all, would keep it from all others.
         """
-        bodies = self._bodies
-        more = size - self.size
-        if bodies.limit is not None and more > 0 and bodies.held > self.size and bodies.held + more > bodies.limit:
-            raise MemoryFull
+        if size > self.size:
+            self._bodies.expect(self._bucket, self.size, size - self.size)
 
     def reach(self, size: int) -> None:
         """Count a body that has so many bytes now. Raises MemoryFull, unless it is the only body: one must fit."""
-        if size > self.size:
-            self.expect(size)
-            self._bodies.held += size - self.size
+        if (more := size - self.size) > 0:
+            self._bodies.expect(self._bucket, self.size, more)
+            self._bodies.add(self._bucket, more)
             self.size = size
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import pytest
 
 from nproxy.gateway.admission import client
+from nproxy.gateway.admission.memory import MemoryFull
 from nproxy.gateway.callers import Caller
 from nproxy.openai.errors import ApiError
 from tests.gateway.admission.scene import ANN, BOB, Begin, Visitor, held, refusal
@@ -119,3 +122,38 @@ async def test_bodies_are_bounded_together(begin: Begin) -> None:
         other.reach(10)
         assert scene.client.bodies.held == 100
     assert scene.metric("nproxy_shed_total", reason="bodies") == 1
+
+
+async def test_whoever_fills_the_room_for_bodies_leaves_as_much_to_others(begin: Begin) -> None:
+    """A key that sends many bodies, slowly or not to their ends, would shut out all others."""
+    scene = begin()
+    bodies = scene.client.bodies
+    bodies.limit = 100
+    with scene.client.guard(ANN) as last, ExitStack() as many:
+        hoard = [last, *(many.enter_context(scene.client.guard(ANN)) for _ in range(5))]
+        for body in hoard[:5]:
+            body.reach(10)
+        for body in hoard:
+            with pytest.raises(MemoryFull):
+                body.reach(body.size + 1)
+        with scene.client.guard(BOB) as first, ExitStack() as another:
+            first.reach(20)
+            second = another.enter_context(scene.client.guard(BOB))
+            second.reach(5)
+            for body in (first, second):
+                with pytest.raises(MemoryFull):
+                    body.reach(body.size + 1)
+            another.close()
+            first.reach(50)
+        many.close()
+        last.reach(100)
+    assert bodies.held == 0
+
+
+async def test_no_caller_is_remembered_for_bodies_that_are_gone(begin: Begin) -> None:
+    scene = begin()
+    for caller in (ANN, BOB):
+        with scene.client.guard(caller) as body:
+            body.reach(10)
+            body.reach(20)
+    assert scene.client.bodies._callers == {}
