@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from nproxy.config.hints import PREFIX, is_optional_section, suggest_variable
+from nproxy.config.hints import PREFIX, suggest_variable, what_null_ends
 from nproxy.config.settings import Config
 from nproxy.config.tree import ConfigError, Origin, Problem, Tree, read_yaml
 
@@ -35,8 +35,8 @@ def lay_environment(tree: Tree, environ: Mapping[str, str]) -> None:
 
     Items of lists are numbered from 0. Keys that are the user's own words keep their case. A value that begins with `[`
     or `{` is YAML; `null`, `~` and the empty string are null; anything else is text that the key's type parses. Raises
-    ConfigError for unknown variables, and for the empty string where null would switch off a whole section: a variable
-    is often empty by mistake.
+    ConfigError for unknown variables, and for the empty string where null would switch off a whole section or remove a
+    secret: a variable is often empty by mistake.
     """
     problems: list[Problem] = []
     for name in sorted((name for name in environ if name.startswith(PREFIX)), key=_natural):
@@ -47,8 +47,8 @@ def lay_environment(tree: Tree, environ: Mapping[str, str]) -> None:
         if path[0] not in Config.model_fields:
             problems.append(Problem(origin, (), f"unknown setting{suggest_variable(name)}"))
             continue
-        if not environ[name] and is_optional_section(path):
-            problems.append(Problem(origin, path, "is empty; null switches the section off"))
+        if not environ[name] and (ends := what_null_ends(path)):
+            problems.append(Problem(origin, path, f"is empty; {ends}"))
             continue
         try:
             tree.put(path, _read_variable(environ[name], origin), origin)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, get_args, get_origin
 
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretStr
 
 from nproxy.config.replicas import DnsName, Replica
 from nproxy.config.settings import Config
@@ -65,11 +65,15 @@ def suggest_variable(name: str) -> str:
     return f"; levels are separated by two underscores: did you mean {variable}?"
 
 
-def is_optional_section(path: Path) -> bool:
-    """Whether there is a section at a path that null switches off."""
+def what_null_ends(path: Path) -> str:
+    """Return what null at a path would do: switch a section off, or remove a secret. Empty if it does neither."""
     section = _section_at(path[:-1], Config)
     field = None if section is None else section.model_fields.get(str(path[-1]))
-    return field is not None and type(None) in get_args(field.annotation) and _section_in(field.annotation) is not None
+    if field is None or type(None) not in get_args(field.annotation):
+        return ""
+    if _section_in(field.annotation) is not None:
+        return "null switches the section off"
+    return "null means that there is none" if _may_be_secret(field.annotation) else ""
 
 
 def _places(section: type[BaseModel] = Config, above: Place = ()) -> Iterator[tuple[Place, type[BaseModel] | None]]:
@@ -97,6 +101,10 @@ def _section_in(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel) and annotation not in (Replica, DnsName):
         return annotation  # a replica is written as text
     return None
+
+
+def _may_be_secret(annotation: Any) -> bool:
+    return annotation is SecretStr or any(_may_be_secret(part) for part in get_args(annotation))
 
 
 def _show(place: Place) -> str:

@@ -133,6 +133,8 @@ def test_entries_are_laid_in_the_order_of_their_numbers() -> None:
         ),
         ("NPROXY_AUTH", "", "NPROXY_AUTH: auth: is empty; null switches the section off"),
         ("NPROXY_LISTEN__TLS", "", "NPROXY_LISTEN__TLS: listen.tls: is empty; null switches the section off"),
+        ("NPROXY_AUTH__API_KEY", "", "NPROXY_AUTH__API_KEY: auth.api_key: is empty; null means that there is none"),
+        ("NPROXY_ADMIN__TOKEN", "", "NPROXY_ADMIN__TOKEN: admin.token: is empty; null means that there is none"),
         ("NPROXY_LISTEN", "", "NPROXY_LISTEN: listen: must be a mapping"),
         ("NPROXY_UPSTREAMS", "[{", "NPROXY_UPSTREAMS: not valid YAML: "),
     ],
