@@ -28,8 +28,8 @@ variable's name is the key's path in capitals, with two underscores between leve
 counted from 0, and your own words in maps keep their case (`NPROXY_UPSTREAMS__0__MODELS__Fast=llama3.2`). A value that
 begins with `[` or `{` is read as YAML, which also takes words that cannot be part of a variable's name
 (`NPROXY_UPSTREAMS__0__MODELS='{gpt-4: llama3.2}'`); `null` is null. An empty value is null too, but refused for a
-section that null would switch off and for a secret. A secret is `${NAME}` (from the environment), `file:PATH`, or the secret itself.
-Relative paths start at the file's folder, those of options at the current directory.
+section that null would switch off and for a secret. A secret is `${NAME}` (from the environment), `file:PATH`, or the
+secret itself. Relative paths start at the file's folder, those of options at the current directory.
 
 A changed file is [reloaded](../fleet.md#reload) by a running gateway. Keys marked with ⟲ are read only at the start.
 
