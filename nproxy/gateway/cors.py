@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
+from ipaddress import ip_address
+from urllib.parse import urlsplit
 
 ANY = "*"
 ALLOWED = "Access-Control-Allow-Origin"
@@ -23,8 +25,24 @@ _OWN_SITES = frozenset({"none", "same-origin"})
 
 
 def sent_by_another_page(headers: Mapping[str, str]) -> bool:
-    """Whether a page of another origin has sent a request, by what its browser says (Fetch Metadata)."""
-    return headers.get("Sec-Fetch-Site", "none") not in _OWN_SITES
+    """Whether a page of another origin has sent a request, by what its browser says.
+
+    Browsers send Sec-Fetch-Site over HTTPS and to loopback addresses only (Fetch Metadata), and Origin whenever a page
+    sends anything.
+    """
+    if (site := headers.get("Sec-Fetch-Site")) is not None:
+        return site not in _OWN_SITES
+    origin = headers.get("Origin")
+    return origin is not None and origin.partition("://")[2] != headers.get("Host", "").lower()
+
+
+def is_no_name(host: str) -> bool:
+    """Whether a Host header is an IP address or localhost: a name might be its owner's trick (DNS rebinding)."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name == "localhost" or name.endswith(".localhost") or bool(ip_address(name))
+    except ValueError:
+        return False
 
 
 class Cors:

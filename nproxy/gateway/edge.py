@@ -10,10 +10,10 @@ from typing import Self
 from aiohttp import hdrs
 from aiohttp.web_request import BaseRequest
 
-from nproxy.config import Config, Key
+from nproxy.config import Config, Key, loopback
 from nproxy.gateway.auth import KeyRing, ring_of, shown_key, unnamed
 from nproxy.gateway.callers import Caller
-from nproxy.gateway.cors import Cors, sent_by_another_page
+from nproxy.gateway.cors import Cors, is_no_name, sent_by_another_page
 from nproxy.gateway.proxies import Network, client_address, neighbourhood
 from nproxy.openai.errors import ApiError
 
@@ -24,17 +24,21 @@ _ONLY_READ = frozenset({hdrs.METH_GET, hdrs.METH_HEAD, hdrs.METH_OPTIONS})
 class Edge:
     """Settings for the first checks of requests, ready for use. If settings or keys change, a new edge is made.
 
-    keys: None if no key is needed. trusted: the networks of trusted proxies.
+    keys: None if no key is needed. trusted: the networks of trusted proxies. by_name: whether clients may call the
+    gateway by a name: nobody knows the names of a machine, but a loopback address without a proxy before it has none.
     """
 
     keys: KeyRing | None
     trusted: Sequence[Network]
     cors: Cors
+    by_name: bool
 
     @classmethod
     def of(cls, config: Config, keys: Sequence[Key]) -> Self:
         """Return the edge of a configuration. keys: those of the keys file."""
-        return cls(ring_of(config.auth, keys), config.listen.trusted_proxies, Cors(config.listen.cors_origins))
+        listen = config.listen
+        by_name = bool(listen.trusted_proxies) or not loopback(listen.host)
+        return cls(ring_of(config.auth, keys), listen.trusted_proxies, Cors(listen.cors_origins), by_name)
 
     def client(self, request: BaseRequest) -> str:
         """Return the address of the client, behind any trusted proxies."""
@@ -43,17 +47,19 @@ class Edge:
     def refuse_other_pages(self, request: BaseRequest) -> None:
         """Raise ApiError 403 if no key is needed and a page of another origin, which is not allowed, sends something.
 
-        It could not read the answer, but cause it.
+        It could not read the answer, but cause it. A page whose own name resolves to this machine could do both.
         """
-        if self.keys is None and sent_by_another_page(request.headers):
-            origin = request.headers.get(hdrs.ORIGIN)
-            if request.method not in _ONLY_READ and not self.cors.allows(origin):
-                raise ApiError(
-                    403,
-                    "Pages of other origins may not use this gateway; its setting listen.cors_origins can allow them.",
-                    type="permission_error",
-                    code="forbidden",
-                )
+        if self.keys is not None or request.method in _ONLY_READ or self.cors.allows(request.headers.get(hdrs.ORIGIN)):
+            return
+        if sent_by_another_page(request.headers):
+            raise _forbidden(
+                "Pages of other origins may not use this gateway; its setting listen.cors_origins can allow them."
+            )
+        if not (self.by_name or is_no_name(request.headers.get(hdrs.HOST, ""))):
+            raise _forbidden(
+                "Without keys, pages must call this gateway by its IP address or as localhost; its settings auth,"
+                " listen.trusted_proxies or listen.cors_origins can allow this name."
+            )
 
     def caller(self, request: BaseRequest, client: str) -> Caller:
         """Return the caller. Raises ApiError 401 if keys are configured and the request shows none of them."""
@@ -61,3 +67,7 @@ class Edge:
         if self.keys is None:
             return unnamed(shown, neighbourhood(client))
         return self.keys.caller(shown, time.time())
+
+
+def _forbidden(message: str) -> ApiError:
+    return ApiError(403, message, type="permission_error", code="forbidden")

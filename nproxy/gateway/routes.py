@@ -105,7 +105,7 @@ async def _route(endpoint: Endpoint, app: App, exchange: Exchange) -> None:
         return
     exchange.record.endpoint = endpoint.name
     if not endpoint.keyless:
-        if "Sec-Fetch-Site" in request.headers:  # a browser's
+        if hdrs.ORIGIN in request.headers:  # a page's
             edge.refuse_other_pages(request)
         exchange.caller = edge.caller(request, exchange.record.client)
         if limits := app.admission.headers(exchange.caller):

@@ -98,6 +98,30 @@ async def test_pages_of_other_origins_cause_nothing_where_no_key_is_needed(
     assert (await keyed.client.post(CHAT, json=body(), headers=with_key)).status_code == 200, "it has the key"
 
 
+@pytest.mark.parametrize(
+    ("host", "origin", "listen", "status"),
+    [
+        ("gateway.lan:8000", "http://evil.example:8000", {"host": "0.0.0.0"}, 403),  # HTTP: no Sec-Fetch-Site
+        ("gateway.lan:8000", "null", {"host": "0.0.0.0"}, 403),  # a file, or a page in a sandbox
+        ("Gateway.lan:8000", "http://gateway.lan:8000", {"host": "0.0.0.0"}, 200),
+        ("evil.example:8000", "http://evil.example:8000", {}, 403),  # a name that resolves to this machine
+        ("127.0.0.1:8000", "http://127.0.0.1:8000", {}, 200),
+        ("[::1]:8000", "http://[::1]:8000", {}, 200),
+        ("localhost:8000", "http://localhost:8000", {}, 200),
+        ("chat.localhost", "http://chat.localhost", {}, 200),
+        ("chat.example", "http://chat.example", {"trusted_proxies": ["127.0.0.1"]}, 200),
+        ("chat.example", "http://chat.example", {"cors_origins": ["http://chat.example"]}, 200),
+    ],
+)
+async def test_where_no_key_is_needed_a_page_is_known_by_its_origin_and_the_name_it_uses(
+    start: Start, upstream: FakeUpstream, host: str, origin: str, listen: dict[str, Any], status: int
+) -> None:
+    gateway: Gateway = await start(config={"listen": {"port": 0, **listen}})
+    answer = await gateway.client.post(CHAT, json=body(), headers={"Host": host, "Origin": origin})
+    assert (answer.status_code, len(upstream.calls)) == (status, 1 if status == 200 else 0)
+    assert (await gateway.client.post(CHAT, json=body(), headers={"Host": host})).status_code == 200, "no page"
+
+
 async def test_a_server_that_hangs_makes_nobody_wait_for_the_others_questions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nproxy.upstreams.documents.LIST_SECONDS", 0.5)
     asked = []

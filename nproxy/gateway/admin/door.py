@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Mapping
-from ipaddress import ip_address
-from urllib.parse import urlsplit
 
 from aiohttp import hdrs
 
 from nproxy.config import Admin, digest_of
 from nproxy.gateway.auth import shown_key
-from nproxy.gateway.cors import sent_by_another_page
+from nproxy.gateway.cors import is_no_name, sent_by_another_page
 from nproxy.openai.errors import ApiError
 
 
@@ -23,7 +21,7 @@ def refuse_pages(headers: Mapping[str, str], settings: Admin) -> None:
     """
     if hdrs.ORIGIN in headers or sent_by_another_page(headers):
         raise _forbidden("The admin port does not accept requests of web pages.")
-    if settings.token is None and not _is_no_name(headers.get(hdrs.HOST, "")):
+    if settings.token is None and not is_no_name(headers.get(hdrs.HOST, "")):
         raise _forbidden("Without a token, the admin port must be called by its IP address or as localhost.")
 
 
@@ -40,14 +38,6 @@ def demand_token(headers: Mapping[str, str], settings: Admin) -> None:
             code="invalid_admin_token",
             headers={"WWW-Authenticate": "Bearer"},
         )
-
-
-def _is_no_name(host: str) -> bool:
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-        return name == "localhost" or bool(ip_address(name))
-    except ValueError:
-        return False
 
 
 def _forbidden(message: str) -> ApiError:
