@@ -62,22 +62,29 @@ class Bodies:
         """Return a reservation that counts one request's body until its `release`. bucket: of its caller."""
         return MemoryReservation(self, bucket)
 
-    def expect(self, bucket: str, size: int, more: int) -> None:
-        """Raise MemoryFull if a body of `size` bytes may not grow by `more`; it may if it is the only one."""
-        if self.limit is None or self.held == size:
-            return
-        free = self.limit - self.held - more
-        own = self._callers.get(bucket, 0)
-        if free < 0 or (own > size and own + more > free):
-            raise MemoryFull
+    def expect(self, bucket: str, size: int, more: int) -> int:
+        """Return what the caller holds. Raises MemoryFull if a body of `size` bytes may not grow by `more`.
 
-    def add(self, bucket: str, more: int) -> None:
-        """Count more bytes of a caller; less than none if they are no longer held."""
+        It may if it is the only one.
+        """
+        own = self._callers.get(bucket, 0)
+        if self.limit is not None and self.held > size:
+            free = self.limit - self.held - more
+            if free < 0 or (own > size and own + more > free):
+                raise MemoryFull
+        return own
+
+    def grow(self, bucket: str, size: int, more: int) -> None:
+        """Count more bytes of a body of `size` bytes. Raises MemoryFull."""
+        self._callers[bucket] = self.expect(bucket, size, more) + more
         self.held += more
-        if own := self._callers.get(bucket, 0) + more:
+
+    def release(self, bucket: str, size: int) -> None:
+        """Note that a body is no longer held."""
+        self.held -= size
+        own = self._callers.pop(bucket) - size
+        if own:
             self._callers[bucket] = own
-        else:
-            self._callers.pop(bucket, None)
 
 
 class MemoryReservation:
@@ -93,7 +100,7 @@ class MemoryReservation:
     def release(self) -> None:
         """Note that the body is no longer held."""
         if self.size:
-            self._bodies.add(self._bucket, -self.size)
+            self._bodies.release(self._bucket, self.size)
 
     def expect(self, size: int) -> None:
         """Raise MemoryFull if there is no room now for a body of the announced size.
@@ -106,8 +113,7 @@ class MemoryReservation:
     def reach(self, size: int) -> None:
         """Count a body that has so many bytes now. Raises MemoryFull, unless it is the only body: one must fit."""
         if (more := size - self.size) > 0:
-            self._bodies.expect(self._bucket, self.size, more)
-            self._bodies.add(self._bucket, more)
+            self._bodies.grow(self._bucket, self.size, more)
             self.size = size
 
 
