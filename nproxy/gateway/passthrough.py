@@ -17,6 +17,7 @@ from nproxy.choices.failures import as_error, upstreams_own
 from nproxy.choices.retry import untried
 from nproxy.gateway import forms
 from nproxy.gateway.admission.grant import Grant
+from nproxy.gateway.admission.guess import BYTES_PER_TOKEN
 from nproxy.gateway.admission.memory import MemoryReservation
 from nproxy.gateway.app import App
 from nproxy.gateway.bodies import chunks, parsed, read_body
@@ -117,13 +118,17 @@ async def _serve(
 
     Returns the next attempt if this one failed before an answer to the client began; None if the request is done.
     """
-    usage = PassedUsage()
+    usage, broke_off = PassedUsage(), True
     try:
         unserved = await _ask(exchange, route, upload, usage, fallback=fallbacks.more)
+        broke_off = False
     finally:
         if usage.found:
             exchange.record.prompt_tokens, exchange.record.completion_tokens = usage.prompt, usage.completion
-            grant.spend(usage.prompt, usage.completion)
+            # the last counts of a stream that broke off may be those of its beginning
+            grant.spend(usage.prompt, max(usage.completion, usage.events) if broke_off else usage.completion)
+        elif usage.events:
+            grant.came(len(upload.known) // BYTES_PER_TOKEN + usage.events)
     if unserved is None:
         return None
     # the replica has been left, so that others may use it while this request waits for the next upstream

@@ -22,13 +22,15 @@ _COUNT = re.compile(rb'"(?:(prompt|input)|(completion|output)|total)_tokens"\s*:
 class PassedUsage:
     """The largest counts of all `usage` objects in an answer that comes in pieces; streams report growing counts.
 
-    found: whether there were any.
+    found: whether there were any. events: how many of a stream ended with a piece or within one, so at least so many
+    came; each holds a token or more, except a few.
     """
 
-    __slots__ = ("_completion", "_prompt", "_rest", "_total", "found")
+    __slots__ = ("_completion", "_prompt", "_rest", "_total", "events", "found")
 
     def __init__(self) -> None:
         self.found = False
+        self.events = 0
         self._prompt = self._completion = self._total = 0
         self._rest = b""
 
@@ -43,6 +45,7 @@ class PassedUsage:
 
     def feed(self, data: bytes) -> None:
         """Take the next piece of the answer."""
+        self.events += data.count(b"\n\n") + data.count(b"\n\r\n")
         data = self._rest + data
         ended = 0
         if _BEGUN in data:  # a search by `re` is slower

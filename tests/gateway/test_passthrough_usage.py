@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 from collections.abc import AsyncIterator
@@ -15,14 +16,19 @@ from aiohttp.test_utils import TestServer
 from tests.gateway.conftest import Gateway, envelope, gateway_for
 
 USAGE = {"input_tokens": 100, "input_tokens_details": {"cached_tokens": 0}, "output_tokens": 900, "total_tokens": 1000}
+DELTA = b'data: {"type": "response.output_text.delta", "delta": "word"}\n\n'
 
 
 async def answer(request: web.Request) -> web.StreamResponse:
     """A response of the Responses API: a stream if it is wanted, compressed if that is allowed."""
     response: dict[str, Any] = {"object": "response", "output": [], "usage": USAGE}
-    if (await request.json()).get("stream"):
+    asked = await request.json()
+    if asked.get("stream"):
         stream = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await stream.prepare(request)
+        while asked.get("endless"):
+            await stream.write(DELTA)
+            await asyncio.sleep(0.001)
         for event in ({"response": {"usage": None}}, {"response": response}):
             await stream.write(f"data: {json.dumps(event)}\n\n".encode())
         return stream
@@ -55,6 +61,25 @@ async def test_it_counts_for_the_rate_of_the_key(stream: bool) -> None:
         counted = limited.app.metrics.registry.get_sample_value
         assert counted("nproxy_key_tokens_total", {"key": "other", "type": "prompt"}) == 100
         assert counted("nproxy_key_tokens_total", {"key": "other", "type": "completion"}) == 900
+
+
+async def test_a_stream_that_its_client_leaves_is_paid_for_by_its_events() -> None:
+    """Else whoever leaves before the last event, which holds the counts, would never pay."""
+    async with gateway(tokens_per_minute=900) as limited:
+        asked = {"model": "m", "input": "hi" * 200, "stream": True, "endless": True}
+        async with limited.client.stream("POST", "/v1/responses", json=asked) as answer:
+            read = 0
+            async for piece in answer.aiter_bytes():
+                read += len(piece)
+                if read > 300 * len(DELTA):
+                    break
+        await limited.client.get("/v1/models")
+        async with asyncio.timeout(5):
+            while limited.app.inflight:
+                await asyncio.sleep(0.01)
+        told = await limited.client.post("/v1/responses", json={"model": "m"})
+        remaining = int(told.headers["x-ratelimit-remaining-tokens"])
+        assert remaining <= 900 - 300 - 100
 
 
 async def test_without_a_rate_the_client_gets_the_encoding_that_it_asked_for() -> None:

@@ -72,6 +72,13 @@ def test_other_things_are_not_counted(answer: bytes) -> None:
     assert found(answer, answer) == (False, 0, 0)
 
 
+def test_events_are_counted() -> None:
+    usage = PassedUsage()
+    for piece in (b"data: 1\n\n", b"data: 2\n\ndata: 3\n\nda", b"ta: 4", b"\n\n", b"data: 5\r\n\r\n"):
+        usage.feed(piece)
+    assert (usage.found, usage.events) == (False, 5)
+
+
 def test_little_is_kept_of_what_has_passed() -> None:
     usage = PassedUsage()
     for _ in range(100):
