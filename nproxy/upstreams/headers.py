@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from itertools import product
 
 from multidict import CIMultiDict
 from pydantic import SecretStr
@@ -64,8 +65,13 @@ def upward_fields(
 
 @lru_cache(8)  # there are few different sets of names
 def _never_up(drop: tuple[str, ...], *, credentials: bool) -> frozenset[str]:
-    never = _NEVER_UP | frozenset(drop)
-    return never if credentials else never | CREDENTIALS
+    never = _NEVER_UP.union(drop, () if credentials else CREDENTIALS)
+    return frozenset(spelling for name in never for spelling in _spellings(name))
+
+
+def _spellings(name: str) -> Iterator[str]:
+    """Yield what a server may take for the same name: in the variables of CGI and WSGI, `_` and `-` are the same."""
+    return map("".join, product(*("-_" if letter == "-" else letter for letter in name)))
 
 
 def downward(headers: Mapping[str, str]) -> CIMultiDict[str]:

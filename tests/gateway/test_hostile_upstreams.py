@@ -79,6 +79,18 @@ async def test_no_path_leads_around_what_nproxy_counts(start: Start, upstream: F
     assert [one.path for one in upstream.requests if one.method == "POST"] == ["/v1/chat/completions/else"]
 
 
+@pytest.mark.parametrize("path", [CHAT, "/v1/embeddings"])
+async def test_no_header_says_the_same_in_another_spelling(upstream: FakeUpstream, path: str) -> None:
+    """In the variables of CGI and WSGI, `_` and `-` are the same."""
+    settings = {"name": "u", "replicas": [upstream.url], "api_key": "own", "models": ["fake-model"]}
+    sent = {"Transfer_Encoding": "chunked", "Content_Length": "1", "x-api_key": "theirs", "X_Other": "1"}
+    async with gateway_for({"upstreams": [settings]}) as gateway:
+        assert (await gateway.client.post(path, json=body(path), headers=sent)).status_code == 200
+    [seen] = [one for one in upstream.requests if one.method == "POST"]
+    assert seen.headers["x_other"] == "1"
+    assert not {"transfer_encoding", "content_length", "x-api_key"} & {name.lower() for name in seen.headers}
+
+
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
 async def test_pages_of_other_origins_cause_nothing_where_no_key_is_needed(
     start: Start, upstream: FakeUpstream, site: str
