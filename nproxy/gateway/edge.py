@@ -15,7 +15,7 @@ from nproxy.gateway.auth import KeyRing, ring_of, shown_key, unnamed
 from nproxy.gateway.callers import Caller
 from nproxy.gateway.cors import Cors, is_no_name, sent_by_another_page
 from nproxy.gateway.proxies import Network, client_address, neighbourhood
-from nproxy.openai.errors import ApiError
+from nproxy.openai.errors import forbidden
 
 _ONLY_READ = frozenset({hdrs.METH_GET, hdrs.METH_HEAD, hdrs.METH_OPTIONS})
 
@@ -52,11 +52,11 @@ class Edge:
         if self.keys is not None or request.method in _ONLY_READ or self.cors.allows(request.headers.get(hdrs.ORIGIN)):
             return
         if sent_by_another_page(request.headers):
-            raise _forbidden(
+            raise forbidden(
                 "Pages of other origins may not use this gateway; its setting listen.cors_origins can allow them."
             )
         if not (self.by_name or is_no_name(request.headers.get(hdrs.HOST, ""))):
-            raise _forbidden(
+            raise forbidden(
                 "Without keys, pages must call this gateway by its IP address or as localhost; its settings auth,"
                 " listen.trusted_proxies or listen.cors_origins can allow this name."
             )
@@ -67,7 +67,3 @@ class Edge:
         if self.keys is None:
             return unnamed(shown, neighbourhood(client))
         return self.keys.caller(shown, time.time())
-
-
-def _forbidden(message: str) -> ApiError:
-    return ApiError(403, message, type="permission_error", code="forbidden")

@@ -50,6 +50,11 @@ def invalid_request(message: str, *, param: str | None = None, code: str | None 
     return ApiError(status, message, type="invalid_request_error", param=param, code=code)
 
 
+def forbidden(message: str) -> ApiError:
+    """Return the 403 for what nobody in the caller's place may do, whatever key they show."""
+    return ApiError(403, message, type="permission_error", code="forbidden")
+
+
 def unknown_url(message: str = "Unknown request path.") -> ApiError:
     """Build the 404 for a path that is not served."""
     return invalid_request(message, code="unknown_url", status=404)

@@ -10,7 +10,7 @@ from aiohttp import hdrs
 from nproxy.config import Admin, digest_of
 from nproxy.gateway.auth import shown_key
 from nproxy.gateway.cors import is_no_name, sent_by_another_page
-from nproxy.openai.errors import ApiError
+from nproxy.openai.errors import ApiError, forbidden
 
 
 def refuse_pages(headers: Mapping[str, str], settings: Admin) -> None:
@@ -20,9 +20,9 @@ def refuse_pages(headers: Mapping[str, str], settings: Admin) -> None:
     sends none. So if no token is configured, the Host header has to be an IP address or localhost.
     """
     if hdrs.ORIGIN in headers or sent_by_another_page(headers):
-        raise _forbidden("The admin port does not accept requests of web pages.")
+        raise forbidden("The admin port does not accept requests of web pages.")
     if settings.token is None and not is_no_name(headers.get(hdrs.HOST, "")):
-        raise _forbidden("Without a token, the admin port must be called by its IP address or as localhost.")
+        raise forbidden("Without a token, the admin port must be called by its IP address or as localhost.")
 
 
 def demand_token(headers: Mapping[str, str], settings: Admin) -> None:
@@ -38,7 +38,3 @@ def demand_token(headers: Mapping[str, str], settings: Admin) -> None:
             code="invalid_admin_token",
             headers={"WWW-Authenticate": "Bearer"},
         )
-
-
-def _forbidden(message: str) -> ApiError:
-    return ApiError(403, message, type="permission_error", code="forbidden")
