@@ -196,7 +196,7 @@ class Metrics(CommonMetrics):
         )
         self.replica_up = self._table(
             "replica_up",
-            "Whether the replica was reachable at the last call or health check; one without a substitute has none.",
+            "Whether the last call or health check reached the replica and it is not down; absent before the first one.",
             "upstream",
             "replica",
             across="min",
