@@ -32,6 +32,8 @@ def usable_cores() -> int:
     """Return how many threads torch should use: its own default, but no more than affinity and the control
     groups allow.
     """
-    cores = min(torch.get_num_threads(), len(os.sched_getaffinity(0)))
+    cores = torch.get_num_threads()
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        cores = min(cores, len(os.sched_getaffinity(0)))
     allowed = cpus()
     return cores if allowed is None else max(min(cores, round(allowed)), 1)
