@@ -33,8 +33,8 @@ secret itself. Relative paths start at the file's folder, those of options at th
 
 A changed file is [reloaded](../fleet.md#reload) by a running gateway. Keys marked with ⟲ are read only at the start.
 
-These variables are not keys of the file. With `NPROXY_CACHE=DIR`, the default model is stored in `DIR/models` instead of
-`~/.cache/nproxy/models`. `XDG_CACHE_HOME` replaces `~/.cache` in this path and in `~/.cache/nproxy/kernels`, the
+These variables are not keys of the file. With `NPROXY_CACHE=DIR`, the default model is stored in `DIR/models` instead
+of `~/.cache/nproxy/models`. `XDG_CACHE_HOME` replaces `~/.cache` in this path and in `~/.cache/nproxy/kernels`, the
 engine's compiled kernels. `HF_HOME` moves the cache of the Hugging Face hub, and `HF_TOKEN` gives access to restricted
 models. `SSL_CERT_FILE` names [certificate authorities](../guides/security.md#tls) for upstreams.
 """

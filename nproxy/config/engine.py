@@ -59,7 +59,8 @@ class Engine(Settings):
     num_blocks: Count | None = None
     """Number of blocks of the KV cache; null: as many as fit in the free memory."""
     kv_fraction: Part | None = None
-    """Fraction of the memory for the KV cache, instead of num_blocks; null: 0.9 on a GPU, at most 1/4 on a CPU."""
+    """Fraction of the memory for the KV cache, instead of num_blocks; null: 0.9 on a GPU; on a CPU half a GiB to one
+    GiB, and at most 1/4."""
     prefix_cache: bool = True
     """Keep the KV cache of prompts and answers for later requests that begin with the same tokens."""
     max_logprobs: Whole | None = None

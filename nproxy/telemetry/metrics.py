@@ -196,7 +196,7 @@ class Metrics(CommonMetrics):
         )
         self.replica_up = self._table(
             "replica_up",
-            "Whether the last call or health check reached the replica and it is not down; absent before the first one.",
+            "Whether the last call or health check reached the replica and it is not down; absent before the first.",
             "upstream",
             "replica",
             across="min",
