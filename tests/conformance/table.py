@@ -24,13 +24,16 @@ _TITLES = {"fanout": "fan-out", "native": "native", "one": "n = 1"}
 _INTRODUCTION = """\
 # What a client observes
 
-One row for each promise, and the tests that show it: real client bytes through the gateway to a scripted server on
-loopback and back, read by a client that forgives nothing. Settings: **fan-out**, n choices from a server that knows
-one; **native**, from a server that has `n`; **n = 1**, one choice. Where a row makes no sense in a setting, the reason
-stands beside it. `make conformance-mutations` switches off one rule after another and expects these tests to fail.
+One row for each promise, and the tests that show it. A test sends real bytes through the gateway to a scripted server
+on loopback, and a strict client reads the answer. Settings: **fan-out**, n choices from a server without `n`;
+**native**, n choices from a server that has `n`; **n = 1**, one choice. If a row makes no sense in a setting, the
+column gives the reason. `make conformance-mutations` switches off one rule after another and expects these tests to
+fail.
 
-The last column is the same client and gateway with the built-in engine behind, a real process with a tiny model. What
-no server but a scripted one would do is not asked of it; then the column says why.
+In the last column, the built-in engine takes the place of the scripted server, as a real process with a tiny model. If
+a row needs something that only a scripted server does, the column says so.
+
+Where a row speaks of *calls*, they are the calls that nproxy makes to servers for one request.
 
 Made by `python -m tests.conformance.table` from `tests/conformance/rows.toml` and the tests' names.
 """
