@@ -90,6 +90,11 @@ for _command in (bench, chat, completion, dashboards, keys, models):
     multiple=True,
     help="Base URL of a server to use as an upstream; repeatable, each is an upstream of its own.",
 )
+@click.option(
+    "--upstream-key",
+    metavar="KEY",
+    help="Key that the servers of --upstream get: ${NAME}, file:PATH, or the key itself.  [default: the client's]",
+)
 @click.option("--config", "file", metavar="FILE", type=FILE, help="Settings file (YAML).")
 @click.option("--host", metavar="HOST", help="Address to listen on.  [default: 127.0.0.1]")
 @click.option("--port", metavar="PORT", help="Port to listen on; 0 picks a free port.  [default: 8000]")
@@ -134,6 +139,7 @@ def serve(context: click.Context, /, log_level: str, file: Path | None, **given:
       nproxy serve --model ./weights/model.gguf --dtype float32
       nproxy serve --upstream http://127.0.0.1:11434/v1 --n fanout
       nproxy serve --upstream http://10.0.0.1:8000/v1 --api-key '${KEY}' --host 0.0.0.0
+      nproxy serve --upstream https://api.example.com/v1 --upstream-key '${THEIR_KEY}'
       nproxy serve --config nproxy.yaml --workers 4
       NPROXY_N_POLICY__MAX_N=16 nproxy serve --config nproxy.yaml
     """

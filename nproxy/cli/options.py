@@ -14,10 +14,13 @@ Given = Mapping[str, str | tuple[str, ...] | None]
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """The options as typed: keys of the settings with their text, the upstreams, and the `n` mode of all upstreams."""
+    """The options as typed: keys of the settings with their text, the upstreams with their key, and the `n` mode of all
+    upstreams.
+    """
 
     keys: tuple[tuple[str, tuple[str, str], str], ...]
     upstreams: tuple[str, ...]
+    upstream_key: str | None
     n_mode: str | None
 
     @classmethod
@@ -41,13 +44,19 @@ class ServeOptions:
             for name, (option, path) in places.items()
             if isinstance(value := given[name], str)
         ]
-        n_mode = given["n_mode"]
-        return cls(tuple(keys), tuple(given["upstreams"] or ()), n_mode if isinstance(n_mode, str) else None)
+        n_mode, key = given["n_mode"], given["upstream_key"]
+        return cls(
+            tuple(keys),
+            tuple(given["upstreams"] or ()),
+            _from_here(key, "--upstream-key") if isinstance(key, str) else None,
+            n_mode if isinstance(n_mode, str) else None,
+        )
 
     def lay_over(self, tree: Tree) -> None:
         """Put the options into the tree: each --upstream is added to the file's, --n applies to every upstream.
 
-        Raises ConfigError for options of an engine that does not run, and for --n without an upstream.
+        Raises ConfigError for options of an engine that does not run, for --n without an upstream, and for
+        --upstream-key without --upstream.
         """
         had_engine = tree.data.get("engine") is not None
         for option, path, value in self.keys:
@@ -56,6 +65,11 @@ class ServeOptions:
             there = _list(tree.data.get("upstreams"))
             upstream = {"name": _free_name(there), "replicas": [url]}
             tree.put(("upstreams", len(there)), upstream, Origin("--upstream"))
+            if self.upstream_key is not None:
+                tree.put(("upstreams", len(there), "api_key"), self.upstream_key, Origin("--upstream-key"))
+        if self.upstream_key is not None and not self.upstreams:
+            why = "is for the servers of --upstream, and there are none"
+            raise ConfigError([Problem(Origin("--upstream-key"), (), why)])
         there = _list(tree.data.get("upstreams"))
         if self.n_mode is not None:
             if not tree.data.get("upstreams"):

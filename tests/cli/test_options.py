@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from nproxy.cli.options import ServeOptions
 from nproxy.config import Config, ConfigError, load
@@ -13,7 +14,8 @@ FILE = "upstreams: [{name: upstream, replicas: ['http://a'], n: {native_up_to: 4
 
 
 def loaded(file: Path | None, environ: dict[str, str], **given: str | tuple[str, ...]) -> Config:
-    nothing = dict.fromkeys(("model", "dtype", "quantization", "host", "port", "workers", "max_n", "n_mode", "api_key"))
+    texts = "model", "dtype", "quantization", "host", "port", "workers", "max_n", "n_mode", "api_key", "upstream_key"
+    nothing = dict.fromkeys(texts)
     return load(file, environ, ServeOptions.of({**nothing, "upstreams": (), **given}).lay_over)
 
 
@@ -81,6 +83,24 @@ def test_a_file_that_an_option_names_starts_at_the_current_directory(
 def test_an_upstream_is_added_to_the_files_under_a_free_name(file: Path) -> None:
     config = loaded(file, {}, upstreams=("http://b",))
     assert [upstream.name for upstream in config.upstreams] == ["upstream", "upstream-2"]
+
+
+def test_a_key_goes_to_the_servers_of_the_options_only(file: Path) -> None:
+    environ = {"THEIRS": "sk-theirs"}
+    config = loaded(file, environ, upstreams=("http://b", "http://c"), upstream_key="${THEIRS}", api_key="ours")
+    first, *others = [upstream.api_key for upstream in config.upstreams]
+    assert first == "none"
+    assert [key.get_secret_value() for key in others if isinstance(key, SecretStr)] == ["sk-theirs"] * 2
+    for wrong, why in (
+        ({"upstream_key": "sk-1"}, "--upstream-key: is for the servers of --upstream, and there are none"),
+        (
+            {"upstream_key": "", "upstreams": ("http://b",)},
+            "--upstream-key: upstreams[1].api_key: must be text: ${NAME}, file:PATH, or the secret itself",
+        ),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            loaded(file, environ, **wrong)
+        assert str(caught.value) == why
 
 
 def test_n_goes_to_every_upstream(file: Path) -> None:
