@@ -71,7 +71,8 @@ class EngineConfig:
     cuda_graphs: bool = True
     """On a CUDA device, replay recorded launches in decoding steps."""
     deterministic: bool = False
-    """An answer is the same bit for bit whatever else runs, at some cost."""
+    """An answer is the same bit for bit whatever else runs. Costs up to a seventh of a step with kernels in C; without
+    them, steps take 2 to 12 times as long."""
     served_model_name: str | None = None
     """The model's id in the API; None takes the model's own name."""
     block_size: int = 16

@@ -180,7 +180,7 @@ def _device(words: argparse.ArgumentParser) -> None:
     add(
         "--deterministic",
         action="store_true",
-        help="give bit-identical answers whatever else is in the batch, at some cost in speed",
+        help="give bit-identical answers whatever else is in the batch (without kernels in C, much slower)",
     )
 
 

@@ -81,8 +81,8 @@ def _taken(taken: Mapping[str, Any]) -> str:
     return (
         f"{taken['date']}, commit {taken['commit']}, {machine}; {rounds}; "
         f"load average before: {taken['load_average_before']}. \\*: the load's core was used up, and is the limit. "
-        "~: the machine had other things to do, and gave the gateway less than a core: CPU times say more than rates. "
-        "^: in most rounds more than a twentieth of its processors' time was kept from it, whatever was tried.\n"
+        "~: other processes ran on the machine, and the gateway got less than a core: CPU times say more than rates. "
+        "^: in most rounds the host withheld more than a twentieth of the processors' time, also when repeated.\n"
     )
 
 

@@ -47,7 +47,7 @@ async def run(stand: Stand, *, requests: int, cycles: int, clients: int) -> Resu
         "answered_ms": tape.answered_in("ok"),
     }
     name = f"RSS slope of the last {len(last)} cycles <= {MOST_SLOPE:.0f} MiB per 10,000 requests"
-    line = f"{slope:+.2f} MiB per 10,000 requests, {held[-1]:.0f} MiB behind the last, {requests / busy:.0f} requests/s"
+    line = f"{slope:+.2f} MiB per 10,000 requests, {held[-1]:.0f} MiB after the last, {requests / busy:.0f} requests/s"
     return Result(line, figures, {"every choice byte-exact": set(tape.outcomes) == {"ok"}}, {name: slope <= MOST_SLOPE})
 
 

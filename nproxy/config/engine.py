@@ -42,7 +42,7 @@ class Engine(Settings):
     cuda_graphs: bool = True
     """On a CUDA device, run decode steps by replaying recorded kernel launches."""
     deterministic: bool = False
-    """Give bit-for-bit the same answer whatever else runs, at some cost."""
+    """Give bit-for-bit the same answer whatever else runs; without kernels in C much slower."""
     max_model_len: Count | None = None
     """Maximum length of prompt and answer together, in tokens; null: the model's own maximum. A linear rope scaling
     allows its factor times as many.

@@ -35,7 +35,7 @@ cannot have.
 FOUND = f"""\
 ## What the probe finds
 
-{OPEN} means that the answers do not tell. How each fact is known stands in [compatibility.json](compatibility.json).
+{OPEN} means that the answers do not tell. [compatibility.json](compatibility.json) tells how each fact is known.
 """
 PLAYED = f"""\
 ## What passes
