@@ -32,13 +32,15 @@ class Connection(asyncio.Protocol):
     """A socket that carries one call at a time.
 
     watchdogs: those to which its calls' watchdogs belong. done: called when an answer was read whole and the connection
-    can carry another one. lost: called once it is closed. served: it has carried a call. since: when that ended, in the
-    loop's time.
+    can carry another one. lost: called once it is closed. doubled: those that hold a second file. may_double: whether
+    one more may be opened. served: it has carried a call. since: when that ended, in the loop's time.
     """
 
     __slots__ = (
         "_done",
+        "_doubled",
         "_lost",
+        "_may_double",
         "_poll",
         "_reply",
         "_second",
@@ -56,11 +58,15 @@ class Connection(asyncio.Protocol):
         watchdogs: Watchdogs,
         done: Callable[[Connection], None],
         lost: Callable[[Connection], None],
+        doubled: set[Connection],
+        may_double: Callable[[], bool],
     ) -> None:
         self.loop = watchdogs.loop
         self.watchdogs = watchdogs
         self._done = done
         self._lost = lost
+        self._doubled = doubled
+        self._may_double = may_double
         self._transport: asyncio.Transport | None = None
         self._poll: select.poll | None = None
         self._reply: Reply | None = None
@@ -121,7 +127,7 @@ class Connection(asyncio.Protocol):
         """The answer was read whole: keep the connection for another call if possible, else close it."""
         unsent = next(self._slices, None) is not None
         self._reply, self._slices = None, _NOTHING
-        self._close_second()
+        self.close_second()
         if reusable and not unsent and self._writable is None and self.usable:
             self._done(self)
         elif unsent or self._writable is not None or self._transport is None:
@@ -132,7 +138,7 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         """Close the socket at once, even if something is still to be written or to come."""
         reply, self._reply, self._slices = self._reply, None, _NOTHING
-        self._close_second()
+        self.close_second()
         if reply is not None:
             reply.fail(LostError())
         if self._transport is not None:
@@ -158,14 +164,19 @@ class Connection(asyncio.Protocol):
         be here, unread, when the next write fails. Not for TLS, where only the transport can read what came.
         """
         transport = self._transport
-        if self._second is None and transport is not None and transport.get_extra_info("ssl_object") is None:
+        if self._second is not None or transport is None or transport.get_extra_info("ssl_object") is not None:
+            return
+        if self._may_double():
             with suppress(OSError):  # no file descriptor is left
                 self._second = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
+                self._doubled.add(self)
 
-    def _close_second(self) -> None:
+    def close_second(self) -> None:
+        """Close its second file, if it has one."""
         if self._second is not None:
             self._second.close()
             self._second = None
+            self._doubled.discard(self)
 
     def _read_rest(self, second: socket.socket, reply: Reply) -> None:
         """Give the reply what had come when writing failed."""
@@ -201,6 +212,7 @@ class Connection(asyncio.Protocol):
         self.resume_writing()
         second, self._second = self._second, None
         if second is not None:
+            self._doubled.discard(self)
             if self._reply is not None:
                 self._read_rest(second, self._reply)
             second.close()

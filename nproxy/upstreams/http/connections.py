@@ -48,6 +48,7 @@ class Connections:
         self._watchdogs = Watchdogs(self.loop)
         self._via = pseudonym.entry
         self.open: set[Connection] = set()
+        self._doubled: set[Connection] = set()  # those of them that hold a second file
         self._idle: dict[object, list[Connection]] = {}
         self._connector = Connector()
         self._sweeping: asyncio.TimerHandle | None = None
@@ -76,7 +77,8 @@ class Connections:
         connection = self._take(key)
         if connection is None:
             self._make_room()
-            connection = Connection(self._watchdogs, partial(self._put, key), self.open.discard)
+            done = partial(self._put, key)
+            connection = Connection(self._watchdogs, done, self.open.discard, self._doubled, self._more_files)
             self.open.add(connection)
             try:
                 await self._connector.connect(connection, _place(replica, url), connect_seconds, deadline)
@@ -85,12 +87,16 @@ class Connections:
                 raise
         return connection.send(method, head, body)
 
+    def _more_files(self) -> bool:
+        """Whether one more file may be opened."""
+        return len(self.open) + len(self._doubled) < self._most
+
     def _make_room(self) -> None:
-        """Make sure that one more file may be opened; close an idle connection to another replica if necessary.
+        """Make sure that one more file may be opened; close an idle connection or a second file if necessary.
 
         Raises ConnectError like the system does when no file is left.
         """
-        if len(self.open) < self._most:
+        if self._more_files():
             return
         for idle in self._idle.values():
             while idle:
@@ -99,6 +105,9 @@ class Connections:
                 if connection in self.open:  # else it was closed before, and its file is free already
                     self.open.discard(connection)
                     return
+        for doubled in self._doubled:
+            doubled.close_second()  # only an early answer may need it
+            return
         self._seldom.tell(logging.WARNING, "too many calls at once; new ones fail", {"most": self._most})
         raise ConnectError("refused", OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
 

@@ -275,6 +275,34 @@ async def test_a_connection_that_its_server_has_closed_makes_no_room(http: Http)
         held.close()
 
 
+async def test_calls_with_long_bodies_hold_no_more_files_than_others(http: Http) -> None:
+    """Each has its socket open twice while there is room for that; not at the cost of another call, or of clients."""
+
+    async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    http.connections._most = 6
+    async with raw_server(never) as url:
+        held, files = [], []
+        for _ in range(6):
+            held.append(await http.send(url, (bytes(SLICE_BYTES + 1),)))
+            files.append(len(http.connections.open) + _second_files(http))
+        assert files == [2, 4, 6, 6, 6, 6]
+        with pytest.raises(ConnectError):
+            await http.send(url)
+        held.pop().close()
+        await until(lambda: len(http.connections.open) == 5)
+        held.append(await http.send(url, (bytes(SLICE_BYTES + 1),)))
+        for reply in held:
+            reply.close()
+        await until(lambda: not http.connections.open)
+        assert not http.connections._doubled
+
+
+def _second_files(http: Http) -> int:
+    return sum(connection._second is not None for connection in http.connections.open)
+
+
 @pytest.mark.parametrize(("files", "most"), [(1024, 480), (20_000, 9968), (256, 96), (64, 24), (2, 1)])
 def test_how_many_files_are_for_calls(files: int, most: int) -> None:
     assert most_calls(files) == most
