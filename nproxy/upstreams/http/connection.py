@@ -130,8 +130,8 @@ class Connection(asyncio.Protocol):
         self.close_second()
         if reusable and not unsent and self._writable is None and self.usable:
             self._done(self)
-        elif unsent or self._writable is not None or self._transport is None:
-            self.abort()
+        elif unsent or self._transport is None or self._transport.get_write_buffer_size():
+            self.abort()  # a server that reads no further would keep the socket open as long as it likes
         else:
             self._transport.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -11,9 +12,11 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
+from nproxy.concurrency.tasks import beside
 from nproxy.upstreams.http.errors import LostError
 from nproxy.upstreams.http.sending import Upload
 from tests.upstreams.http.asking import Http, rest
+from tests.waiting import until
 
 LONG = 6 << 20
 TIMES = 20
@@ -88,3 +91,29 @@ async def test_without_an_answer_the_call_has_failed(http: Http) -> None:
             with pytest.raises(LostError):
                 await reply.begun()
             reply.close()
+
+
+async def test_a_server_that_reads_no_further_does_not_keep_the_connection(http: Http) -> None:
+    """What is left of the body waits in the transport, though too little of it to hold up the upload."""
+    answered = asyncio.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        taken: list[socket.socket] = []
+
+        async def until_stuck() -> AsyncIterator[bytes]:
+            (connection,) = http.connections.open
+            while connection.transport is not None and not connection.transport.get_write_buffer_size():
+                yield b"x" * (1 << 14)
+                await asyncio.sleep(0.001)
+            taken.append(server.accept()[0])
+            taken[0].sendall(b"HTTP/1.1 413 Too Large\r\nContent-Length: 7\r\nConnection: close\r\n\r\ntoo big")
+            await answered.wait()
+
+        body = Upload(until_stuck(), None)
+        async with beside(body.run()):
+            reply = await http.send(f"http://127.0.0.1:{server.getsockname()[1]}/v1", body)
+            await reply.begun()
+            assert await rest(reply) == b"too big"
+            answered.set()
+        await until(lambda: not http.connections.open)
+        taken[0].close()
