@@ -80,10 +80,11 @@ class FullReplicas(Collection[Replica]):
         return not self.everywhere or min((full.no_call_before for full in self._full.values()), default=0.0) <= now
 
     def another_soon(self, replica: Replica, now: float) -> bool:
-        """Whether another replica is usable, or is full and may be called again within the longest wait."""
-        others = (full for one, full in self._full.items() if one is not replica)
+        """Whether another replica is usable, or is full, healthy, and may be called again within the longest wait."""
+        others = ((one, full) for one, full in self._full.items() if one is not replica)
         latest = now + LONGEST_RETRY_AFTER_SECONDS
-        return self._other_usable({replica}) or any(full.no_probe_before <= latest for full in others)
+        soon = any(full.no_probe_before <= latest and one.admits(self, now) for one, full in others)
+        return soon or self._other_usable({replica})
 
     def next_to_probe(self, now: float) -> Replica | None:
         """The replica that refused longest ago; None if others have capacity."""

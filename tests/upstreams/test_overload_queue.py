@@ -259,6 +259,26 @@ def test_a_long_wait_is_the_clients() -> None:
     play(scene)
 
 
+def test_nobody_waits_for_a_replica_that_was_full_and_is_down() -> None:
+    """The other one asks for a longer wait than requests wait."""
+
+    async def scene() -> None:
+        server = Server(1, count=2)
+        await server.request(8)
+        await asyncio.sleep(60.0)
+        up, down = server.gate.replicas
+        down.health.down = True
+        server.wait[up.label] = 3600.0
+        began = server.now
+        served = asyncio.create_task(server.request(1))
+        with pytest.raises(Refused):
+            await server.request(1, at=0.5)
+        assert server.now - began < 1.0
+        await served
+
+    play(scene)
+
+
 def test_who_leaves_makes_way() -> None:
     async def scene() -> None:
         server = Server(1)
