@@ -25,6 +25,9 @@ def slices(parts: Sequence[bytes]) -> Iterator[bytes | memoryview]:
 class Sink(Protocol):
     """Where a body is sent, as long as that is possible; see Reply."""
 
+    @property
+    def reused(self) -> bool: ...
+
     def write(self, data: bytes) -> None: ...
 
     async def writable(self) -> None: ...
@@ -48,12 +51,19 @@ class Upload:
         self._begun: asyncio.Future[tuple[Sink, bytes]] = asyncio.get_running_loop().create_future()
 
     def begin(self, sink: Sink, head: bytes) -> None:
-        """A connection is there. head: of the request; it is sent together with the first part of the body."""
+        """A connection is there. head: of the request.
+
+        It is sent together with the first part of the body; at once on a connection that was kept, which its server may
+        close while no request has come.
+        """
         self._begun.set_result((sink, head))
 
     async def run(self) -> None:
         """Send the body. If it breaks off, or is not as long as stated, the call fails."""
         sink, head = await self._begun
+        if sink.reused:
+            sink.write(head)
+            head = b""
         sent, self.receiving = 0, True
         try:
             async for data in self._data:

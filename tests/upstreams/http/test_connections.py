@@ -6,6 +6,7 @@ import asyncio
 import errno
 import socket
 import threading
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -171,6 +172,32 @@ async def test_an_idle_connection_that_is_too_old_is_not_used(http: Http, monkey
         await http.ask(url)
         assert counts == [1, 1]
         await until(lambda: old not in http.connections.open)
+
+
+async def test_a_kept_connection_gets_the_head_of_an_upload_at_once(http: Http) -> None:
+    """A client may begin its body late, and a server closes a connection on which no request comes."""
+    head_came = asyncio.Event()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await head_of(reader)
+        writer.write(OK)
+        await head_of(reader)
+        head_came.set()
+        assert await reader.readuntil(b"0\r\n\r\n") == b"4\r\nlate\r\n0\r\n\r\n"
+        writer.write(OK)
+
+    async def late() -> AsyncIterator[bytes]:
+        async with asyncio.timeout(5.0):
+            await head_came.wait()
+        yield b"late"
+
+    async with raw_server(handle) as url:
+        await http.ask(url)
+        upload = Upload(late(), None)
+        async with beside(upload.run()):
+            reply = await http.send(url, upload)
+            await reply.begun()
+            assert reply.reused and await rest(reply) == b"ok"
 
 
 def answering_after(go: asyncio.Event) -> Streams:
