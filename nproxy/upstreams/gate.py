@@ -94,6 +94,7 @@ class Gate:
         as the same object.
         """
         here = {replica.label: replica for replica in self.replicas}
+        served = _served(here.values())
         known = {**self._leaving, **here}
         kept: dict[str, Replica] = {}
         for replica in replicas:
@@ -111,7 +112,8 @@ class Gate:
             queue.replicas_changed(self.replicas)
         self._shared.keep(self.replicas)
         self._permit_queue.serve()
-        self._may_have_room()
+        if _served(kept.values()) - served:
+            self._may_have_room()
 
     @property
     def replicas(self) -> tuple[Replica, ...]:
@@ -363,6 +365,11 @@ class Permit(CallAttempt):
         again = self.replica in full if self.admitted_by else bool(full)
         self.group.turned_away(self.leg, self.replica)
         return "" if self._queue is None else self._queue.refused(self, self.replica, wait, sure=sure or again)
+
+
+def _served(replicas: Iterable[Replica]) -> set[tuple[str, frozenset[str] | None]]:
+    """Which models are served by which replicas; None for all models of the upstream."""
+    return {(replica.label, replica.models) for replica in replicas if not replica.draining}
 
 
 def _well(status: int | None) -> bool:

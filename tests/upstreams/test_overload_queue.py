@@ -374,6 +374,27 @@ def test_a_replica_that_comes_takes_those_that_wait(wait: float | None) -> None:
     play(scene)
 
 
+def test_only_a_replica_that_comes_is_a_reason_to_look_for_capacity() -> None:
+    """An upstream gets its replicas anew whenever those of any upstream change, and with every reload."""
+
+    async def scene() -> None:
+        server = Server(1, 600.0)
+        server.gate.patience = 60.0
+        served = asyncio.create_task(server.request(1))
+        waits = asyncio.create_task(server.request(1, at=1.0))
+        await asyncio.sleep(30.0)
+        before = len(server.refusals)
+        for _ in range(20):
+            server.gate.replace(replicas(1))
+            await asyncio.sleep(1.0)
+        assert len(server.refusals) - before <= 3
+        served.cancel()
+        await asyncio.wait((waits,), timeout=0.1)
+        waits.cancel()
+
+    play(scene)
+
+
 def test_a_replica_that_is_gone_is_not_asked_again() -> None:
     async def scene() -> None:
         server = Server({"r0": 1, "r1": 1}, 1.0, count=2)
