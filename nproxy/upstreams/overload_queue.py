@@ -208,8 +208,7 @@ class OverloadQueue:
         in spite of the longest delay.
         """
         slot, guest = attempt.slot, self._is_guest(attempt)
-        refused_at = self._refused_at if self._own_limit.believed(now) else self._shared.refused_at
-        if not self.waiting and not attempt.admitted_by and now - refused_at > OVER_SECONDS:
+        if not attempt.admitted_by and self._is_over(now):
             self._pace.restart()
             self._full.forget(now)
         self._refused_at = now
@@ -233,6 +232,11 @@ class OverloadQueue:
                 slot.host.schedule_release(slot)
         self._schedule_probe()
 
+    def _is_over(self, now: float) -> bool:
+        """Whether the overload is over: nobody waits, and the last refusal is long ago."""
+        refused_at = self._refused_at if self._own_limit.believed(now) else self._shared.refused_at
+        return not self.waiting and now - refused_at > OVER_SECONDS
+
     def slot_was_taken(self, slot: FreedSlot, *, guest: bool) -> bool:
         """Whether more calls are in flight, as an attempt is refused, than when the slot was freed."""
         return self.calls - (not guest) > slot.in_flight
@@ -254,6 +258,8 @@ class OverloadQueue:
                 self.peers.tell_answers(now)
             if attempt.end == "whole":
                 attempt.group.served_at = now
+        if self._full and self._is_over(now):
+            self._full.forget(now)
         if not self._full and not self._shared.waiting:
             return  # as nearly always
         if attempt.end:

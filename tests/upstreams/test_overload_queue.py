@@ -398,10 +398,26 @@ def test_only_a_replica_that_comes_is_a_reason_to_look_for_capacity() -> None:
 def test_a_replica_that_is_gone_is_not_asked_again() -> None:
     async def scene() -> None:
         server = Server({"r0": 1, "r1": 1}, 1.0, count=2)
-        await server.request(8)
+        request = asyncio.create_task(server.request(8))
+        await asyncio.sleep(2.5)
         server.gate.replace(server.gate.replicas[1:])
         queue = server.gate._queue(ACCOUNT)
         assert {*queue._full} == {*server.gate.replicas}
+        await request
+
+    play(scene)
+
+
+def test_an_overload_that_is_over_leaves_nothing_behind() -> None:
+    """Else the end of every later call would be looked at as one that frees a slot."""
+
+    async def scene() -> None:
+        server = Server(1, 0.1)
+        await server.request(4)
+        assert {*server.gate._queue(ACCOUNT)._full} == {*server.gate.replicas}
+        await asyncio.sleep(10.0)
+        await server.request(1)
+        assert not server.gate._queue(ACCOUNT)._full
 
     play(scene)
 
