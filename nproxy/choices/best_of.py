@@ -51,11 +51,12 @@ class BestOf(Merge):
 
     def _score(self, choice: Choice) -> float:
         whole = fold([piece.delta for piece in choice.pieces])
-        logprobs = [piece.logprobs for piece in choice.pieces if isinstance(piece.logprobs, dict)]
-        score = None if not logprobs else mean_logprob(latest(logprobs), self._echoed(choice))
+        pieces = [piece.logprobs for piece in choice.pieces if isinstance(piece.logprobs, dict)]
+        logprobs, echoed = latest(pieces) if pieces else None, self._echoed(choice)
+        score = mean_logprob(logprobs, echoed)
         if score is not None:
             return score
-        if not any(whole.values()):
+        if not any(whole.values()) or only_echoed(logprobs, echoed):
             return -inf  # nothing was said, so there is nothing to score
         if (whole.get("content") or whole.get("text")) and not self._request.logprobs_asked and not self._lacking:
             self._lacking = True  # one request teaches it once
@@ -97,6 +98,14 @@ def mean_logprob(logprobs: JSON, echoed: Prompt | None = None) -> float | None:
         return sum(numbers) / len(numbers) if numbers else None
     except OverflowError:
         return None
+
+
+def only_echoed(logprobs: JSON, echoed: Prompt | None) -> bool:
+    """Whether log probabilities came, and all of them are an echoed prompt's: the choice has no token of its own."""
+    token_logprobs = logprobs.get("token_logprobs") if isinstance(logprobs, dict) else None
+    if not isinstance(logprobs, dict) or not isinstance(token_logprobs, list) or not token_logprobs:
+        return False
+    return len(token_logprobs) <= _prompt_tokens(logprobs, token_logprobs, echoed)
 
 
 def _prompt_tokens(logprobs: dict[str, JSON], token_logprobs: list[JSON], echoed: Prompt | None) -> int:

@@ -301,6 +301,19 @@ def test_J6_the_echoed_prompt_does_not_count() -> None:
     assert shown(play) == ["hellobcde"]
 
 
+@pytest.mark.parametrize("prompt", ["hello", [[4, 5]]], ids=["text", "token ids"])
+@pytest.mark.parametrize("asked", [{}, {"logprobs": 0}], ids=["not asked for", "logprobs asked for"])
+def test_J12_a_choice_that_is_its_echo_alone_has_nothing_to_score(prompt: Any, asked: dict[str, Any]) -> None:
+    """As with `max_tokens: 0`. The server does give log probabilities, so that nothing is learned against it."""
+    play = Play(completion(prompt=prompt, echo=True, max_tokens=0, n=1, best_of=2, **asked))
+    logprobs = {"tokens": ["he", "llo"], "token_logprobs": [None, -0.1], "text_offset": [0, 2]}
+    choice = {"index": 0, "text": "hello", "logprobs": logprobs, "finish_reason": "length"}
+    for leg in range(2):
+        play.answers(leg, json.dumps({"choices": [choice]}).encode())
+    assert shown(play) == ["hello"]
+    assert Learn(Lacks("logprobs")) not in play.of(Learn)
+
+
 def test_requests_that_need_no_choosing_are_as_ever() -> None:
     for request in (chat(n=2, best_of=2), chat(best_of=1), completion(best_of=None)):
         play = Play(request, NATIVE)
