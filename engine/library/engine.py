@@ -24,7 +24,7 @@ from engine.server.answering.choice_text import ChoiceText
 from engine.server.answering.output import Output, Piece
 from engine.server.asking.order import Order, read_order
 from engine.server.asking.salt import salt_of
-from engine.server.groups import groups, manners
+from engine.server.groups import groups, manners, rules
 from engine.server.preparing.embedding_inputs import prompts_of
 from engine.server.preparing.pooling import read_pooling
 from engine.server.preparing.prompts import prepare
@@ -144,8 +144,9 @@ class Engine:
             adds = groups(order, prompts, self._core.ready, self._random, salt=salt, adapter=adapter)
         table = self._tokenizer.table
         numbered = [replace(add, group=self._core.number()) for add in adds]
+        named = rules(order, prompts)
         return [
-            _Run(order, add, Output([add.group], table, [manner]))
+            _Run(order, named, add, Output([add.group], table, [manner]))
             for add, manner in zip(numbered, manners(order, prompts, table), strict=True)
         ]
 
@@ -162,7 +163,7 @@ class Engine:
         by_group = {run.add.group: run for run in runs}
         try:
             while not all(run.output.finished for run in runs):
-                for group, news in self._core.news(by_group, waiting).items():
+                for group, news in self._core.news(by_group, waiting, runs[0].rules).items():
                     pieces, cut = by_group[group].take(news)
                     if cut:
                         self._core.abort(group, cut)
@@ -172,10 +173,11 @@ class Engine:
 
 
 class _Run:
-    """One prompt's choices while they are computed."""
+    """One prompt's choices while they are computed. rules: the request's fields that exclude tokens."""
 
-    def __init__(self, order: Order, add: Add, output: Output) -> None:
+    def __init__(self, order: Order, rules: Sequence[str], add: Add, output: Output) -> None:
         self.order = order
+        self.rules = rules
         self.add = add
         self.output = output
         self._choices = [ChoiceText() for _ in add.choices]

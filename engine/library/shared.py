@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from threading import Lock
 
 from engine.core import Core
 from engine.errors import CoreFailed, EngineError, RequestError
 from engine.messages import Abort, Add, Embed, Embedded, GroupFailed, Ready, Started, TokenDrawn
+from engine.server.failures import error_of
 
 News = Started | TokenDrawn | Embedded
 
@@ -34,11 +35,14 @@ class SharedCore:
         """Return a number for a new group."""
         return next(self._numbers)
 
-    def news(self, groups: Collection[int], waiting: deque[Add | Embed]) -> dict[int, list[News]]:
+    def news(
+        self, groups: Collection[int], waiting: deque[Add | Embed], rules: Sequence[str] = ()
+    ) -> dict[int, list[News]]:
         """Return what was reported about these groups, for those that have news; run a step if none has.
 
-        waiting: those of the groups that are not in the core yet; they are added when it has room. Raises EngineError
-        if the core failed on one of them, or is closed, RequestError if one can never run.
+        waiting: those of the groups that are not in the core yet; they are added when it has room. rules: the request's
+        fields that exclude tokens. Raises EngineError if the core failed on one of the groups, or is closed,
+        RequestError if one can never run, or cannot go on under the rules.
         """
         with self._lock:
             self._end_what_was_left()
@@ -49,7 +53,7 @@ class SharedCore:
             for group in groups:
                 if inbox := self._inboxes.get(group):
                     self._inboxes[group] = []
-                    taken[group] = [_good(one) for one in inbox]
+                    taken[group] = [_good(one, rules) for one in inbox]
             return taken
 
     def abort(self, group: int, choices: tuple[int, ...]) -> None:
@@ -111,7 +115,8 @@ def _width(message: Add | Embed) -> int:
     return len(message.choices) if isinstance(message, Add) else 1
 
 
-def _good(one: News | GroupFailed) -> News:
+def _good(one: News | GroupFailed, rules: Sequence[str]) -> News:
     if isinstance(one, GroupFailed):
-        raise EngineError(one.message) if one.kind == "failed" else RequestError(one.message)
+        error = error_of(one, rules)
+        raise EngineError(error.message) if one.kind == "failed" else RequestError(error.message, error.param)
     return one

@@ -16,9 +16,10 @@ from dataclasses import replace
 
 from engine.channel import CoreClient
 from engine.limits import Limits
-from engine.messages import Abort, Add, Embed, GroupFailed, Started, TokenDrawn
+from engine.messages import Abort, Add, Embed, Started, TokenDrawn
+from engine.server.failures import error_of
 from engine.server.metrics import Metrics
-from nproxy.openai.errors import ApiError, invalid_request, overloaded
+from nproxy.openai.errors import ApiError, invalid_request
 
 Event = Started | TokenDrawn
 """What a step reports about a group that goes on: Started, then TokenDrawn."""
@@ -26,7 +27,6 @@ Event = Started | TokenDrawn
 FULL = 65_536
 """Events that may wait for one request: a minute of 32 choices on a fast CPU."""
 
-_RETRY_SECONDS = 1
 _AGAIN_SECONDS = 0.2  # until a core that had no room for one of several prompts is asked again
 _VECTORS_AT_ONCE = 64  # per request in the core, and at most what runs at once, so a long list does not fill the queue
 
@@ -92,23 +92,6 @@ class Ticket:
             self._core.abort(Abort(group, tuple(numbers)))
 
 
-def _error(failed: GroupFailed, rules: Sequence[str] = ()) -> ApiError:
-    """Return a failure as the client's error. rules: as in Inbox."""
-    match failed.kind:
-        case "refused":
-            return invalid_request(failed.message, code="request_too_large")
-        case "unsatisfiable":
-            names = " and ".join([f"'{name}'" for name in rules])
-            message = f"No token is left to sample under {names}." if rules else failed.message
-            return invalid_request(message, param=rules[0] if rules else None, code="unsatisfiable_rules")
-        case "grammar":
-            return invalid_request(failed.message, param=rules[-1] if rules else None, code="unsatisfiable_rules")
-        case "busy":
-            return overloaded(failed.message, retry_after=_RETRY_SECONDS)
-        case "failed":
-            return ApiError(500, failed.message, type="server_error", code="engine_error")
-
-
 class Router:
     """Owns the core's client: opens groups for requests and distributes the results of steps."""
 
@@ -129,9 +112,9 @@ class Router:
                 # Failures come first: if one prompt of a request fails in its first step, nothing else is sent.
                 for failed in step.failed:
                     if (inbox := self._inboxes.get(failed.group)) is not None:
-                        inbox.fail(_error(failed, inbox.rules))
+                        inbox.fail(error_of(failed, inbox.rules))
                     elif (vector := self._vectors.get(failed.group)) is not None and not vector.done():
-                        vector.set_exception(_error(failed))
+                        vector.set_exception(error_of(failed))
                 by_group: defaultdict[int, list[Event]] = defaultdict(list)
                 for started in step.started:
                     by_group[started.group].append(started)

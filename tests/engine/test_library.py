@@ -201,6 +201,29 @@ def test_what_cannot_be_asked(engine: Engine, wishes: dict[str, Any], param: str
 
 
 @pytest.mark.parametrize(
+    ("wishes", "said", "param"),
+    [
+        ({"allowed_token_ids": [2], "min_tokens": 2}, "'allowed_token_ids' and 'min_tokens'", "allowed_token_ids"),
+        (
+            {"choice_params": [{"allowed_token_ids": [2], "min_tokens": 2}]},
+            "'choice_params.0.allowed_token_ids' and 'choice_params.0.min_tokens'",
+            "choice_params.0.allowed_token_ids",
+        ),
+        ({"structured_outputs": {"regex": "[0-9"}}, "unclosed character class", "structured_outputs"),
+    ],
+)
+def test_what_only_the_core_finds_to_be_impossible_names_its_field_too(
+    engine: Engine, wishes: dict[str, Any], said: str, param: str
+) -> None:
+    wishes = {"max_tokens": 5, **wishes}
+    for ask in (lambda: engine.generate(PROMPTS[0], **wishes), lambda: list(engine.stream(PROMPTS[0], **wishes))):
+        with pytest.raises(RequestError, match=said) as refused:
+            ask()
+        assert refused.value.param == param
+    assert running(engine) == 0
+
+
+@pytest.mark.parametrize(
     ("wishes", "param"),
     [
         ({"stream": True}, "stream"),
