@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Literal, get_args
 
 from engine.errors import ConfigError
@@ -34,6 +35,9 @@ _WORDS: dict[str, tuple[str | None, ...]] = {
 """The settings that are one of a few words. A program may set them to anything; the command line and the gateway's
 settings file check them earlier.
 """
+_INTEGERS = ("block_size", "max_sequences", "max_queue", "max_logprobs", "max_responses", "max_response_bytes")
+_INTEGERS_OR_NONE = ("num_blocks", "max_model_len", "max_batch_tokens", "share_gate", "seed")
+_FLAGS = ("cuda_graphs", "deterministic", "prefix_cache")
 
 
 def cpu_pool(longest: int) -> int:
@@ -120,6 +124,7 @@ class EngineConfig:
         for name, words in _WORDS.items():
             if (value := getattr(self, name)) not in words:
                 raise ConfigError(f"{name} must be {', '.join(map(str, words[:-1]))} or {words[-1]}, not {value!r}")
+        self._check_types()
         positive = {
             "block_size": self.block_size,
             "num_blocks": self.num_blocks,
@@ -134,7 +139,10 @@ class EngineConfig:
         for name in ("share_gate", "max_queue", "max_logprobs", "max_responses", "max_response_bytes"):
             if (value := getattr(self, name)) is not None and value < 0:
                 raise ConfigError(f"{name} must not be negative, not {value}")
-        names = [self.served_model_name, *(name for name, _ in self.adapters)]
+        try:
+            names = [self.served_model_name, *(name for name, _ in self.adapters)]
+        except (TypeError, ValueError):
+            raise ConfigError(f"adapters must be pairs of a name and a folder, not {self.adapters!r}") from None
         if self.served_model_name == "":
             raise ConfigError("served_model_name must not be empty")
         if len(set(names)) < len(names) or "" in names:
@@ -144,6 +152,19 @@ class EngineConfig:
                 f"max_batch_tokens ({self.max_batch_tokens}) must be at least max_sequences ({self.max_sequences})"
                 f" plus block_size ({self.block_size})"
             )
+
+    def _check_types(self) -> None:
+        """Raise ConfigError for numbers and flags that are something else: a program may pass anything."""
+        for name in (*_INTEGERS, *_INTEGERS_OR_NONE):
+            value = getattr(self, name)
+            whole = isinstance(value, Integral) and not isinstance(value, bool)
+            if not whole and (value is not None or name in _INTEGERS):
+                raise ConfigError(f"{name} must be an integer, not {value!r}")
+        for name in _FLAGS:
+            if not isinstance(value := getattr(self, name), bool):
+                raise ConfigError(f"{name} must be True or False, not {value!r}")
+        if self.kv_fraction is not None and not isinstance(self.kv_fraction, int | float):
+            raise ConfigError(f"kv_fraction must be a number, not {self.kv_fraction!r}")
 
     @property
     def least_batch_tokens(self) -> int:
