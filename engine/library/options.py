@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 from engine.errors import RequestError
-from nproxy.openai.body import Body
+from nproxy.openai.body import LONG, Body
+from nproxy.openai.jsonvalue import has_lone_surrogate, without_escaped_quotes
 
 Messages = Sequence[Mapping[str, Any]]
 """A conversation as in the API: objects with `role` and `content`."""
@@ -84,12 +85,17 @@ def check_options(options: Mapping[str, Any], *, chat: bool) -> None:
 
 
 def body_of(fields: Mapping[str, Any]) -> Body:
-    """Return fields as the API's request; raise RequestError naming a field that JSON cannot hold, such as a NaN."""
+    """Return fields as the API's request; raise RequestError naming a field that JSON cannot hold: a NaN, or half of a
+    surrogate pair in a text.
+    """
     return Body.parse("{{{}}}".format(",".join([_member(name, value) for name, value in fields.items()])).encode())
 
 
 def _member(name: str, value: object) -> str:
     try:
-        return f'"{name}":{json.dumps(value, allow_nan=False)}'
+        written = json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise RequestError(f"'{name}' is invalid: {error}", name) from None
+    if has_lone_surrogate(without_escaped_quotes(written.encode()), LONG):
+        raise RequestError(f"'{name}' contains half of a surrogate pair", name)
+    return f'"{name}":{written}'

@@ -6,7 +6,7 @@ import re
 import runpy
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -198,6 +198,22 @@ def test_what_cannot_be_asked(engine: Engine, wishes: dict[str, Any], param: str
     assert refused.value.param == param
     with pytest.raises(RequestError):
         engine.stream("a", **wishes)  # at once, not with the first piece
+
+
+def test_half_of_a_surrogate_pair_is_refused_by_its_field(engine: Engine) -> None:
+    """As `errors="surrogateescape"` leaves it in the text of a file that is not UTF-8. Both halves are a character."""
+    chat = [{"role": "user", "content": "\udc80"}]
+    asks: dict[str, Callable[[], object]] = {
+        "prompt": lambda: engine.generate(["a", "b\udc80"], max_tokens=1),
+        "messages": lambda: engine.chat(chat, max_tokens=1),
+        "stop": lambda: engine.stream("a", stop="\ud83d"),
+    }
+    for param, ask in asks.items():
+        with pytest.raises(RequestError, match=f"'{param}' contains half") as refused:
+            ask()
+        assert refused.value.param == param
+    (pair,) = engine.generate("a \ud83d\ude42", max_tokens=1)
+    assert pair.prompt == engine.generate("a \U0001f642", max_tokens=1)[0].prompt
 
 
 @pytest.mark.parametrize(
