@@ -25,7 +25,7 @@ from nproxy.gateway.admission.messages import Message as Sent
 from nproxy.gateway.admission.refusals import UNANSWERED
 from nproxy.gateway.admission.server import Deliver, Transport
 from nproxy.gateway.app import App
-from nproxy.gateway.introspect import own_report, status_document, why_unready
+from nproxy.gateway.introspect import look, own_report, status_document, why_unready
 from nproxy.gateway.serve import Running, drain, hand_over, look_for_upstreams, running, step_down
 from nproxy.openai.errors import not_ready
 from nproxy.telemetry import logs
@@ -107,6 +107,7 @@ async def work(listener: socket.socket, to_parent: socket.socket) -> None:
             )
         )
         await _Worker(gateway, channel, start, ledger).serve(messages)
+    look(gateway.app)
     channel.send(Beat(packed(gateway.app.metrics.report())))  # the last requests are counted too
     channel.close()
     await channel.closed()

@@ -437,6 +437,8 @@ async def test_a_worker_that_is_told_to_end_is_replaced_first(tmp_path: Path, up
             assert answer.text.endswith("data: [DONE]\n\n")
         await until(lambda: not psutil.pid_exists(told), PATIENCE)
         assert await running.metric("nproxy_worker_restarts_total") == 0, "it has not died"
+        calls = await running.metric("nproxy_replica_calls_total", replica=upstream.url, outcome="ok")
+        assert calls == 16, "also those that ended just before the worker did"
         assert not any("starting another" in line for line in running.lines())
 
 
