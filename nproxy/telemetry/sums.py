@@ -137,6 +137,34 @@ class Totals:
         return add_up((self._gone, *living))
 
 
+class Continued:
+    """The reports of one living process: what it has counted of a replica goes on if the replica leaves and returns.
+
+    The process itself begins again from 0 then. In a sum with other processes, that would be a counter that goes back a
+    little, of which Prometheus would take all that is left for new.
+    """
+
+    def __init__(self) -> None:
+        self._last: Report = {}
+        self._earlier: Report = {}
+
+    def take(self, report: Report) -> Report:
+        """Return the newest report with the counts of replicas that are in it again."""
+        if not report:  # none could be read
+            return report
+        of_replicas = [name for name, family in report.items() if family.across == "present" and name in self._last]
+        lost = {name: _more(self._last[name], report[name]) for name in of_replicas}
+        self._earlier = _present(add_up((self._earlier, lost)), [report])
+        self._last = report
+        return add_up((report, self._earlier))
+
+
+def _more(before: Family, now: Family) -> Family:
+    """Return the series of a metric that were more before than now."""
+    samples = {series: value for series, value in before.samples.items() if value > now.samples.get(series, 0.0)}
+    return replace(before, samples=samples)
+
+
 def _present(gone: Report, living: Sequence[Report]) -> Report:
     """Remove series of metrics with the rule `present` whose replica no living process has.
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable
 
-from nproxy.telemetry.sums import Report, packed, unpacked
+from nproxy.telemetry.sums import Continued, Report, packed, unpacked
 
 log = logging.getLogger("nproxy.workers")
 
@@ -26,6 +26,7 @@ class Reported:
     def __init__(self) -> None:
         self._text: str | None = None
         self._report: Report | None = {}
+        self._continued = Continued()
 
     def take(self, text: str) -> None:
         """Note a newer report, as text."""
@@ -37,12 +38,12 @@ class Reported:
             text = self._text
             report = await asyncio.to_thread(_unpacked, text)
             if text is self._text:
-                self._report = report
+                self._report = self._continued.take(report)
 
     def report(self) -> Report:
         """Return the last report; empty if there is none, or if it is invalid."""
         if self._report is None:
-            self._report = _unpacked(self._text)
+            self._report = self._continued.take(_unpacked(self._text))
         return self._report
 
 

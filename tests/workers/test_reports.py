@@ -43,6 +43,33 @@ async def test_a_report_that_comes_while_another_is_unpacked_is_not_lost() -> No
     assert reported.report() == await made(2)
 
 
+async def calls(**ended: int) -> Report:
+    """A report of a process that has counted so many calls at each replica."""
+    one = Metrics(version="1", upstreams=["u"], models=["m"])
+    one.replica_calls.values = {("u", replica, "ok"): count for replica, count in ended.items()}
+    return one.report()
+
+
+@pytest.mark.parametrize("in_a_thread", [True, False])
+async def test_what_is_counted_of_a_replica_goes_on_if_it_leaves_and_returns(in_a_thread: bool) -> None:
+    """In its process it is a new one, which counts from 0; the sum over several processes must not go back a little."""
+    reported, told = Reported(), []
+    for ended in ({"a": 5}, {"a": 2, "b": 7}, None, {"a": 3, "b": 0}, {"b": 1}, {"a": 1, "b": 2}):
+        reported.take("nonsense" if ended is None else await pack(calls(**ended)) or "")
+        if in_a_thread:
+            await reported.unpack()
+        samples = reported.report().get("nproxy_replica_calls")
+        told.append(None if samples is None else {dict(key)["replica"]: n for (_, key), n in samples.samples.items()})
+    assert told == [
+        {"a": 5},
+        {"a": 7, "b": 7},
+        None,
+        {"a": 8, "b": 7},
+        {"b": 8},
+        {"a": 1, "b": 9},
+    ], "one that is seen to be gone is forgotten"
+
+
 async def test_an_invalid_report_is_empty() -> None:
     reported = Reported()
     reported.take("nonsense")
