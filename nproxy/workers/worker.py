@@ -236,6 +236,7 @@ class _Worker:
             config = share(from_message(settings), self._start.index, self._start.workers)
             with certificate_in_memory(config, settings) as ours:
                 self._app.reconfigure(ours, keys_from_message(settings))
+            logs.reformat(config.telemetry.log_format)
         except ConfigError as error:
             for problem in error.problems:
                 log.error("settings were not reloaded: %s", problem)  # noqa: TRY400 - what is wrong is said in full

@@ -258,6 +258,30 @@ async def test_limits_servers_and_settings_are_those_of_all_workers(tmp_path: Pa
         assert SECRET not in running.log.read_text()
 
 
+async def test_workers_write_their_lines_in_the_format_of_a_reload(tmp_path: Path, upstream: FakeUpstream) -> None:
+    file = tmp_path / "nproxy.yaml"
+    settings: dict[str, Any] = {"upstreams": [{"name": "u", "replicas": [upstream.url]}]}
+    file.write_text(json.dumps(settings))
+    async with serve(tmp_path, "--config", str(file)) as running:
+
+        async def line() -> str:
+            """The line of one more request."""
+            async with client(running.url) as asking:
+                id = (await asking.post("/v1/chat/completions", json=ASKED)).headers["x-request-id"]
+            await until(lambda: id in running.log.read_text(), PATIENCE)
+            return next(line for line in running.lines() if id in line)
+
+        assert json.loads(await line())["message"] == "chat/completions"
+        file.write_text(json.dumps({**settings, "telemetry": {"log_format": "text"}}))
+        running.process.send_signal(signal.SIGHUP)
+        await until(lambda: any("settings reloaded" in line for line in running.lines()), PATIENCE)
+
+        async def all_follow() -> bool:
+            return not any([(await line()).startswith("{") for _ in range(9)])
+
+        await eventually(all_follow)
+
+
 async def test_workers_begin_with_the_keys_that_were_good_last(tmp_path: Path, upstream: FakeUpstream) -> None:
     keys = tmp_path / "keys.yaml"
     keys.write_text(json.dumps({"keys": [{"name": "a", "hash": f"sha256:{digest_of(SECRET).hex()}"}]}))
