@@ -9,7 +9,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -147,6 +147,7 @@ class _Worker:
         self._tasks = asyncio.TaskGroup()
         self._draining: asyncio.Task[None] | None = None
         self._leaves_at = -inf
+        self._ends_at = inf
         self._over = asyncio.Event()
         self._interval = ReportInterval()
         self._reporting = asyncio.Lock()
@@ -174,7 +175,7 @@ class _Worker:
     def _hear(self, message: Message) -> None:
         match message:
             case Drain():
-                self._drain(message)
+                self._drain(replace(message, seconds=min(message.seconds, self._seconds_left)))
             case Reconfigure(settings=settings):
                 self._reload(settings)
             case Members(members=members):
@@ -202,10 +203,17 @@ class _Worker:
         """At the first SIGTERM, ask the parent to replace this worker; at the second, drain without that."""
         now = time.monotonic()
         if now - self._leaves_at < LEAVE_SECONDS:
-            self._drain(Drain("end", self._app.config.listen.drain_seconds))
+            seconds = self._app.config.listen.drain_seconds
+            self._ends_at = min(self._ends_at, now + seconds)
+            self._drain(Drain("end", self._seconds_left))
         else:
             self._leaves_at = now
             self._channel.send(Leave())
+
+    @property
+    def _seconds_left(self) -> float:
+        """How long requests may take, by a second SIGTERM: orders of the parent that follow give no more time."""
+        return max(0.0, self._ends_at - time.monotonic())
 
     def _drain(self, order: Drain) -> None:
         """Begin to end. A second order replaces the first."""

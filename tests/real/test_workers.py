@@ -466,6 +466,28 @@ async def test_a_worker_that_is_told_to_end_is_replaced_first(tmp_path: Path, up
         assert not any("starting another" in line for line in running.lines())
 
 
+async def test_a_worker_that_is_told_twice_ends_although_another_is_ready_only_then(
+    tmp_path: Path, upstream: FakeUpstream
+) -> None:
+    """The order to hand over, which comes when the other one is ready, gives streams no more time."""
+    upstream.behaviour = held = Behaviour(hold_after=1)
+    file = tmp_path / "nproxy.yaml"
+    settings = {"listen": {"drain_seconds": 6}, "upstreams": [{"name": "u", "replicas": [upstream.url]}]}
+    file.write_text(json.dumps(settings))
+    async with serve(tmp_path, "--config", str(file)) as running:
+        streaming = [asyncio.create_task(ask(running.url, stream=True)) for _ in range(4)]
+        await upstream.until(lambda: len(upstream.open_calls) >= 4, PATIENCE)
+        told = max(await running.workers(), key=lambda worker: worker["inflight"]["choices"])
+        os.kill(told["pid"], signal.SIGTERM)
+        await asyncio.sleep(0.05)  # a signal that follows at once may be merged with the first
+        os.kill(told["pid"], signal.SIGTERM)
+        await until(lambda: not psutil.pid_exists(told["pid"]), PATIENCE / 2)
+        held.go_on.set()
+        ended = [answer.text.count("shutting_down") for answer in await asyncio.gather(*streaming)]
+        assert sum(ended) == told["inflight"]["choices"]
+        assert await running.metric("nproxy_worker_restarts_total") == 0, "it was replaced"
+
+
 async def test_ctrl_c_lets_streams_end(tmp_path: Path, upstream: FakeUpstream) -> None:
     going = Behaviour(hold_after=1)
     upstream.behaviour = going
