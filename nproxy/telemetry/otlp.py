@@ -35,7 +35,7 @@ from nproxy.telemetry.trace_context import RANDOM, SAMPLED, TraceContext
 from nproxy.telemetry.tracing import Attributes
 
 PATH = "/v1/traces"
-CLOSE_SECONDS = 5.0
+CLOSE_SECONDS = 2.0
 """How long the end of the process waits for spans that have not been sent."""
 
 _KINDS = {"server": SpanKind.SERVER, "client": SpanKind.CLIENT}
