@@ -178,7 +178,7 @@ class Relay(Merge):
         repeated = piece.role is not None and choice.index in self._roles
         if "role" in delta and (repeated or piece.role is None):
             del delta["role"]
-            if piece.bare:
+            if piece.bare and all(value is None for value in chunk.extra.values()):
                 return None
         if piece.role is not None:
             self._roles.add(choice.index)

@@ -255,6 +255,17 @@ def test_D2_role_null_and_repeated_roles_go() -> None:
     assert len(play.frames) == 3
 
 
+def test_D2_what_stands_beside_a_repeated_role_passes() -> None:
+    """So llama.cpp tells how far it has read the prompt, with a role each time."""
+    told = [{"total": 9, "processed": at} for at in (3, 6, 9)]
+    role = {"index": 0, "delta": {"role": "assistant", "content": None}, "finish_reason": None}
+    play = Play(chat(stream=True, return_progress=True), NATIVE)
+    play.says(0, *(chunk([role], prompt_progress=far) for far in told), ROLE, delta("a"))
+    assert [frame.get("prompt_progress") for frame in play.frames] == [*told, None]
+    said = [c["delta"] for c in choices_in(play.frames)]
+    assert said == [{"role": "assistant", "content": None}, {"content": None}, {"content": None}, {"content": "a"}]
+
+
 def test_D3_a_missing_role_is_put_first() -> None:
     play = Play(chat(stream=True), NATIVE)
     play.says(0, delta("a"), delta("b"))
