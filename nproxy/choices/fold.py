@@ -27,14 +27,21 @@ def latest(pieces: Sequence[Mapping[str, JSON]]) -> dict[str, JSON]:
     return _fold(pieces, itemgetter(-1))
 
 
-def folded(pieces: Sequence[UpstreamChoice]) -> tuple[dict[str, JSON], JSON, dict[str, JSON]]:
-    """Return a choice of the whole answer from its pieces: its message or text, log probabilities, and other keys."""
-    if len(pieces) == 1:
+def folded(
+    pieces: Sequence[UpstreamChoice], *, streamed: bool = False
+) -> tuple[dict[str, JSON], JSON, dict[str, JSON]]:
+    """Return a choice of the whole answer from its pieces: its message or text, log probabilities, and other keys.
+
+    streamed: they are deltas, also if there is only one.
+    """
+    if len(pieces) == 1 and not streamed:
         (piece,) = pieces
         return {**piece.delta}, piece.logprobs if isinstance(piece.logprobs, dict) else None, {**piece.extra}
     spoken = [piece for piece in pieces if piece.role is None or not piece.bare] or pieces
     logprobs = [piece.logprobs for piece in spoken if isinstance(piece.logprobs, dict)]
     delta, extra = fold([piece.delta for piece in spoken]), latest([piece.extra for piece in spoken])
+    if len(spoken) == 1 and streamed and isinstance(calls := delta.get("tool_calls"), list):
+        delta["tool_calls"] = _calls(calls)
     return delta, latest(logprobs) if logprobs else None, extra
 
 

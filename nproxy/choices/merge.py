@@ -454,7 +454,8 @@ class Merge:
     def _written(self, choice: Choice) -> bytes:
         """Return a finished choice as the whole answer shows it. Its pieces are no longer needed then."""
         if choice.written is None:
-            delta, logprobs, extra = folded(choice.pieces)
+            bringer = self._bringers[choice.index]
+            delta, logprobs, extra = folded(choice.pieces, streamed=bringer is not None and bringer.streamed)
             choice.written = self._wire.choice(
                 delta,
                 finish_reason=choice.finish_reason,

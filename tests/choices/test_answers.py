@@ -262,6 +262,16 @@ def test_K14_tool_calls_of_a_stream_in_a_whole_answer() -> None:
     assert choice["finish_reason"] == "tool_calls"
 
 
+@pytest.mark.parametrize("role", [[], [delta(role="assistant", content=None)]], ids=["", "role-first"])
+def test_K14_tool_calls_of_a_stream_of_one_piece(role: list[bytes]) -> None:
+    """So Gemini streams them; a message's calls have no index."""
+    whole = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    play = Play(chat(n=2))
+    for leg in (0, 1):
+        play.streams(leg, *role, delta(tool_calls=[{"index": 0, **whole}], finish="tool_calls"), DONE)
+    assert [choice["message"]["tool_calls"] for choice in play.reply["choices"]] == [[whole], [whole]]
+
+
 @pytest.mark.parametrize("body", [b"", b"null", b"[]", b"{}", b'{"choices":[]}', b'{"choices":3}', b"<html>"])
 def test_K12_a_body_that_is_no_answer(body: bytes) -> None:
     play = Play(chat(n=2))
