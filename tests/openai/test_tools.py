@@ -146,6 +146,22 @@ def test_G5_entries_of_one_list_without_index_and_id_are_several_calls(names: tu
 
 
 @pytest.mark.parametrize("id", [{}, {"id": ""}, {"id": None}], ids=str)
+@pytest.mark.parametrize("names", [("f", "g"), ("f", "f")], ids="".join)
+def test_G5_entries_of_one_list_under_one_index_without_id_are_several_calls(
+    names: tuple[str, str], id: dict[str, Any]
+) -> None:
+    entries = [part(0, function=called(name, "{}"), **id) for name in names]
+    assert mend(entries) == [[part(place, function=called(name, "{}")) for place, name in enumerate(names)]]
+
+
+def test_G3_entries_of_one_list_under_one_index_go_on_without_a_name_or_before_arguments() -> None:
+    first = part(0, id="a", function=called("f", ""))
+    assert mend([first, part(0, function=called("f", "{")), part(0, function={"arguments": "}"})]) == [
+        [first, part(0, function={"arguments": "{"}), part(0, function={"arguments": "}"})]
+    ]
+
+
+@pytest.mark.parametrize("id", [{}, {"id": ""}, {"id": None}], ids=str)
 def test_G5_another_name_behind_arguments_is_another_call(id: dict[str, Any]) -> None:
     first, second = (part(0, function=called(name, "{}"), **id) for name in "fg")
     without = {key: value for key, value in first.items() if key != "id"}
