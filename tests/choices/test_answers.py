@@ -87,6 +87,14 @@ def test_C4_unknown_keys() -> None:
     assert (reply["service_tier"], reply["kv"]) == ("t0", {"leg": 0})
 
 
+def test_C4_a_null_replaces_nothing_that_was_said_before() -> None:
+    play = Play(chat(n=2))
+    for leg in (0, 1):
+        first = delta("x", role="assistant", top={"tier": leg, "none": None})
+        play.streams(leg, first, delta(finish="stop", top={"tier": None}), usage_chunk(3, 2), DONE)
+    assert (play.reply["tier"], play.reply["none"]) == (0, None)
+
+
 def test_C5_leg_0s_fingerprint() -> None:
     play = Play(chat(n=2))
     for leg in (1, 0):

@@ -82,7 +82,7 @@ _ANSWERS = [
     ("C4", CHOICES + "fold.py", "else None, {**piece.extra}", "else None, {}"),
     ("C11", CHOICES + "fold.py", "latest([piece.extra for piece in spoken])", "{}"),
     ("C11", CHOICES + "fold.py", "itemgetter(-1)", '"".join'),
-    ("C11", CHOICES + "merge.py", "if key != PADDING}", "if True}"),
+    ("C11", CHOICES + "merge.py", "if key != PADDING and (", "if ("),
     ("C12", CHOICES + "merge.py", "output.beside_usage = chunk.extra", "pass"),
     ("C12", CHOICES + "merge.py", "return self._wire.beside(chunk.extra) if speaks", "return b'' if speaks"),
     ("C12", CHOICES + "merge.py", "self._request.stream and output is self._bringers[0]", "True"),
