@@ -231,12 +231,10 @@ class App:
             self.inflight -= 1
         record = exchange.record
         record.seconds = time.monotonic() - record.started
-        labels = (record.endpoint, record.upstream, record.model)
-        self.metrics.requests(*labels, record.mode, str(record.code)).observe(record.seconds, record.trace)
-        if record.mode:  # it was sent to an upstream
-            self.metrics.begun(*labels)
+        ended = self.metrics.ended(record.endpoint, record.upstream, record.model, record.mode, record.code)
+        ended.observe(record.seconds, record.trace)
         if record.broken:
-            self.metrics.broken_answers(*labels, record.outcome).inc()
+            self.metrics.broken_answers(record.endpoint, record.upstream, record.model, record.outcome).inc()
         log_request(exchange)
         end_span(exchange)
 

@@ -38,7 +38,6 @@ class Observer:
         "_count_call",
         "_first",
         "_first_finish",
-        "_gaps",
         "_labels",
         "_last",
         "_last_finish",
@@ -46,6 +45,7 @@ class Observer:
         "_model",
         "_opened",
         "_record",
+        "_series",
         "_spans",
         "_started",
         "_trace",
@@ -69,13 +69,13 @@ class Observer:
         self._opened: dict[int, float] = {}  # when the calls began whose ends are not counted yet, by leg
         self._begun: dict[int, float] = {}  # when the first batch of each leg came
         self._last: dict[int, float] = {}  # when the last one came
-        self._gaps = metrics.inter_token(*self._labels)
+        self._series = metrics.of_call(*self._labels)
         self._first = self._first_finish = self._last_finish = 0.0
         self._completion = 0
 
     def leg_opened(self, leg: Leg, attempt: int) -> None:
         self._metrics.leg_width.observe(leg.width)
-        self._metrics.inflight_legs(self._upstream).inc()
+        self._series.inflight.inc()
         self._opened[leg.number] = self._clock()
         self._last.pop(leg.number, None)
         if self._spans is not None:
@@ -83,7 +83,7 @@ class Observer:
 
     def leg_closed(self) -> None:
         """Note that a call is over, whether or not its answer is usable."""
-        self._metrics.inflight_legs(self._upstream).dec()
+        self._series.inflight.dec()
 
     def call_ended(self, leg: int, failure: Failure | None) -> None:
         """Note the result of a leg's last call. That a complete answer is malformed, for example, is known only now."""
@@ -107,7 +107,7 @@ class Observer:
             now = self._clock()
             last = self._last.get(leg)
             if last is not None:
-                self._gaps.observe(now - last)
+                self._series.gaps.observe(now - last)
             else:
                 self._begun[leg] = now
                 self._spoke(leg, now)
@@ -124,7 +124,7 @@ class Observer:
 
     def choice_finished(self, command: ChoiceFinished) -> None:
         reason = _known_reason(command.finish_reason)
-        self._metrics.choices(self._upstream, self._model, reason).inc()
+        self._series.choices[reason].inc()
         self._record.finish_reasons[command.index] = reason
         if self._spans is not None:
             self._spans.choice_finished(command.index, reason)
@@ -132,14 +132,15 @@ class Observer:
         self._first_finish = self._first_finish or self._last_finish
 
     def spent(self, spent: Spent) -> None:
-        for kind, side, count in (
-            ("prompt", "client", spent.client_prompt),
-            ("completion", "client", spent.client_completion),
-            ("prompt", "upstream", spent.upstream_prompt),
-            ("completion", "upstream", spent.upstream_completion),
-        ):
-            if count:
-                self._metrics.tokens(*self._labels, kind, side).observe(count)
+        tokens = self._series.tokens
+        if spent.client_prompt:
+            tokens["prompt", "client"].observe(spent.client_prompt)
+        if spent.client_completion:
+            tokens["completion", "client"].observe(spent.client_completion)
+        if spent.upstream_prompt:
+            tokens["prompt", "upstream"].observe(spent.upstream_prompt)
+        if spent.upstream_completion:
+            tokens["completion", "upstream"].observe(spent.upstream_completion)
         self._record.prompt_tokens, self._record.completion_tokens = spent.client_prompt, spent.client_completion
         if spent.client_prompt is not None and spent.client_completion is not None:
             self._completion = spent.client_completion
@@ -177,7 +178,7 @@ class Observer:
         """Count a call that is over. status: of the upstream's error, if it answered with one."""
         opened = self._opened.pop(leg, None)
         if opened is not None:
-            self._metrics.legs(*self._labels, outcome).observe(self._clock() - opened, self._trace)
+            self._series.legs[outcome].observe(self._clock() - opened, self._trace)
             self._count_call(leg, outcome, status)
 
 

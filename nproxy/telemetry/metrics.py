@@ -7,7 +7,8 @@ send never becomes a label value; `other` is used instead.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from functools import cache
+from functools import cache, partial
+from typing import TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
@@ -17,6 +18,9 @@ from nproxy.telemetry.common_metrics import CommonMetrics
 from nproxy.telemetry.counted import Count, Counted
 from nproxy.telemetry.observed import Observed, Series, View
 from nproxy.telemetry.sums import Across
+
+Key = TypeVar("Key")
+Kept = TypeVar("Kept")
 
 OTHER = "other"
 MOST_LISTED_MODELS = 100
@@ -33,6 +37,36 @@ _LATENCY = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 
 _WAITS = (0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _GAPS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+class ByNeed(dict[Key, Kept]):
+    """A mapping whose values are made when they are first asked for."""
+
+    def __init__(self, make: Callable[[Key], Kept]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, key: Key) -> Kept:
+        made = self[key] = self._make(key)
+        return made
+
+
+class CallSeries:
+    """The series of one endpoint, upstream and model that their requests change, found by these labels once.
+
+    gaps: of `inter_token`. inflight: of `inflight_legs`. Those with further labels are made when they are needed: legs
+    by outcome, choices by finish reason, tokens by type and side.
+    """
+
+    __slots__ = ("choices", "gaps", "inflight", "legs", "tokens")
+
+    def __init__(self, metrics: Metrics, endpoint: str, upstream: str, model: str) -> None:
+        call = endpoint, upstream, model
+        self.gaps = metrics.inter_token(*call)
+        self.inflight = metrics.inflight_legs(upstream)
+        self.legs = ByNeed[str, Series](lambda outcome: metrics.legs(*call, outcome))
+        self.choices = ByNeed[str, Count](lambda reason: metrics.choices(upstream, model, reason))
+        self.tokens = ByNeed[tuple[str, str], Series](lambda type_and_side: metrics.tokens(*call, *type_and_side))
 
 
 class ParentMetrics(CommonMetrics):
@@ -65,6 +99,8 @@ class Metrics(CommonMetrics):
         self._of_replicas()
         self._of_admission()
         self._of_the_process()
+        self.of_call = cache(partial(CallSeries, self))
+        self.ended = cache(self._ended)
         self.name(upstreams, models)
 
     def _of_requests(self) -> None:
@@ -97,7 +133,6 @@ class Metrics(CommonMetrics):
             genai.FIRST_TOKEN,
         )
         self.per_token = self._observed(_CALL, genai.PER_TOKEN)
-        self.begun = cache(self._begun)
         self.fallbacks = self._counter("fallbacks", "Requests that fell back to another upstream.", "upstream", "to")
 
     def _of_choices(self) -> None:
@@ -296,8 +331,17 @@ class Metrics(CommonMetrics):
         for way in ways:
             self.fallbacks(*way)
 
-    def _begun(self, endpoint: str, upstream: str, model: str) -> None:
-        """Create the series of broken answers for these labels, since a request with them may break off from now on."""
+    def _ended(self, endpoint: str, upstream: str, model: str, mode: str, code: int) -> Series:
+        """Return the series of requests that ended so. mode: "" if they were sent to no upstream.
+
+        The first one that was sent to one creates the series of broken answers, since others may break off from now on.
+        """
+        if mode:
+            self.begun(endpoint, upstream, model)
+        return self.requests(endpoint, upstream, model, mode, str(code))
+
+    def begun(self, endpoint: str, upstream: str, model: str) -> None:
+        """Create the series of broken answers for these labels."""
         for outcome in _BREAKING:
             self.broken_answers(endpoint, upstream, model, outcome)
 

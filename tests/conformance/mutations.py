@@ -481,7 +481,7 @@ _ROUTING = [
     ("Q16", GATEWAY + "paths.py", '    "/v1/responses",\n', ""),
     ("Q19", "nproxy/telemetry/metrics.py", "return model if model in self._models else OTHER", "return model"),
     ("Q19", GATEWAY + "observe.py", 'return reason if reason in _REASONS else "other"', "return reason"),
-    ("Q20", GATEWAY + "observe.py", "self._metrics.inflight_legs(self._upstream).dec()", "pass"),
+    ("Q20", GATEWAY + "observe.py", "self._series.inflight.dec()", "pass"),
 ]
 
 _NATIVE = [
