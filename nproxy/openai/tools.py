@@ -93,8 +93,8 @@ class ToolCalls:
 
         An entry without an index belongs to the call under the highest index, unless its id is another, or it has a
         name and another entry of its list belongs there. Without an id, another name begins another call once the call
-        has arguments: names may come in pieces, but before them. So does any name in the list that brought those:
-        Gemini's calls may all have index 0 and an empty id.
+        has arguments: names may come in pieces, but before them. So does any name in the list that brought those,
+        and of an entry without an index: Gemini's calls may all have index 0, or none, and an empty id.
         """
         index, name = sent.get("index"), _name(sent)
         key = index if type(index) is int else max(self._calls, default=0)
@@ -105,7 +105,7 @@ class ToolCalls:
             elif call in taken:
                 other = name is not None and (key != index or call.arguments)
             else:
-                other = call.arguments and name not in (None, call.name)
+                other = call.arguments and name is not None and (key != index or name != call.name)
             if not other:
                 return call
         call = self._calls[key] = _Call(self._count)

@@ -170,6 +170,16 @@ def test_G5_another_name_behind_arguments_is_another_call(id: dict[str, Any]) ->
     assert again[1] == [part(0, function={"arguments": "{}"})], "the same name again is the same call"
 
 
+@pytest.mark.parametrize("names", [("f", "g"), ("f", "f")], ids="".join)
+def test_G5_a_name_without_index_and_id_behind_arguments_is_another_call(names: tuple[str, str]) -> None:
+    pieces = [[part(None, id="", function=called(name, "{}"))] for name in names]
+    rest = [part(None, function={"arguments": " "})]
+    assert mend(*pieces, rest) == [
+        *([part(place, function=called(name, "{}"))] for place, name in enumerate(names)),
+        [part(1, function={"arguments": " "})],
+    ]
+
+
 def test_G5_another_id_with_the_name_of_a_custom_tool_is_another_call() -> None:
     first, second = (part(0, id=id, type="custom", custom={"name": "f", "input": id}) for id in "ab")
     assert mend([first], [second]) == [[first], [second | {"index": 1}]]
