@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import accumulate
 from typing import Literal, cast
 
 from nproxy.choices.leg import Leg, Prefix
@@ -71,12 +72,45 @@ class Script:
     def again(self) -> None:
         return None
 
+    def pieces_behind(self, prompt: str) -> int:
+        """Return how many pieces are the choice's own. prompt: the text that it may begin with."""
+        return self.pieces
+
     def _hear(self, escaped: bytes) -> None:
         self._raw += escaped
         self.pieces += 1
 
     def _hear_more(self, escaped: bytes) -> None:
         self.more = True
+
+
+class EchoScript(Script):
+    """The record of a choice of a legacy completion that begins with its prompt, whose pieces are not the choice's."""
+
+    __slots__ = ("_ends", "_length")
+
+    def __init__(self, dialect: Dialect) -> None:
+        super().__init__(dialect)
+        self._length = 0  # characters so far
+        self._ends: list[int] = []  # where each piece ends
+
+    def note(self, piece: UpstreamChoice) -> None:
+        super().note(piece)
+        text = piece.delta.get(self._key)
+        if not isinstance(text, str) or not text:
+            return
+        tokens = piece.logprobs.get("tokens") if isinstance(piece.logprobs, dict) else None
+        parts = [str(token) for token in tokens] if isinstance(tokens, list) and tokens else [text]
+        self._ends += accumulate(map(len, parts[1:]), initial=self._length + len(parts[0]))
+        self._length += len(text)
+
+    def pieces_behind(self, prompt: str) -> int:
+        return sum(end > len(prompt) for end in self._ends)
+
+    def _hear(self, escaped: bytes) -> None:
+        super()._hear(escaped)
+        self._length += len(loads(b'"' + escaped + b'"'))
+        self._ends.append(self._length)
 
 
 def _entries(logprobs: JSON) -> int:
@@ -95,7 +129,7 @@ def continuing(request: Request, cut: LegOutput, n: int, way: ChatContinues) -> 
     for choice in cut.unfinished:
         if not choice.sent:
             continue
-        prefix = _prefix(cut, choice, way)
+        prefix = _prefix(request, cut, choice, n, way)
         prompt = choice.index // n if request.prompts > 1 else None
         one = leg._replace(offset=choice.index % n, width=1, prompt=prompt, prefix=prefix)
         if prefix is None or continued(request, one, prefix) is None:
@@ -105,13 +139,16 @@ def continuing(request: Request, cut: LegOutput, n: int, way: ChatContinues) -> 
     return legs + top_up(leg, others, n, request.prompts, leg.width)
 
 
-def _prefix(cut: LegOutput, choice: Choice, way: ChatContinues) -> Prefix | None:
+def _prefix(request: Request, cut: LegOutput, choice: Choice, n: int, way: ChatContinues) -> Prefix | None:
     script = choice.sent
     if not isinstance(script, Script) or script.more:
         return None
     usage = cut.usage_of(choice)
-    before = 0 if cut.leg.prefix is None else cut.leg.prefix.tokens
-    return Prefix(script.text, script.pieces if usage is None else before + usage.completion, way == "flag")
+    if usage is not None:
+        before = 0 if cut.leg.prefix is None else cut.leg.prefix.tokens
+        return Prefix(script.text, before + usage.completion, way == "flag")
+    prompt = request.prompt[choice.index // n] if isinstance(request, CompletionRequest) else ""
+    return Prefix(script.text, script.pieces_behind(prompt if isinstance(prompt, str) else ""), way == "flag")
 
 
 def continued(request: Request, leg: Leg, prefix: Prefix) -> dict[str, JSON] | None:

@@ -141,6 +141,29 @@ def test_a_prompt_that_was_to_be_echoed() -> None:
     assert (sent(play)["prompt"], sent(play)["echo"]) == ("hi you", False)
 
 
+ECHOES = [[["hi", " ho"], [" you"]], [["hi"], [" ho", " you"]], [["hi"], [" h", "o"], [" you"]]]
+
+
+@pytest.mark.parametrize("chunks", ECHOES, ids=["whole", "with-the-first-token", "in-pieces"])
+@pytest.mark.parametrize("scored", [False, True])
+def test_an_echoed_prompt_is_not_counted_as_the_answer(chunks: list[list[str]], scored: bool) -> None:
+    asked = {"max_tokens": 2, "stream_options": {"include_usage": True}}
+    play = continued(completion(stream=True, echo=True, prompt="hi ho", **asked))
+    told = [{"tokens": tokens, "token_logprobs": [-1.0] * len(tokens)} if scored else None for tokens in chunks]
+    play.breaks_off(0, *(text("".join(tokens), logprobs=beside) for tokens, beside in zip(chunks, told, strict=True)))
+    play.fires("retry:0")
+    assert (sent(play)["prompt"], sent(play)["max_tokens"]) == ("hi ho you", 1)
+    play.streams(0, text("!", finish="length"), usage_chunk(3, 1))
+    assert play.frames[-2]["usage"] == usage(2, 2)
+
+
+def test_of_an_echo_that_passes_unparsed_the_prompt_is_not_counted_either() -> None:
+    play = continued(completion(stream=True, echo=True, prompt="0123 \u00e9", max_tokens=9))
+    play.breaks_off(0, *(text(said) for said in "0123 \u00e9abcd"))
+    play.fires("retry:0")
+    assert sent(play)["max_tokens"] == 5
+
+
 def test_offsets_run_on() -> None:
     def event(said: str, at: int) -> bytes:
         return text(said, logprobs={"tokens": [said], "token_logprobs": [-1.0], "text_offset": [at]})
