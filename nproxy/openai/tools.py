@@ -50,9 +50,11 @@ class ToolCalls:
         self._legacy = _Call(0)
 
     def mend_delta(self, delta: Mapping[str, JSON]) -> dict[str, JSON]:
-        """Return a chat's delta with its calls mended."""
+        """Return a chat's delta with its calls mended. A call that stands there by itself (TGI) becomes a list."""
         mended = {**delta}
         calls, function = delta.get("tool_calls"), delta.get("function_call")
+        if isinstance(calls, dict):
+            calls = [calls]
         if isinstance(calls, list):
             mended["tool_calls"] = self.mend(calls)
         if isinstance(function, dict):

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.tools import ToolCalls, must_call
 
 
@@ -73,6 +74,17 @@ def test_G3_and_so_is_the_function_of_a_legacy_call() -> None:
         {"function_call": {"arguments": "2"}, "role": "assistant"},
     ]
     assert calls.mend_delta({"function_call": None, "tool_calls": None}) == {"function_call": None, "tool_calls": None}
+
+
+def test_G1_a_call_that_is_no_list_becomes_one() -> None:
+    """So TGI streams the one call of a choice, without an id."""
+    calls = ToolCalls()
+    pieces: list[JSON] = [{"name": "f", "arguments": "{"}, {"name": None, "arguments": "}"}]
+    mended = [calls.mend_delta({"tool_calls": {"index": 0, "id": "", "function": piece}}) for piece in pieces]
+    assert mended == [
+        {"tool_calls": [part(0, function={"name": "f", "arguments": "{"})]},
+        {"tool_calls": [part(0, function={"arguments": "}"})]},
+    ]
 
 
 def test_G3_a_name_in_pieces_stays_whole() -> None:
