@@ -162,7 +162,10 @@ class LegOutput:
     @property
     def whole(self) -> bool:
         """Whether every choice that this leg answers for is finished."""
-        return all(choice.finished for choice in self.choices)
+        for choice in self.choices:  # noqa: SIM110 - most have one, and a generator costs more than it
+            if not choice.finished:
+                return False
+        return True
 
     @property
     def lost(self) -> bool:

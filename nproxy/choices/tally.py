@@ -88,12 +88,16 @@ class Tally:
 
         Usage of calls that were replaced does not count, but may tell the length of a prompt.
         """
-        brought = [(output, leg) for output, leg in each if leg.usage is not None or not output.lost]
-        counted = [
-            (output, output.usage_for_client(leg) if output.before or output.kept is not None else leg)
-            for output, leg in brought
-        ]
-        own = [leg for output, leg in counted if output.leg.prefix is None]
+        counted: list[_Reported] = []
+        own: list[LegUsage] = []  # of calls that continue nothing
+        for output, leg in each:
+            if leg.usage is None and output.lost:
+                continue
+            if output.before or output.kept is not None:
+                leg = output.usage_for_client(leg)
+            counted.append((output, leg))
+            if output.leg.prefix is None:
+                own.append(leg)
         if len(own) == len(counted):
             return own
         whole = [leg for output, leg in self._cut if output.leg.prefix is None]
@@ -139,7 +143,10 @@ def saved(each: Sequence[_Reported]) -> int:
     for output, (prompt, usage) in each:
         if usage is None:
             continue
-        tokens += usage.prompt * max(0, output.brought - output.answered) // output.answered
-        cached = (usage.prompt_details or {}).get("cached_tokens", 0)
-        tokens += max(0, cached - found_by_first.setdefault(prompt, cached))
+        if output.brought > output.answered:
+            tokens += usage.prompt * (output.brought - output.answered) // output.answered
+        cached = usage.prompt_details.get("cached_tokens", 0) if usage.prompt_details else 0
+        first = found_by_first.setdefault(prompt, cached)
+        if cached > first:
+            tokens += cached - first
     return tokens

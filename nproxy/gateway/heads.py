@@ -21,12 +21,13 @@ _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~%!$&'()*+,;=-]*)(:[0-9]*)?
 
 def refusal(request: BaseRequest) -> ApiError | None:
     """Return the error for an invalid head, else None. After such a head, the connection cannot be used any more."""
+    headers = request.headers
     if request.version != HttpVersion11 and (wrong := _wrong_version(request)) is not None:
         return wrong
-    if hdrs.TRANSFER_ENCODING in request.headers and not _only_chunked(request):
+    if hdrs.TRANSFER_ENCODING in headers and not _only_chunked(request):
         message = "The only Transfer-Encoding that is supported is chunked."
         return invalid_request(message, status=501)  # RFC 9112, section 6.1
-    host = request.headers.get(hdrs.HOST, "")
+    host = headers.get(hdrs.HOST, "")
     if not _names_a_host(host):
         return invalid_request("The Host header is not a valid host.")
     if (named := authority(request.raw_path)) is not None and named != host.lower():

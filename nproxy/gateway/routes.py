@@ -92,20 +92,21 @@ def dispatch(app: App, request: BaseRequest) -> Awaitable[StreamResponse]:
 
 async def _route(endpoint: Endpoint, app: App, exchange: Exchange) -> None:
     request, edge = exchange.request, app.settings.edge
+    headers = request.headers
     exchange.record.client = edge.client(request)
-    exchange.cors = edge.cors.answer(request.headers.get(hdrs.ORIGIN))
+    exchange.cors = edge.cors.answer(headers.get(hdrs.ORIGIN))
     if (wrong := refusal(request)) is not None:
         exchange.closing = True
         raise wrong
-    if app.upstreams.pseudonym.among(request.headers.getall(hdrs.VIA, ())):
+    if (passed := headers.getall(hdrs.VIA, ())) and app.upstreams.pseudonym.among(passed):
         raise loop_detected()
-    if (preflight := edge.cors.preflight(request.method, request.headers)) is not None:
+    if (preflight := edge.cors.preflight(request.method, headers)) is not None:
         exchange.record.endpoint = "preflight"
         await exchange.respond(204, b"", preflight)
         return
     exchange.record.endpoint = endpoint.name
     if not endpoint.keyless:
-        if hdrs.ORIGIN in request.headers:  # a page's
+        if hdrs.ORIGIN in headers:  # a page's
             edge.refuse_other_pages(request)
         exchange.caller = edge.caller(request, exchange.record.client)
         if limits := app.admission.headers(exchange.caller):

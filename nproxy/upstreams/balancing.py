@@ -47,6 +47,8 @@ def choose(
     leg would fail there again, it waits for others instead: a replica that cannot be reached is always the least busy.
     prompt: a hash that selects the prompt's home; None: the least busy replica takes the call.
     """
+    if len(replicas) == 1:
+        return replicas[0] if replicas[0].has_room(parallel) else None
     if failed:
         replicas = [one for one in replicas if one not in failed or not one.flawed(now)] or replicas
     free = [replica for replica in replicas if replica.has_room(parallel)]

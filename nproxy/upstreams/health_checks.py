@@ -133,7 +133,8 @@ class HealthChecks:
 
     def called(self, now: float) -> None:
         """Note that a call is made."""
-        self._silent_since = min(self._silent_since, now)
+        if now < self._silent_since:
+            self._silent_since = now
 
     def heard(self, now: float) -> None:
         """Note that a call brought something."""

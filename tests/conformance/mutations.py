@@ -173,8 +173,8 @@ _USAGE = [
     (
         "E10",
         CHOICES + "tally.py",
-        "if leg.usage is not None or not output.lost]",
-        "if leg.usage is not None or not output.lost][:1]",
+        "if leg.usage is None and output.lost:",
+        "if counted or (leg.usage is None and output.lost):",
     ),
     ("E11", CHOICES + "leg_output.py", "self._note_prompt()\n", "pass\n"),
     ("E14", OPENAI + "usage.py", "_OF_THE_PROMPT.search(key) is not None and", "False and"),

@@ -58,8 +58,10 @@ class Grant:
     @property
     def owed(self) -> int | None:
         """The tokens to charge; None if those that were charged at first stand."""
+        if self.tokens is not None:
+            return self.tokens
         charged = min(self._ask.tokens, self._ask.rates.tokens or 0)
-        return self.least if self.tokens is None and self.least > charged else self.tokens
+        return self.least if self.least > charged else None
 
     def nothing_came(self) -> None:
         """Note that the client got an error: if no usage was reported, no tokens were spent."""

@@ -153,7 +153,8 @@ class FairQueue:
     def _advance(self, claim: Claim) -> None:
         """Advance the finish of a claim's key, and virtual time, because the claim is admitted."""
         account, start = claim.account, claim.start
-        account.finish = finish = max(account.finish, start) + claim.ask.choices / claim.ask.weight
+        begun = account.finish if account.finish > start else start
+        account.finish = finish = begun + claim.ask.choices / claim.ask.weight
         if finish > self._last_finish:
             self._last_finish = finish
         if start > self._virtual:
@@ -175,7 +176,8 @@ class FairQueue:
             del self._heads[head.ask.upstream]
 
     def _tag(self, head: Claim) -> None:
-        head.start = max(head.arrived, head.account.finish)
+        arrived, finish = head.arrived, head.account.finish
+        head.start = arrived if arrived > finish else finish
 
 
 def _place(head: Claim) -> _Place:
