@@ -21,6 +21,7 @@ from nproxy.config import ConfigError
 from nproxy.config.loading import from_message, keys_from_message
 from nproxy.gateway.admission.bounds import Bounds
 from nproxy.gateway.admission.messages import Ask, answer_of, to_data
+from nproxy.gateway.admission.messages import Leave as LeaveLedger
 from nproxy.gateway.admission.messages import Message as Sent
 from nproxy.gateway.admission.refusals import UNANSWERED
 from nproxy.gateway.admission.server import Deliver, Transport
@@ -305,6 +306,9 @@ class _LedgerTransport:
     def at_once(self, ask: Ask) -> bool:
         """Never at once: only the parent knows what is in use."""
         return False
+
+    def leave(self, ticket: str, tokens: int | None = None) -> None:
+        self.send(LeaveLedger(ticket, tokens))
 
     def send(self, message: Sent) -> None:
         self._channel.send(Admission(to_data(message)))

@@ -309,7 +309,7 @@ _LIMITS = [
     (
         "L3",
         ADMISSION + "client.py",
-        "            self._transport.send(Leave(ask.ticket))\n            if",
+        "            self._transport.leave(ask.ticket)\n            if",
         "            if",
     ),
     ("L3", GATEWAY + "server.py", "handler_cancellation=True", "handler_cancellation=False"),

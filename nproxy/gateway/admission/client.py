@@ -12,7 +12,7 @@ from nproxy.gateway.admission.bounds import Bounds
 from nproxy.gateway.admission.grant import Grant
 from nproxy.gateway.admission.known_rates import KnownRates
 from nproxy.gateway.admission.memory import BODIES_SHARE, Bodies, Memory, MemoryFull, MemoryReservation, limit_of
-from nproxy.gateway.admission.messages import Admitted, Answer, Ask, Leave, Move, Refused, Returned, Room
+from nproxy.gateway.admission.messages import Admitted, Answer, Ask, Move, Refused, Returned, Room
 from nproxy.gateway.admission.refusal_log import RefusalLog
 from nproxy.gateway.admission.refusals import Unanswered, error_of, rate_headers, unavailable
 from nproxy.gateway.admission.server import AdmissionServer, Connect, Transport
@@ -158,7 +158,7 @@ class AdmissionClient:
         try:
             answer = await self._answer(ask, ask)
         except BaseException as error:  # also if it is cancelled just after it was admitted
-            self._transport.send(Leave(ask.ticket))
+            self._transport.leave(ask.ticket)
             if isinstance(error, Unanswered):
                 self._count_refusal("unanswered")
             raise
@@ -172,7 +172,7 @@ class AdmissionClient:
     def leave(self, ask: Ask, grant: Grant) -> None:
         """Return the permits, and tell the ledger how many tokens the request owes."""
         self.taken -= ask.choices
-        self._transport.send(Leave(ask.ticket, grant.owed))
+        self._transport.leave(ask.ticket, grant.owed)
 
     async def move(self, ask: Ask, upstream: str) -> None:
         """Move permits to another upstream; see Grant.move. A refusal is none of the request, so it is not counted."""

@@ -88,6 +88,19 @@ class Ledger:
         self._pass_by(self._claimed(ask, account, now))
         return True
 
+    def leave_at_once(self, ticket: str, tokens: int | None, now: float) -> bool:
+        """End a request as `receive` would, if nothing follows for others.
+
+        Returns False, and does nothing, if rates limit the request, if others wait, or if some know of a full queue.
+        """
+        claim = self._claims.get(ticket)
+        if claim is None or claim.charges or self._waiting or self._moving or self._told_full:
+            return False
+        self._drop(ticket, tokens, now)
+        self._freed = False
+        self._none_left()
+        return True
+
     def receive(self, message: Message, now: float) -> list[Answer]:
         """Handle a message."""
         match message:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from nproxy.gateway.admission.bounds import Bounds
 from nproxy.gateway.admission.ledger import Ledger
-from nproxy.gateway.admission.messages import Answer, Ask, Message
+from nproxy.gateway.admission.messages import Answer, Ask, Leave, Message
 
 Deliver = Callable[[Answer], None]
 
@@ -25,6 +25,9 @@ class Transport(Protocol):
 
     def at_once(self, ask: Ask) -> bool:
         """Try to admit a request in this call, without an answer. If it returns False, send the request."""
+
+    def leave(self, ticket: str, tokens: int | None = None) -> None:
+        """End a request; see `Leave`."""
 
     def send(self, message: Message) -> None:
         """Send a message. Those of one client arrive in their order."""
@@ -55,6 +58,11 @@ class AdmissionServer:
     def at_once(self, ask: Ask) -> bool:
         """Admit a request that need not wait; see `Ledger.at_once`."""
         return self.ledger.at_once(ask, self._clock())
+
+    def leave(self, ticket: str, tokens: int | None = None) -> None:
+        """End a request; without a message, if no answer can follow."""
+        if not self.ledger.leave_at_once(ticket, tokens, self._clock()):
+            self.send(Leave(ticket, tokens))
 
     def send(self, message: Message) -> None:
         """Handle a client's message."""

@@ -13,7 +13,7 @@ import pytest
 from nproxy.config import Config
 from nproxy.gateway.admission.bounds import Bounds
 from nproxy.gateway.admission.client import AdmissionClient
-from nproxy.gateway.admission.messages import Ask, Message, answer_of, message_of, to_data
+from nproxy.gateway.admission.messages import Ask, Leave, Message, answer_of, message_of, to_data
 from nproxy.gateway.admission.server import AdmissionServer, Deliver
 from nproxy.gateway.callers import Caller
 from nproxy.openai.errors import ApiError
@@ -37,6 +37,9 @@ class Wire:
 
     def at_once(self, ask: Ask) -> bool:
         return False
+
+    def leave(self, ticket: str, tokens: int | None = None) -> None:
+        self.send(Leave(ticket, tokens))
 
     def send(self, message: Message) -> None:
         self._later(self.server.send, message_of, to_data(message))

@@ -151,10 +151,28 @@ class Requests(RuleBasedStateMachine):
         )
         return ticket
 
-    @rule(ticket=consumes(tickets), tokens=st.sampled_from([None, 0, 5]))
-    def leave(self, ticket: str, tokens: int | None) -> None:
+    @rule(ticket=consumes(tickets), tokens=st.sampled_from([None, 0, 5]), beside=st.booleans())
+    def leave(self, ticket: str, tokens: int | None, beside: bool) -> None:
+        """beside: from the ledger's own process, for which it may do without a message."""
         self.forget(ticket)
-        self.send(Leave(ticket, tokens))
+        if beside:
+            self.leave_from_beside(Leave(ticket, tokens))
+        else:
+            self.send(Leave(ticket, tokens))
+
+    def leave_from_beside(self, message: Leave) -> None:
+        """At once those leave whose leaving concerns no others; the rest have left no trace then."""
+        twin = deepcopy(self.ledger)
+        said = twin.receive(message, self.now)
+        left = self.ledger.leave_at_once(message.ticket, message.tokens, self.now)
+        assert self.plain.leave_at_once(message.ticket, message.tokens, self.now) == left
+        if left:
+            assert said == []
+            for ledger in (self.ledger, self.plain):
+                assert (ledger._reserved, ledger._freed, ledger.taken) == (twin._reserved, twin._freed, twin.taken)
+            assert self.ledger._queue._virtual == twin._queue._virtual
+        else:
+            self.send(message)
 
     def forget(self, ticket: str) -> None:
         for book in (self.waiting, self.inflight, self.placed, self.moving):
