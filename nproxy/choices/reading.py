@@ -9,6 +9,9 @@ from nproxy.openai.in_band import status_in_band
 from nproxy.openai.jsonvalue import dumps
 from nproxy.openai.sse import SSEDecoder, SSEError, SSEEvent
 
+_FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
+"""How a stream of events may begin; the last is a comment. No JSON begins so."""
+
 
 class LegFault(Exception):
     """What a leg sent makes it a failure, although the transport worked."""
@@ -51,7 +54,7 @@ def read_events(body: bytes) -> list[SSEEvent] | None:
 
     Raises LegFault if an event is too large.
     """
-    if body.lstrip()[:5] != b"data:":
+    if not body.lstrip()[:6].startswith(_FIELDS):
         return None
     decoder = SSEDecoder()
     try:

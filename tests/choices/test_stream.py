@@ -334,11 +334,12 @@ def test_J_completions_have_no_prelude() -> None:
     assert [(c["index"], c["text"]) for c in choices_in(play.frames)] == [(1, "x")]
 
 
+@pytest.mark.parametrize("begin", [b"", b"\n", b": PROCESSING\n\n", b"event: message\n", b"id: 1\n", b"retry: 5\n\n"])
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("n", [1, 2])
-def test_K17_events_under_another_content_type(n: int, stream: bool) -> None:
+def test_K17_events_under_another_content_type(n: int, stream: bool, begin: bytes) -> None:
     play = Play(chat(n=n, stream=stream), FANOUT)
-    body = b"".join(b"data: " + event + b"\n\n" for event in OK_STREAM)
+    body = begin + b"".join(b"data: " + event + b"\n\n" for event in OK_STREAM)
     for leg in range(n):
         play.answers(leg, body)
     if stream:
