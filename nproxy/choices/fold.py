@@ -63,7 +63,7 @@ def _whole(key: str, values: Sequence[JSON], join: _Join) -> JSON:
         return None
     texts = [value for value in values if isinstance(value, str)]
     if len(texts) == len(values):
-        return texts[0] if key in SENT_ONCE else join(texts)
+        return next(filter(None, texts), "") if key in SENT_ONCE else join(texts)
     objects = [value for value in values if isinstance(value, dict)]
     if len(objects) == len(values):
         return _fold(objects, join)

@@ -39,7 +39,7 @@ class ToolCalls:
     Indices count from 0 in the order of appearance, whatever the upstream counts from. A call's id, type and name are
     sent once: SDKs concatenate repeats, so a name passes again only if it continues. Under a known index, another id
     begins another call if a name comes with it. Without a name it is the same call, which keeps its id: some servers
-    draw a new one for every delta.
+    draw a new one for every delta. An empty id passes where a call begins: some clients want a string there.
     """
 
     __slots__ = ("_calls", "_count", "_legacy")
@@ -71,14 +71,16 @@ class ToolCalls:
 
     def _mend(self, sent: dict[str, JSON], taken: list[_Call]) -> JSON:
         """taken: the calls of entries before it in the same list; its own is added."""
+        count = self._count
         call = self._find(sent, taken)
+        begins = count < self._count
         taken.append(call)
         mended: dict[str, JSON] = {"index": call.index}
         for key, value in sent.items():
             if key == "index":
                 continue
             if key == "id":
-                new = call.id is None and _text(value) is not None
+                new = call.id is None and (_text(value) is not None or (begins and value == ""))
                 call.id = call.id or _text(value)
             elif key == "type":
                 call.kind, new = _once(call.kind, value)

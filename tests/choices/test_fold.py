@@ -11,6 +11,8 @@ from nproxy.openai.chunks import UpstreamChoice
 def test_texts_are_joined_and_names_said_once() -> None:
     pieces: list[Any] = [{"audio": {"id": "a", "data": "x"}}, {"audio": {"id": "a", "data": "y"}}, {"content": None}]
     assert fold(pieces) == {"audio": {"id": "a", "data": "xy"}, "content": None}
+    empty: list[Any] = [{"audio": {"id": ""}}, *pieces]
+    assert fold(empty) == fold(pieces) and fold(empty[:1] * 2) == {"audio": {"id": ""}}
 
 
 def test_lists_are_strung_together_and_the_last_of_other_values_counts() -> None:

@@ -60,6 +60,18 @@ def test_G3_repeated_id_type_and_name_go_out_once() -> None:
     ]
 
 
+def test_G1_an_empty_id_passes_where_the_call_begins() -> None:
+    """The AI SDK refuses a call that begins without one, and a message's call must have one."""
+    pieces = [[part(0, id="", function={"arguments": said})] for said in "123"]
+    named = [part(0, id="a", function={"arguments": "4"})]
+    assert mend(*pieces, named, pieces[0]) == [
+        pieces[0],
+        *([part(0, function={"arguments": said})] for said in "23"),
+        named,
+        [part(0, function={"arguments": "1"})],
+    ]
+
+
 def test_G3_a_custom_tool_is_named_once_too() -> None:
     first = part(0, id="a", type="custom", custom={"name": "run", "input": ""})
     again = part(0, custom={"name": "run", "input": "ls"})
@@ -77,12 +89,12 @@ def test_G3_and_so_is_the_function_of_a_legacy_call() -> None:
 
 
 def test_G1_a_call_that_is_no_list_becomes_one() -> None:
-    """So TGI streams the one call of a choice, without an id."""
+    """So TGI streams the one call of a choice, with an empty id."""
     calls = ToolCalls()
     pieces: list[JSON] = [{"name": "f", "arguments": "{"}, {"name": None, "arguments": "}"}]
     mended = [calls.mend_delta({"tool_calls": {"index": 0, "id": "", "function": piece}}) for piece in pieces]
     assert mended == [
-        {"tool_calls": [part(0, function={"name": "f", "arguments": "{"})]},
+        {"tool_calls": [part(0, id="", function={"name": "f", "arguments": "{"})]},
         {"tool_calls": [part(0, function={"arguments": "}"})]},
     ]
 
@@ -163,7 +175,8 @@ def test_G5_entries_of_one_list_under_one_index_without_id_are_several_calls(
     names: tuple[str, str], id: dict[str, Any]
 ) -> None:
     entries = [part(0, function=called(name, "{}"), **id) for name in names]
-    assert mend(entries) == [[part(place, function=called(name, "{}")) for place, name in enumerate(names)]]
+    passes = {} if id.get("id") is None else id
+    assert mend(entries) == [[part(place, function=called(name, "{}"), **passes) for place, name in enumerate(names)]]
 
 
 def test_G3_entries_of_one_list_under_one_index_go_on_without_a_name_or_before_arguments() -> None:
@@ -176,8 +189,8 @@ def test_G3_entries_of_one_list_under_one_index_go_on_without_a_name_or_before_a
 @pytest.mark.parametrize("id", [{}, {"id": ""}, {"id": None}], ids=str)
 def test_G5_another_name_behind_arguments_is_another_call(id: dict[str, Any]) -> None:
     first, second = (part(0, function=called(name, "{}"), **id) for name in "fg")
-    without = {key: value for key, value in first.items() if key != "id"}
-    assert mend([first], [second]) == [[without], [without | {"index": 1, "function": called("g", "{}")}]]
+    passes = {key: value for key, value in first.items() if value is not None}
+    assert mend([first], [second]) == [[passes], [passes | {"index": 1, "function": called("g", "{}")}]]
     again = mend([first], [part(0, function=called("f", "{}"))])
     assert again[1] == [part(0, function={"arguments": "{}"})], "the same name again is the same call"
 
@@ -187,7 +200,7 @@ def test_G5_a_name_without_index_and_id_behind_arguments_is_another_call(names: 
     pieces = [[part(None, id="", function=called(name, "{}"))] for name in names]
     rest = [part(None, function={"arguments": " "})]
     assert mend(*pieces, rest) == [
-        *([part(place, function=called(name, "{}"))] for place, name in enumerate(names)),
+        *([part(place, id="", function=called(name, "{}"))] for place, name in enumerate(names)),
         [part(1, function={"arguments": " "})],
     ]
 
