@@ -79,7 +79,6 @@ class Conduct:
         capability: Capability,
         settings: ConductSettings,
         names: Names,
-        *,
         budget: Callable[[], bool],
         jitter: Callable[[], float],
         draw: Callable[[], int],
@@ -91,21 +90,8 @@ class Conduct:
         self._settings = settings
         self._merge = merge_for(request, plan, capability, settings, names)
         self._warming = Warming(plan.legs)
-        self._roster = Roster(
-            plan.legs,
-            partial(with_seeds, request, capability, draw),
-            held=self._warming.held,
-        )
-        self._recovery = Recovery(
-            request,
-            capability,
-            self._roster,
-            self._merge,
-            settings=settings,
-            budget=budget,
-            jitter=jitter,
-        )
-
+        self._roster = Roster(plan.legs, partial(with_seeds, request, capability, draw), self._warming.held)
+        self._recovery = Recovery(request, capability, self._roster, self._merge, settings, budget, jitter)
         self._losses = Losses(partial=settings.partial and plan.n <= request.n)  # best_of needs all
         self._gathering = False
         self._said_all: list[int] = []  # legs that have sent everything, as of the events being received
@@ -113,7 +99,7 @@ class Conduct:
         self._outcome: Outcome | None = None
         self._end_status = 200
         self._over = False
-        self._buffer = OutputBuffer(settings.ping_seconds, self._merge.frames, begun=begun)
+        self._buffer = OutputBuffer(settings.ping_seconds, self._merge.frames, begun)
         self._commands: list[Command] = []
 
     def start(self) -> list[Command]:

@@ -67,14 +67,9 @@ class Merge:
         self.notes: list[Anomaly | ChoiceFinished | Learn] = []
         self._request = request
         self._chat = request.dialect is Dialect.CHAT
-        self._wire = Wire(
-            request.dialect,
-            id,
-            created,
-            model,
-            include_usage=request.stream and request.include_usage,
-            calls=request.stream and must_call(request.body.fields),
-        )
+        with_usage = request.stream and request.include_usage
+        must = request.stream and must_call(request.body.fields)
+        self._wire = Wire(request.dialect, id, created, model, None, with_usage, must)
         self.n = request.n if n is None else n
         self._logprobs = logprobs
         self._record = record
@@ -114,7 +109,11 @@ class Merge:
 
     def _unheard(self, index: int, *, counted: bool = False) -> Choice:
         """Return a choice for which nothing has come."""
-        return Choice(index, counted=counted, sent=None if self._record is None else self._record())
+        choice = Choice(index)
+        choice.counted = counted
+        if self._record is not None:
+            choice.sent = self._record()
+        return choice
 
     def drop(self, number: int) -> None:
         """Forget a leg whose choices other legs bring."""

@@ -15,7 +15,7 @@ class OutputBuffer:
     ping_seconds: how long the client may hear nothing. begun: the head was sent, and maybe pings, for another upstream.
     """
 
-    def __init__(self, ping_seconds: float, writes: list[bytes], *, begun: bool = False) -> None:
+    def __init__(self, ping_seconds: float, writes: list[bytes], begun: bool = False) -> None:
         self.begun = begun
         self._half_a_ping = ping_seconds / 2
         self._silent = True  # nothing has been sent since the last tick

@@ -55,7 +55,6 @@ class Recovery:
         capability: Capability,
         roster: Roster,
         merge: Merge,
-        *,
         settings: ConductSettings,
         budget: Callable[[], bool],
         jitter: Callable[[], float],

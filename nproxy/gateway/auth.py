@@ -84,7 +84,7 @@ def unnamed(shown: str | None, client: str) -> Caller:
     Such callers are distinguished by their credential, which an upstream may know, or else by their address.
     """
     bucket = f"address {client}" if shown is None else f"key {digest_of(shown).hex()[:16]}"
-    return Caller(name="", bucket=bucket)
+    return Caller("", bucket)
 
 
 def _caller(key: Key) -> Caller:

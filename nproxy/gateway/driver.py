@@ -61,7 +61,6 @@ class Drive:
         exchange: Exchange,
         conduct: Conduct,
         observer: Observer,
-        *,
         open_call: OpenCall,
         learn: Callable[[Lesson], None],
         judge: Callable[[int, Failure | None], None],

@@ -150,7 +150,7 @@ class Exchange:
         return complete
 
     def _written(self, status: int, headers: Mapping[str, str], length: int | None) -> ResponseWriter:
-        self.response = ResponseWriter(self.request, status, self._headers(headers), length=length, closes=self.closing)
+        self.response = ResponseWriter(self.request, status, self._headers(headers), length, self.closing)
         self.record.code = status
         return self.response
 

@@ -121,23 +121,17 @@ async def _drive(
         attempt.capability,
         settings.conduct(upstream, fallback=fallbacks.more, fallback_available=fallback_available),
         Names(f"{request.dialect.id_prefix}{random.getrandbits(128):032x}", int(time.time()), request.model),
-        budget=upstream.budget.take,
-        jitter=random.random,
-        draw=_draw,
-        begun=exchange.response is not None,
+        upstream.budget.take,
+        random.random,
+        _draw,
+        exchange.response is not None,
     )
     if (spans := exchange.record.tracing.spans) is not None:
         spans.to_upstream(upstream.name, name.upstream or name.shown, plan.n)
-    calls = UpstreamCalls(exchange, request, attempt, fallback_available=fallback_available)
+    calls = UpstreamCalls(exchange, request, attempt, fallback_available)
     observer = Observer(app.metrics, exchange.record, grant, partial(upstream.count, calls.group))
-    drive = Drive(
-        exchange,
-        conduct,
-        observer,
-        open_call=calls.open,
-        learn=partial(app.learn, upstream, name.shown),
-        judge=partial(upstream.judge, calls.group),
-    )
+    learn, judge = partial(app.learn, upstream, name.shown), partial(upstream.judge, calls.group)
+    drive = Drive(exchange, conduct, observer, calls.open, learn, judge)
     app.drives.add(drive)
     try:
         await drive.run()

@@ -31,7 +31,7 @@ class ResponseWriter(StreamResponse):
     """
 
     def __init__(
-        self, request: BaseRequest, status: int, headers: Iterable[tuple[str, str]], *, length: int | None, closes: bool
+        self, request: BaseRequest, status: int, headers: Iterable[tuple[str, str]], length: int | None, closes: bool
     ) -> None:
         """headers: without those for the body's framing, without Connection, and without Date.
 

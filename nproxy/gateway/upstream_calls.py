@@ -46,7 +46,7 @@ class Planned(Attempt):
 class UpstreamCalls:
     """Makes the upstream calls of one request; what they share is prepared once. fallback_available: see CallGroup."""
 
-    def __init__(self, exchange: Exchange, request: Request, attempt: Planned, *, fallback_available: bool) -> None:
+    def __init__(self, exchange: Exchange, request: Request, attempt: Planned, fallback_available: bool) -> None:
         headers = exchange.request.headers
         upstream, capability = attempt.route.upstream, attempt.capability
         self._id = exchange.id
@@ -56,17 +56,11 @@ class UpstreamCalls:
         self._request = request
         self._n = attempt.plan.n
         self._capability = capability
-        prompt = prompt_hash(request) if upstream.by_prompt else None
+        model = attempt.route.called
         together, placed = capability.prefix_cache, exchange.record.placed
-        account = (attempt.route.called, exchange.caller.bucket if upstream.shows_key(headers) else "")
-        self.group = CallGroup(
-            attempt.route.called,
-            together=together,
-            prompt=prompt,
-            placed=placed,
-            account=account,
-            fallback_available=fallback_available,
-        )
+        prompt = prompt_hash(request) if upstream.by_prompt else None
+        account = (model, exchange.caller.bucket if upstream.shows_key(headers) else "")
+        self.group = CallGroup(model, together, prompt, placed, account, fallback_available)
         caller = upstream.caller_shown(exchange.caller.name)
         shared = upward_fields(headers, upstream.api_key, _WRITTEN_ANEW, caller)
         self._fields = Fields([*shared, *_ALL_TELL])

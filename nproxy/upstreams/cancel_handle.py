@@ -23,7 +23,7 @@ class CancelHandle:
 
     __slots__ = ("_all", "_cut", "_over", "_task", "model", "once", "spoken")
 
-    def __init__(self, all: set[CancelHandle], model: str | None = None, *, once: bool = False) -> None:
+    def __init__(self, all: set[CancelHandle], model: str | None = None, once: bool = False) -> None:
         self._all = all
         self.model = model
         self.once = once

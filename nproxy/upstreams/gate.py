@@ -255,7 +255,7 @@ class Gate:
         queue = None if group.account is None else self._queue(group.account)
         if queue is not None and not group.fallback_available and (queue.waiting or queue.peers_go_first()):
             waits = True
-        return Permit(self._permit_queue, PermitRequest(choices, group, leg, alone), queue, waits=waits)
+        return Permit(self._permit_queue, PermitRequest(choices, group, leg, alone), queue, waits)
 
     def share_room(self, upstream: str, process: str, tell: Callable[[PeerNews], None]) -> None:
         """Share capacity with other processes of this gateway.
@@ -327,7 +327,7 @@ class Permit(CallAttempt):
     replica: Replica
 
     def __init__(
-        self, permit_queue: PermitQueue, request: PermitRequest, queue: OverloadQueue | None, *, waits: bool
+        self, permit_queue: PermitQueue, request: PermitRequest, queue: OverloadQueue | None, waits: bool
     ) -> None:
         super().__init__(request.group, request.leg)
         self._permit_queue = permit_queue

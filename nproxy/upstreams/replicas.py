@@ -171,7 +171,7 @@ class Replica:
 
     def cancel_handle(self, model: str | None = None, *, once: bool = False) -> CancelHandle:
         """Return a cancel handle for a call of the current task. model, once: see CancelHandle."""
-        return CancelHandle(self.cancel_handles, model, once=once)
+        return CancelHandle(self.cancel_handles, model, once)
 
     @property
     def breaker_state(self) -> State:

@@ -98,7 +98,7 @@ class Connection(asyncio.Protocol):
 
     def send(self, method: str, head: bytes, body: Sequence[bytes] | Upload) -> Reply:
         """Send a request. The caller must close the answer, however the call ends."""
-        reply = self._reply = Reply(self, method, reused=self.served, sending=isinstance(body, Upload))
+        reply = self._reply = Reply(self, method, self.served, isinstance(body, Upload))
         self.served = True
         if self._transport is None:  # it broke as soon as it was established
             reply.ended(None)
@@ -254,7 +254,7 @@ class Reply:
         "watchdog",
     )
 
-    def __init__(self, connection: Connection, method: str, *, reused: bool, sending: bool) -> None:
+    def __init__(self, connection: Connection, method: str, reused: bool, sending: bool) -> None:
         self.loop = connection.loop
         self._connection: Connection | None = connection
         self._message = Message(method)
