@@ -18,7 +18,7 @@ from nproxy.choices.reading import in_band, read_answer, read_chunk
 from nproxy.choices.records import Record
 from nproxy.choices.tally import Tally
 from nproxy.openai.chunks import UpstreamChoice, UpstreamChunk, is_done, is_null
-from nproxy.openai.dialect import Dialect
+from nproxy.openai.dialect import CHAT
 from nproxy.openai.errors import ApiError
 from nproxy.openai.jsonvalue import JSON, loads
 from nproxy.openai.requests import Request
@@ -66,7 +66,7 @@ class Merge:
         self.frames: list[bytes] = []
         self.notes: list[Anomaly | ChoiceFinished | Learn] = []
         self._request = request
-        self._chat = request.dialect is Dialect.CHAT
+        self._chat = request.dialect is CHAT
         with_usage = request.stream and request.include_usage
         must = request.stream and must_call(request.body.fields)
         self._wire = Wire(request.dialect, id, created, model, None, with_usage, must)

@@ -7,7 +7,7 @@ from dataclasses import field
 from types import MappingProxyType
 from typing import Any
 
-from nproxy.openai.dialect import Dialect
+from nproxy.openai.dialect import CHAT, Dialect
 from nproxy.openai.frozen import frozen
 from nproxy.openai.jsonvalue import JSON, loads
 from nproxy.openai.usage import Usage, parse_usage
@@ -133,7 +133,7 @@ def chunk_of(value: dict[str, Any], dialect: Dialect, holder: str = "delta") -> 
         choices = []
     if not isinstance(choices, list):
         raise MalformedChunk("its choices are not a list")
-    if dialect is Dialect.CHAT:
+    if dialect is CHAT:
         read = [_chat_choice(choice, holder) for choice in choices]
     else:
         read = [_completion_choice(choice) for choice in choices]
