@@ -21,7 +21,7 @@ class RequestSettings:
 
     config: all settings. edge: keys, CORS and trusted proxies. limits: of what a request may ask for. body_limit: the
     most bytes of a body. write_guard: ends answers that are not read. trace_ratio, log_content: see `telemetry`.
-    greedy: see `n_policy.greedy`.
+    greedy: see `n_policy.greedy`. has_admin_port: some paths are served there only.
     """
 
     def __init__(self, config: Config, keys: Sequence[Key] = ()) -> None:
@@ -34,6 +34,7 @@ class RequestSettings:
         self.trace_ratio = config.telemetry.trace_ratio
         self.log_content = config.telemetry.log_content
         self.greedy = config.n_policy.greedy
+        self.has_admin_port = config.admin is not None
         self._conducts: dict[tuple[str, bool, bool], ConductSettings] = {}
 
     def conduct(self, upstream: Upstream, *, fallback: bool, fallback_available: bool) -> ConductSettings:

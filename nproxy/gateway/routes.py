@@ -121,9 +121,9 @@ def _endpoint(app: App, method: str, path: str) -> Endpoint:
 
     A path that a server could read as another path has no endpoint.
     """
-    config = app.settings.config
     if (own := _OWN.get(path)) is not None:
-        return own if config.admin is None else _ADMINS.get(path, own)
+        return _ADMINS.get(path, own) if app.settings.has_admin_port else own
+    config = app.settings.config
     if (place := app.site.find(config.pages, method, path)) is not None:
         return Endpoint(place.page, partial(_page, place), introspection=True, keyless=True)
     if path.startswith(_MODEL) and path != _MODEL:

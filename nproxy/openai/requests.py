@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, with_config
+from pydantic import ConfigDict, Field, TypeAdapter, with_config
 from typing_extensions import TypedDict  # pydantic asks for it before Python 3.12
 
 from nproxy.openai.body import Body
@@ -152,16 +152,15 @@ def parse_completion(body: Body, limits: Limits, default_model: str | None = Non
 # What clients send, field by field: types only. The rules about several fields are below.
 
 
-class StreamOptions(BaseModel):
+@with_config(ConfigDict(strict=True))
+class StreamOptions(TypedDict, total=False):
     """The field `stream_options`."""
 
-    model_config = ConfigDict(strict=True)
-
-    include_usage: bool | None = None
-    continuous_usage_stats: bool | None = None
+    include_usage: bool | None
+    continuous_usage_stats: bool | None
 
 
-_NO_OPTIONS = StreamOptions()
+_NO_OPTIONS: StreamOptions = {}
 
 
 @with_config(ConfigDict(strict=True))
@@ -216,8 +215,8 @@ def _asked(
         drawn=drawn,
         seed=sent.get("seed"),
         stream=bool(sent.get("stream")),
-        include_usage=bool(options.include_usage),
-        continuous_usage=bool(options.continuous_usage_stats),
+        include_usage=bool(options.get("include_usage")),
+        continuous_usage=bool(options.get("continuous_usage_stats")),
         temperature=sent.get("temperature"),
         logprobs_asked=logprobs_asked,
         beam_search=bool(sent.get("use_beam_search")),

@@ -65,10 +65,12 @@ class Breaker:
         "_trials",
         "_tried_at",
         "_well",
+        "_window",
     )
 
     def __init__(self, settings: Settings | None) -> None:
         self._settings = settings
+        self._window = inf if settings is None else settings.window
         self._opened_at: float | None = None
         self._open_for = 0.0
         self._trials: dict[object, int] = {}  # requests that try the replica, or were the last to, and their calls here
@@ -209,8 +211,7 @@ class Breaker:
         self._periods = [_LONG_AGO] * SLOTS
 
     def _period(self, now: float) -> int:
-        window = inf if self._settings is None else self._settings.window
-        return int(now * SLOTS / window)
+        return int(now * SLOTS / self._window)
 
     def _slot(self, now: float) -> int:
         period = self._period(now)
