@@ -133,7 +133,7 @@ class LegOutput:
     """The upstream's indices of the choices that it finished, if other legs go on with the rest; else None."""
     fingerprint: str | None = None
     """The first that came."""
-    top: Mapping[str, JSON] = field(default_factory=dict)
+    top: dict[str, JSON] = field(default_factory=dict)
     """Unknown top-level keys, for a whole answer."""
     beside_usage: Mapping[str, JSON] = field(default_factory=dict)
     """Unknown top-level keys of the last usage chunk."""

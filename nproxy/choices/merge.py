@@ -264,11 +264,11 @@ class Merge:
         if chunk.fingerprint is not None:
             self._note_fingerprint(output, chunk.fingerprint, with_choice=bool(chunk.choices))
         if chunk.extra and not self._request.stream:
-            output.top = {**output.top} | {
-                key: value
+            output.top.update(
+                (key, value)
                 for key, value in chunk.extra.items()
                 if key != PADDING and (value is not None or key not in output.top)
-            }
+            )
         if chunk.usage is not None:
             output.count(chunk, chunk.usage)
         if self._request.stream and (prelude := self._prelude(data)):
