@@ -1,7 +1,7 @@
 """`python -m engine MODEL`: the server process. It loads the tokenizer, starts the core, and serves.
 
 Exit codes: 0 after SIGTERM, SIGINT or the end of standard input; 1 if the core failed; 2 for wrong options, a model
-that cannot be served, or an address that cannot be listened on.
+that cannot be served, settings that do not fit the model or the machine, or an address that cannot be listened on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from engine import logs
 from engine.channel import CoreClient
 from engine.config import EngineConfig
-from engine.errors import ConfigError, CoreFailed, ModelError
+from engine.errors import ConfigError, CoreFailed, CoreRefused, ModelError
 from engine.gc_freeze import gc_frozen
 from engine.options import Options, engine_config, read_words
 from engine.server.announcing import Announcer, Registration
@@ -102,7 +102,7 @@ async def _until_departure(
         for failure in failures.exceptions:
             log.error("%s", failure)  # noqa: TRY400 (the core's own log has the traceback)
         await serving.idle(_FAREWELL_SECONDS)
-        code = 1
+        code = 2 if any(isinstance(failure, CoreRefused) for failure in failures.exceptions) else 1
     return code
 
 

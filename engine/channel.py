@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from engine.config import EngineConfig
-from engine.errors import CoreFailed
+from engine.errors import CoreFailed, CoreRefused
 from engine.messages import HEADER, Abort, Add, Broken, Embed, Ready, Start, StepDone, ToCore, pack, unpack
 
 _LOADER = "engine.cpu_runner:load"
@@ -135,7 +135,9 @@ class CoreClient:
             raise CoreFailed(f"the engine core {how}") from None
         if isinstance(message, kind):
             return message
-        raise CoreFailed(message.message if isinstance(message, Broken) else f"the engine core sent {message!r}")
+        if isinstance(message, Broken):
+            raise (CoreRefused if message.refused else CoreFailed)(message.message)
+        raise CoreFailed(f"the engine core sent {message!r}")
 
 
 def child_environment() -> dict[str, str]:

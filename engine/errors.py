@@ -33,5 +33,9 @@ class CoreFailed(EngineError):
     """The core process ended, or could not start; all requests in it are lost."""
 
 
+class CoreRefused(CoreFailed):
+    """The core could not start because of a setting or the model's files: the operator must change them."""
+
+
 class OutOfBlocks(EngineError):
     """A block was asked for and none is free: the scheduler counted wrong, or did not count."""

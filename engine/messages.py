@@ -303,9 +303,13 @@ class StepDone:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """The core's last message: why it could not load, or cannot go on."""
+    """The core's last message: why it could not load, or cannot go on.
+
+    refused: whether a setting or the model's files are the reason.
+    """
 
     message: str
+    refused: bool = False
 
 
 ToCore = Add | Embed | Abort

@@ -21,7 +21,7 @@ from typing import BinaryIO, NoReturn, assert_never
 from engine import logs
 from engine.config import EngineConfig
 from engine.core import Core, Runner
-from engine.errors import EngineError
+from engine.errors import ConfigError, EngineError, ModelError
 from engine.gc_freeze import gc_frozen
 from engine.messages import HEADER, Abort, Add, Broken, Embed, FromCore, Message, Start, ToCore, pack, unpack
 
@@ -88,7 +88,7 @@ def run(link: socket.socket) -> int:
             _log.exception("the engine core ends")
             last = f"{type(error).__name__}: {error}"
         with suppress(OSError):  # the server is gone by now
-            send(Broken(last))
+            send(Broken(last, refused=isinstance(error, ConfigError | ModelError)))
     return 1
 
 

@@ -125,8 +125,18 @@ def test_weights_that_are_cut_short_are_one_line(default_model: Path, tmp_path: 
         cut.write_bytes(whole.read(5_000_000))
     argv = [sys.executable, "-m", "engine", str(cut), "--uds", str(tmp_path / "engine.sock")]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, cwd=ROOT)
-    assert done.returncode != 0
+    assert done.returncode == 2
     assert done.stderr.count("truncated") == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_a_setting_that_does_not_fit_the_model_is_one_line_and_exit_2(tiny: Path, tmp_path: Path) -> None:
+    # Only the core, which loads the model, finds out.
+    argv = [sys.executable, "-m", "engine", str(tiny), "--uds", str(tmp_path / "engine.sock")]
+    argv += ["--max-model-len", str(9 * ENDLESS)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert done.returncode == 2
+    assert f"max_model_len is {9 * ENDLESS}; the model supports" in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
 
 
