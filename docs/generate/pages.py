@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from docs.generate import cli, config, errors, logs, metrics
+from docs.generate import cli, config, engine_cli, errors, logs, metrics
 
 DOCS = Path(__file__).resolve().parents[1]
 
 PAGES: Mapping[str, Callable[[], str]] = {
     "reference/cli.md": cli.page,
     "reference/config.md": config.page,
+    "reference/engine.md": engine_cli.page,
     "reference/errors.md": errors.page,
     "reference/logs.md": logs.page,
     "reference/metrics.md": metrics.page,
