@@ -49,7 +49,7 @@ _ENGINE = """\
 words='import sys; from engine.options import read_words; read_words(sys.argv[1:])'
 case "$*" in
   "-m engine "*) shift 2; exec "$PYTHON" -P -c "$words" "$@" ;;
-  "-m llama_cpp.server "*) exit 0 ;;
+  "-m llama_cpp.server "* | "-m sglang.launch_server "*) exit 0 ;;
   *) exec "$PYTHON" -P "$@" ;;
 esac
 """

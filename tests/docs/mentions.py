@@ -27,7 +27,7 @@ from tests.real.processes import ROOT
 _CODE = re.compile(r"(?<!`)(?P<ticks>`{1,2})(?!`)(?P<text>[^`\n]+)(?P=ticks)(?!`)")
 _MODULE = re.compile(r"\bpython3? -m [\w.]*\w")
 _CHOICES = re.compile(r"(?m)^[ -]*([a-z_]+): .* # (.* \| .*)$")
-_NOT_HERE = ("llama_cpp.server",)
+_NOT_HERE = ("llama_cpp.server", "sglang.launch_server")
 """Other projects' modules that no test here installs."""
 _ENVIRONMENT = re.compile(r"NPROXY_([A-Z_]+__[A-Z0-9_]+)(?:=.*)?")
 _PLACE = re.compile(r"__(?:\d+|N)(?=__)")

@@ -28,7 +28,8 @@ SECONDS = 240.0
 """The time limit of a block; on an idle machine most blocks take a fraction of a second."""
 
 _REFERENCES = re.compile(r"\$\{\w+\}")
-_KEYS, _SECRET = ("ADMIN", "KEY", "VLLM_KEY", "FLEET_KEY", "CLOUD_KEY"), "secret-of-the-page-01"
+_KEYS = ("ADMIN", "KEY", "VLLM_KEY", "FLEET_KEY", "CLOUD_KEY", "GEMINI_KEY", "GROQ_KEY", "MISTRAL_KEY")
+_SECRET = "secret-of-the-page-01"
 _PROGRAMS = "curl|docker|git|kill|kubectl|make|node|npm|nproxy|pipx?|python[.0-9]*|sh|uv"
 _TYPED = re.compile(rf"(?m)^\s*(\$ |([A-Z_]+=\S* |sudo )*({_PROGRAMS})( [^>\n]*)?$)")
 _SHOW_USAGE = ("docs/reference/cli.md",)

@@ -25,6 +25,8 @@ LLAMA_CPP = Kind(("qwen3-8b",), Behaviour(n="native", width=4))
 VLLM = Kind(("qwen3-8b",), Behaviour(n="native"))
 MLX_LM = Kind(("mlx-community/Qwen3-8B-4bit",))
 TRANSFORMERS = Kind(("Qwen/Qwen3-8B",))
+SGLANG = Kind(("Qwen/Qwen3-8B",), Behaviour(n="native"))
+NO_N = Kind(("llama-3.3-70b-versatile", "gemini-3-flash-preview"), Behaviour(n="refuse"))
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,13 @@ SCENES: Mapping[str, Scene] = {
     "docs/guides/choices.md": Scene(engine=True),
     "docs/guides/engine.md": Scene(engine=True),
     "docs/guides/evals.md": Scene({"10.0.0.1:8000": VLLM}, config=_FLEET),
+    "docs/guides/hosted-apis.md": Scene(
+        {"127.0.0.1:8101": NO_N, "127.0.0.1:8102": NO_N},
+        words={
+            "https://api.groq.com/openai": "http://127.0.0.1:8101",
+            "https://generativelanguage.googleapis.com/v1beta/openai": "http://127.0.0.1:8102/v1",
+        },
+    ),
     "docs/guides/llama-cpp.md": Scene({"127.0.0.1:8080": LLAMA_CPP}),
     "docs/guides/mlx-lm.md": Scene({"127.0.0.1:8080": MLX_LM}),
     "docs/guides/ollama.md": Scene({"127.0.0.1:11434": OLLAMA}),
@@ -66,6 +75,7 @@ SCENES: Mapping[str, Scene] = {
     ),
     "docs/guides/probe.md": Scene({"127.0.0.1:11434": OLLAMA}),
     "docs/guides/rl-rollouts.md": Scene({"10.0.0.1:8000": VLLM, "10.0.0.2:8000": VLLM}),
+    "docs/guides/sglang.md": Scene({"127.0.0.1:30000": SGLANG}),
     "docs/guides/terminal.md": Scene(engine=True),
     "docs/guides/transformers-serve.md": Scene({"127.0.0.1:8001": TRANSFORMERS}),
     "docs/guides/vllm.md": Scene({"127.0.0.1:8001": VLLM, "10.0.0.1:8000": VLLM, "10.0.0.2:8000": VLLM}),
