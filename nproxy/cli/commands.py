@@ -156,7 +156,7 @@ def serve(context: click.Context, /, log_level: str, file: Path | None, **given:
             run(reading, log_level)
         except ServeFailed as error:
             click.echo(f"nproxy: {error}", err=True)
-            context.exit(FAILED)
+            context.exit(error.code)
     except ConfigError as error:
         click.echo(error, err=True)
         context.exit(WRONG_USE)

@@ -23,6 +23,7 @@ from pathlib import Path
 import aiohttp
 
 from nproxy.cli.private_folder import private_folder
+from nproxy.cli.wrong_use import WRONG_USE
 from nproxy.concurrency.tasks import beside
 from nproxy.config import Engine
 from nproxy.models import LocalModel
@@ -43,6 +44,10 @@ _STANDARD_ERROR = 2
 
 class EngineFailed(Exception):
     """The engine could not be started; the message is for the user, without a traceback."""
+
+
+class EngineRefused(EngineFailed):
+    """It has said what is wrong with its settings or its model's files."""
 
 
 def command(settings: Engine, model: LocalModel, socket: Path, log_level: str) -> list[str]:
@@ -104,8 +109,8 @@ async def supervised(
     """Keep the engine running while the body runs, and stop it afterwards.
 
     ready: called each time it becomes ready, with the seconds that the start took. restarted: called at each restart.
-    Raises EngineFailed, and cancels the body, if the engine ends before it was ready for the first time. Later it is
-    restarted, with growing pauses, when it dies or when its health checks keep failing.
+    Raises EngineFailed, or EngineRefused, and cancels the body, if the engine ends before it was ready for the first
+    time. Later it is restarted, with growing pauses, when it dies or when its health checks keep failing.
     """
     async with beside(_supervise(argv, socket, ready, restarted)):
         yield
@@ -127,6 +132,8 @@ async def _supervise(
                 hung = await _hangs(child, session)
         how = "hangs" if hung else how_it_ended(child.returncode)
         if not started_once:
+            if child.returncode == WRONG_USE:
+                raise EngineRefused("the engine cannot run with these settings; it says why above")
             raise EngineFailed(f"the engine {how} before it was ready")
         pause = backoff.after(clock() - began)
         log.error("engine %s; restarting it in %.1f s", how, pause)

@@ -20,6 +20,7 @@ from rich.console import Console
 from nproxy import models
 from nproxy.cli import engine_child, engine_needs
 from nproxy.cli.open_files import take_all_files
+from nproxy.cli.wrong_use import FAILED, WRONG_USE
 from nproxy.config import Config, Engine, Reading, loopback
 from nproxy.gateway import loop
 from nproxy.gateway.listening import BACKLOG
@@ -37,7 +38,11 @@ log = logging.getLogger("nproxy")
 
 
 class ServeFailed(Exception):
-    """Serving cannot start or continue; the message is one line for the user."""
+    """Serving cannot start or continue; the message is one line for the user. code: the exit code."""
+
+    def __init__(self, message: str, code: int = FAILED) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 def run(reading: Reading, log_level: str) -> None:
@@ -57,6 +62,8 @@ def run(reading: Reading, log_level: str) -> None:
         model = None if config.engine is None else _model(config.engine, reading)
         try:
             loop.run(_serve(reading, sock, admin_sock, model, log_level))
+        except engine_child.EngineRefused as error:
+            raise ServeFailed(str(error), WRONG_USE) from error
         except (engine_child.EngineFailed, WorkersFailed) as error:
             raise ServeFailed(str(error)) from error
 

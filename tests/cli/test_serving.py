@@ -194,15 +194,15 @@ async def test_an_adapter_that_is_not_there_is_told_before_the_model_is_loaded(t
     assert said.decode() == f"{file}:1: engine.adapters.law: {tmp_path / 'law'} has no adapter_config.json\n"
 
 
-async def test_an_engine_that_cannot_start_ends_it_with_1_and_no_traceback(tmp_path: Path) -> None:
+async def test_an_engine_that_refuses_its_settings_ends_it_with_2_and_no_traceback(tmp_path: Path) -> None:
     model = tmp_path / "broken.gguf"
     model.write_bytes(b"GGUF" + b"\xff" * 64)
     process = await start("--model", str(model))
     _, said = await process.communicate()
     lines = said.decode().splitlines()
-    assert process.returncode == 1
+    assert process.returncode == 2
     assert "Traceback" not in said.decode()
-    assert lines[-1] == "nproxy: the engine ended with 2 before it was ready"
+    assert lines[-1] == "nproxy: the engine cannot run with these settings; it says why above"
     assert [line for line in lines if line.startswith("engine: ")]
 
 
