@@ -93,5 +93,6 @@ def _behind(entry: DnsName, address: str) -> Replica:
     """The replica at one address of a name. Connections go to the address; Host and certificate have the name."""
     url = base_url(entry.scheme, address, entry.port, entry.path)
     usual = DEFAULT_PORTS[entry.scheme] == entry.port
-    authority = entry.name if usual else f"{entry.name}:{entry.port}"
+    name = entry.name.removesuffix(".")  # which is for resolvers only; the Host of URLs that are listed has none either
+    authority = name if usual else f"{name}:{entry.port}"
     return Replica(url, None, url, authority=authority, source="dns", weight=entry.weight)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,6 +37,14 @@ def test_every_address_of_a_name_is_a_replica_called_by_the_name() -> None:
 def test_the_port_that_is_usual_stands_in_no_host_header() -> None:
     (tls,) = come_to({"dns": "vllm.svc:443", "scheme": "https", "path": "/"}, addresses={"vllm.svc": ("10.0.0.7",)})
     assert (tls.base, tls.authority) == ("https://10.0.0.7", "vllm.svc")
+
+
+@pytest.mark.parametrize("port", [443, 8443])
+def test_the_dot_at_the_end_of_a_name_is_for_the_resolver_only(port: int) -> None:
+    """Certificates and SNI have none, so a replica over TLS would never be trusted."""
+    (tls,) = come_to({"dns": f"vllm.svc.:{port}", "scheme": "https"}, addresses={"vllm.svc.": ("10.0.0.7",)})
+    assert tls.server_name == "vllm.svc"
+    assert tls.authority == ("vllm.svc" if port == 443 else "vllm.svc:8443")
 
 
 def test_a_name_without_an_address_has_no_replica() -> None:

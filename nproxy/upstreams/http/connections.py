@@ -184,5 +184,6 @@ def _place(replica: Replica, url: URL) -> Place:
     host, port = url.host, url.port
     if host is None or port is None:
         raise ValueError("a URL without a host")
-    server_name = (replica.server_name or host) if url.scheme == "https" else None
+    # A dot at the end is for resolvers only: certificates and SNI have none (RFC 6066, section 3).
+    server_name = (replica.server_name or host).removesuffix(".") if url.scheme == "https" else None
     return Place(replica.socket, host, port, server_name)

@@ -179,6 +179,30 @@ async def test_a_certificate_for_another_name(connections: Connections, authorit
         assert caught.value.why == "tls"
 
 
+async def test_the_dot_at_the_end_of_a_name_is_for_the_resolver_only(
+    connections: Connections, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither its certificate nor the Host has it; SNI must not (RFC 6066, section 3)."""
+    asked: list[str] = []
+
+    def getaddrinfo(host: str, port: int, **_: object) -> list[object]:
+        asked.append(host)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
+
+    def answer(taken: ssl.SSLSocket) -> None:
+        spoken.append(taken.recv(1 << 16).decode())
+        taken.sendall(OK)
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    spoken: list[str] = []
+    async with serving(authority, answer) as port:
+        reply = await send(connections, port, "localhost.")
+        assert await reply.read() == b"ok"
+        reply.close()
+    assert asked == ["localhost."]
+    assert f"Host: localhost:{port}\r\n" in spoken[0]
+
+
 @pytest.mark.parametrize("told", [True, False])
 async def test_a_body_that_lasts_until_the_close(connections: Connections, authority: trustme.CA, told: bool) -> None:
     """It is whole where TLS says so; a close below it can be anybody's (RFC 9112, section 9.8)."""
