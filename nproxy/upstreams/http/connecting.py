@@ -30,6 +30,8 @@ FORGET_SECONDS = 300.0
 """How long old addresses are kept after their last use."""
 NEXT_ADDRESS_SECONDS = 0.25
 """If an address does not answer for so long, the next one is tried beside it (RFC 8305)."""
+TLS_END_SECONDS = 1.0
+"""How long a server may take to answer the end of TLS. Meanwhile its connection counts as open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,13 @@ class Connector:
         context = None if place.server_name is None else await self._context()
         addresses = await self._addresses(place.host, place.port)
         sock = await start_connection(addresses, happy_eyeballs_delay=NEXT_ADDRESS_SECONDS)
-        await loop.create_connection(lambda: connection, sock=sock, ssl=context, server_hostname=place.server_name)
+        await loop.create_connection(
+            lambda: connection,
+            sock=sock,
+            ssl=context,
+            server_hostname=place.server_name,
+            ssl_shutdown_timeout=None if context is None else TLS_END_SECONDS,
+        )
 
     async def _context(self) -> ssl.SSLContext:
         """The TLS settings. They are read in a thread, once."""

@@ -22,6 +22,7 @@ from nproxy.upstreams.http.errors import ConnectError, LostError
 from nproxy.upstreams.http.head import Fields
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.via import Pseudonym
+from tests.waiting import until
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 UNTIL_THE_END = b"HTTP/1.1 200 OK\r\n\r\nok"
@@ -201,6 +202,28 @@ async def test_the_dot_at_the_end_of_a_name_is_for_the_resolver_only(
         reply.close()
     assert asked == ["localhost."]
     assert f"Host: localhost:{port}\r\n" in spoken[0]
+
+
+async def test_a_server_that_does_not_close_holds_no_connection(
+    connections: Connections, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has said that it will, but takes no notice of the end of TLS either."""
+    monkeypatch.setattr(connecting, "TLS_END_SECONDS", 0.1)
+    over = threading.Event()
+
+    def answer(taken: ssl.SSLSocket) -> None:
+        taken.recv(1 << 16)
+        taken.sendall(OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+        over.wait(10)
+
+    async with serving(authority, answer) as port:
+        try:
+            reply = await send(connections, port)
+            assert await reply.read() == b"ok"
+            reply.close()
+            await until(lambda: not connections.open, seconds=5)
+        finally:
+            over.set()
 
 
 @pytest.mark.parametrize("told", [True, False])
