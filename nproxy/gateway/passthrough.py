@@ -118,15 +118,15 @@ async def _serve(
 
     Returns the next attempt if this one failed before an answer to the client began; None if the request is done.
     """
-    usage, broke_off = PassedUsage(), True
+    usage = PassedUsage()
     try:
         unserved = await _ask(exchange, route, upload, usage, fallback=fallbacks.more)
-        broke_off = False
     finally:
         if usage.found:
             exchange.record.prompt_tokens, exchange.record.completion_tokens = usage.prompt, usage.completion
-            # the last counts of a stream that broke off may be those of its beginning
-            grant.spend(usage.prompt, max(usage.completion, usage.events) if broke_off else usage.completion)
+            # the last counts of a stream that broke off, at either end, may be those of its beginning
+            whole = exchange.record.outcome == "ok"
+            grant.spend(usage.prompt, usage.completion if whole else max(usage.completion, usage.events))
         elif usage.events:
             grant.came(len(upload.known) // BYTES_PER_TOKEN + usage.events)
     if unserved is None:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import httpx
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
@@ -26,6 +27,14 @@ async def answer(request: web.Request) -> web.StreamResponse:
     if asked.get("stream"):
         stream = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await stream.prepare(request)
+        if "begun" in asked:
+            await stream.write(f"data: {json.dumps(asked['begun'])}\n\n".encode())
+        if "cut" in asked:
+            await stream.write(DELTA * asked["cut"])
+            await asyncio.sleep(0.01)  # so that what was written leaves first
+            assert request.transport is not None
+            request.transport.close()
+            return stream
         while asked.get("endless"):
             await stream.write(DELTA)
             await asyncio.sleep(0.001)
@@ -63,10 +72,17 @@ async def test_it_counts_for_the_rate_of_the_key(stream: bool) -> None:
         assert counted("nproxy_key_tokens_total", {"key": "other", "type": "completion"}) == 900
 
 
-async def test_a_stream_that_its_client_leaves_is_paid_for_by_its_events() -> None:
+@pytest.mark.parametrize(
+    "begun",
+    [
+        {"type": "response.created", "response": {"usage": None}},
+        {"type": "message_start", "message": {"usage": {"input_tokens": 100, "output_tokens": 1}}},  # as Anthropic's
+    ],
+)
+async def test_a_stream_that_its_client_leaves_is_paid_for_by_its_events(begun: dict[str, Any]) -> None:
     """Else whoever leaves before the last event, which holds the counts, would never pay."""
     async with gateway(tokens_per_minute=900) as limited:
-        asked = {"model": "m", "input": "hi" * 200, "stream": True, "endless": True}
+        asked = {"model": "m", "input": "hi" * 200, "stream": True, "endless": True, "begun": begun}
         async with limited.client.stream("POST", "/v1/responses", json=asked) as answer:
             read = 0
             async for piece in answer.aiter_bytes():
@@ -80,6 +96,18 @@ async def test_a_stream_that_its_client_leaves_is_paid_for_by_its_events() -> No
         told = await limited.client.post("/v1/responses", json={"model": "m"})
         remaining = int(told.headers["x-ratelimit-remaining-tokens"])
         assert remaining <= 900 - 300 - 100
+
+
+async def test_a_stream_that_its_server_cuts_is_paid_for_by_its_events() -> None:
+    """The counts that it began with say nothing of what came."""
+    async with gateway(tokens_per_minute=900) as limited:
+        begun = {"type": "message_start", "message": {"usage": {"input_tokens": 100, "output_tokens": 1}}}
+        asked = {"model": "m", "input": "hi", "stream": True, "cut": 300, "begun": begun}
+        with pytest.raises(httpx.RemoteProtocolError):
+            await limited.client.post("/v1/responses", json=asked)
+        counted = limited.app.metrics.registry.get_sample_value
+        assert counted("nproxy_key_tokens_total", {"key": "other", "type": "prompt"}) == 100
+        assert counted("nproxy_key_tokens_total", {"key": "other", "type": "completion"}) == 301
 
 
 async def test_without_a_rate_the_client_gets_the_encoding_that_it_asked_for() -> None:
