@@ -95,6 +95,7 @@ def test_a_key_ends_at_the_begin_of_its_day_or_at_its_time(tmp_path: Path, writt
             "3: keys[1].name: occurs twice; put the second hash into the list of the first entry",
         ),
         ("keys:\n- {name: a, hash: HASH}\n- {name: b, hash: [OTHER, HASH]}", "3: keys[1].hash: occurs twice"),
+        ("keys:\n- {name: a, hash: [HASH, OTHER, HASH]}", "2: keys[0].hash: occurs twice"),
     ],
 )
 def test_an_error_is_told_at_its_line(tmp_path: Path, text: str, problem: str) -> None:

@@ -29,6 +29,13 @@ async def test_O1_the_clients_key_goes_on(scene: Scene) -> None:
 
 
 @everywhere
+@pytest.mark.parametrize("name", ["api-key", "x-api-key", "x-goog-api-key"])
+async def test_O1_the_clients_key_goes_on_under_the_name_that_it_has(scene: Scene, name: str) -> None:
+    await scene.send(headers={name: "sk-client"})
+    assert [call.headers.get(name) for call in scene.calls] == ["sk-client"] * scene.legs
+
+
+@everywhere
 async def test_O1_own_key_replaces_the_clients(scene: Scene) -> None:
     await scene.start(api_key="sk-own")
     await scene.send(headers={**KEY, "x-api-key": "sk-client"})

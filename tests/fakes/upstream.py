@@ -276,7 +276,8 @@ class FakeUpstream:
         if seen.path == "/metrics":
             return web.Response(text="nproxy_engine_sequences 1\nother_metric 2\n")
         echo = {"method": seen.method, "target": seen.target, "body": seen.raw.decode("latin-1")}
-        return web.json_response(echo, headers={"x-from-upstream": "yes", "Set-Cookie": "tenant=a; Path=/"})
+        headers = {"x-from-upstream": "yes", "Set-Cookie": "tenant=a; Path=/", **self.behaviour.headers}
+        return web.json_response(echo, headers=headers)
 
 
 async def _verbatim(request: BaseRequest, behaviour: Behaviour) -> StreamResponse:

@@ -122,6 +122,16 @@ def test_a_trial_whose_answer_has_begun_lets_others_through_but_is_not_over() ->
     assert breaker.wait(11.0) == 20.0
 
 
+def test_a_trial_whose_answer_has_begun_keeps_no_other_from_trying_it_when_it_opens_again() -> None:
+    breaker = opened()
+    long = trial(breaker, 10.0)
+    breaker.spoke(long, 10.0)
+    assert breaker.failed(object(), 20.0) and breaker.shut(39.9)
+    assert not breaker.shut(40.0), "the answer that began at 10 may take minutes"
+    trial(breaker, 40.0)
+    assert not breaker.failed(long, 41.0), "its failure says nothing new"
+
+
 def test_a_trial_that_left_without_a_verdict_lets_another_one_try() -> None:
     breaker = opened()
     who = trial(breaker, 10.0)

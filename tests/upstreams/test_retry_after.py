@@ -1,6 +1,7 @@
 """How long an upstream asks us to wait."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 
 import pytest
 
@@ -32,6 +33,11 @@ NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
 )
 def test_seconds(headers: dict[str, str], seconds: float | None) -> None:
     assert retry_after(headers, NOW) == seconds
+
+
+def test_a_date_counts_from_now() -> None:
+    later = format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)
+    assert retry_after({"retry-after": later}) == pytest.approx(3600, abs=60)
 
 
 @pytest.mark.parametrize(

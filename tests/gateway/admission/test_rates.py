@@ -137,6 +137,13 @@ def test_what_comes_back_late_or_beside_others_takes_nothing_from_later_charges(
     assert meters.behind("tokens", 20.0) == 30.0, "only ten seconds of the second were left"
 
 
+def test_what_came_back_before_takes_nothing_from_what_comes_back() -> None:
+    meters = Meters()
+    for _ in range(3):
+        meters.settle(meters.charge("tokens", 60, 60, 0.0), 0, 0.0)
+        assert meters.behind("tokens", 0.0) == 0.0
+
+
 def test_a_guess_beyond_the_limit_takes_all_of_it() -> None:
     ask = Ask("a-1", "k", "u", 3, tokens=5000, rates=Rates(requests=None, choices=10, tokens=100))
     assert limits_of(ask) == (("choices", 3, 10), ("tokens", 100, 100))
