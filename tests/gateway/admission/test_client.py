@@ -18,6 +18,7 @@ from tests.gateway.admission.scene import ANN, BOB, Begin, Scene, Visitor, Wire,
 
 async def test_who_waits_is_let_in_by_who_leaves(begin: Begin) -> None:
     scene = begin(inflight_choices=4)
+    began = asyncio.get_running_loop().time()
     first = Visitor(scene.client, ANN, 3)
     await first.inside.wait()
     second = Visitor(scene.client, BOB, 2)
@@ -27,6 +28,8 @@ async def test_who_waits_is_let_in_by_who_leaves(begin: Begin) -> None:
     await second.inside.wait()
     await second.left()
     assert scene.metric("nproxy_queue_wait_seconds_count", outcome="admitted") == 2
+    since = asyncio.get_running_loop().time() - began
+    assert 0 <= scene.metric("nproxy_queue_wait_seconds_sum", outcome="admitted") <= since
     assert scene.metric("nproxy_key_requests_total", key="bob") == 1
 
 
