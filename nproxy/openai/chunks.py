@@ -17,6 +17,8 @@ _OF_CHAT = {holder: frozenset({"index", holder, "finish_reason", "logprobs"}) fo
 _OF_COMPLETIONS = frozenset({"index", "text", "finish_reason", "logprobs"})
 _NOTHING: Mapping[str, JSON] = MappingProxyType({})
 
+_NO_REASON = ("", "null")  # KoboldCpp until March 2025, and Ai00: "null" in unfinished chunks
+
 DONE_DATA = b"[DONE]"
 LONGEST_MARK = 15
 """The most bytes, blanks included, of an event's data that is a mark and says nothing of a choice."""
@@ -38,7 +40,7 @@ class UpstreamChoice:
     role: str | None
     """None also for null and ""."""
     finish_reason: str | None
-    """None also for ""."""
+    """None also for "", and for "null" in quotes."""
     logprobs: JSON
     extra: Mapping[str, JSON]
     """All other keys of the choice, unknown ones included (stop_reason, token_ids ...)."""
@@ -201,7 +203,7 @@ def _index(choice: dict[str, Any]) -> int:
 
 def _finish_reason(choice: dict[str, Any]) -> str | None:
     reason = choice.get("finish_reason")
-    if reason is None or reason == "":
+    if reason is None or reason in _NO_REASON:
         return None
     if not isinstance(reason, str):
         raise MalformedChunk("a finish_reason is not a string")

@@ -149,6 +149,8 @@ def draw_quirks(rng: Random, request: Request) -> list[quirks.Quirk]:
         some.remove(quirks.usage_per_choice)
         if request.prompts == 1:  # servers differ in how they count several prompts
             some.insert(0, quirks.usage_per_choice)
+    if not request.stream and quirks.after_the_finish in some:
+        some.remove(quirks.after_the_finish)  # a whole answer takes what comes behind a finish
     return [*some, quirks.together] if rng.random() < 0.2 else some
 
 

@@ -82,6 +82,7 @@ ROWS = [
     pytest.param({"quirk": quirks.created_per_chunk}, id="D5-created-per-chunk"),
     pytest.param({"quirk": quirks.finish_twice}, id="D7-finish-twice"),
     pytest.param({"quirk": quirks.after_the_finish}, id="D6-text-after-the-finish"),
+    pytest.param({"quirk": quirks.finish_named_null}, id="null-in-quotes"),
     pytest.param({"done": False}, id="D10-no-done"),
     pytest.param({"quirk": quirks.surplus_choice}, id="surplus-choice"),
 ]

@@ -154,6 +154,11 @@ def empty_finish(chunks: list[Any]) -> list[Any]:
     return each(lambda c: c if _finishes(c) or not c["choices"] else with_choice(c, finish_reason=""))(chunks)
 
 
+def finish_named_null(chunks: list[Any]) -> list[Any]:
+    """ "null" instead of null (KoboldCpp until March 2025, Ai00)."""
+    return each(lambda c: c if _finishes(c) or not c["choices"] else with_choice(c, finish_reason="null"))(chunks)
+
+
 def after_the_finish(chunks: list[Any]) -> list[Any]:
     """More text after a choice's finish."""
     return [more for c in chunks for more in ([c, _more(c)] if _finishes(c) else [c])]
@@ -165,7 +170,9 @@ def _more(chunk: Chunk) -> Chunk:
 
 
 def _finishes(chunk: Any) -> bool:
-    return not isinstance(chunk, bytes) and bool(chunk["choices"]) and bool(chunk["choices"][0]["finish_reason"])
+    if isinstance(chunk, bytes) or not chunk["choices"]:
+        return False
+    return chunk["choices"][0]["finish_reason"] not in (None, "", "null")
 
 
 def _index(chunk: Chunk) -> int | None:
@@ -276,6 +283,7 @@ HARMLESS: tuple[Quirk, ...] = (
     finish_twice,
     finish_with_the_last_text,
     empty_finish,
+    finish_named_null,
     after_the_finish,
     usage_null,
     usage_per_choice,

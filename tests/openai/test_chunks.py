@@ -97,8 +97,9 @@ def test_H1_H4_reasoning_and_lists_are_untouched() -> None:
     assert one(delta=delta).delta == delta
 
 
-def test_D8_an_empty_finish_reason_is_none() -> None:
-    assert one(delta={}, finish_reason="").finish_reason is None
+@pytest.mark.parametrize("said", ["", "null"])
+def test_D8_an_empty_finish_reason_is_none(said: str) -> None:
+    assert one(delta={}, finish_reason=said).finish_reason is None
 
 
 def test_an_absent_index_is_0_and_absent_choices_are_none() -> None:
