@@ -123,10 +123,11 @@ async def _serve(
         unserved = await _ask(exchange, route, upload, usage, fallback=fallbacks.more)
     finally:
         if usage.found:
-            exchange.record.prompt_tokens, exchange.record.completion_tokens = usage.prompt, usage.completion
             # the last counts of a stream that broke off, at either end, may be those of its beginning
             whole = exchange.record.outcome == "ok"
-            grant.spend(usage.prompt, usage.completion if whole else max(usage.completion, usage.events))
+            completion = usage.completion if whole else max(usage.completion, usage.events)
+            exchange.record.prompt_tokens, exchange.record.completion_tokens = usage.prompt, completion
+            grant.spend(usage.prompt, completion)
         elif usage.events:
             grant.came(len(upload.known) // BYTES_PER_TOKEN + usage.events)
     if unserved is None:

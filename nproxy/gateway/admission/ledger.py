@@ -226,7 +226,7 @@ class Ledger:
             if claim.account.claims:
                 self._queue.note_room(claim.account)
             self._drained.count(claim.choices, now)
-            if tokens is not None and self._settle(claim, {"tokens": tokens}, now):
+            if self._settle(claim, {} if tokens is None else {"tokens": tokens}, now):
                 self._tell_returned(claim, now)
         if not self.taken and not self._waiting:
             self._queue.rest()
@@ -237,13 +237,10 @@ class Ledger:
             claim.upstream = None
 
     def _settle(self, claim: Claim, amounts: Mapping[Kind, int], now: float) -> bool:
-        """Correct what a request was charged; returns whether it was charged any of that."""
-        settled = False
+        """Settle what a request was charged: these amounts, the others as charged. Returns whether any is corrected."""
         for charge in claim.charges:
-            if (amount := amounts.get(charge.what)) is not None:
-                claim.account.meters.settle(charge, amount, now)
-                settled = True
-        return settled
+            claim.account.meters.settle(charge, amounts.get(charge.what, charge.amount), now)
+        return any(charge.what in amounts for charge in claim.charges)
 
     def _tell_returned(self, claim: Claim, now: float) -> None:
         """Correct the levels: those reported while this request waited or ran included its charges."""

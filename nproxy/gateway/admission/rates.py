@@ -4,8 +4,9 @@ The state of a rate is one point in time: when everything charged so far will ha
 A key that has been idle for a minute may spend a minute's worth at once; after that, it may spend at an even pace. So
 in any t seconds, at most limit x (1 + t / 60) units are admitted.
 
-A charge may later be settled for another amount, within bounds. If it was too high, only the part that is not worked
-off yet is returned: the other part was available to other requests already.
+A charge may later be settled for another amount, within bounds. If it was too high, the point in time becomes what it
+would be if the actual amount had been charged at first. What was worked off without need, because nothing else was
+charged then, does not come back.
 """
 
 from __future__ import annotations
@@ -24,11 +25,44 @@ lock a key out for ever. It is an hour, not less, so that a wide request, which 
 its key's rate, still pays for all of it."""
 _ROUNDING = 1e-6
 """Seconds by which sums of floats may be off; far less than one unit of any rate takes."""
+_FEW = 32
+"""So many final steps more than others are kept before they are joined."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
+class _Step:
+    """What a charge does to the point in time `until`: it becomes max(until + seconds, least).
+
+    Two such steps, one after the other, are a step of the same form.
+    """
+
+    seconds: float
+    """How long the limit takes for what was charged."""
+    least: float
+    """When it is worked off if nothing else was to be worked off at its time."""
+    final: bool = False
+    """The charge is settled."""
+
+    def after(self, until: float) -> float:
+        return max(until + self.seconds, self.least)
+
+    def reduce(self, seconds: float) -> None:
+        self.seconds -= seconds
+        self.least -= seconds
+
+    def join(self, following: _Step) -> None:
+        """Do what the following step does, too."""
+        self.seconds += following.seconds
+        self.least = following.after(self.least)
+
+    def scale(self, by: float, now: float) -> None:
+        self.seconds *= by
+        self.least = now + (self.least - now) * by
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Charge:
-    """An amount of one rate that was charged."""
+    """An amount of one rate that was charged, and has to be settled once."""
 
     what: Kind
     """The rate."""
@@ -36,10 +70,7 @@ class Charge:
     """In units of the rate."""
     limit: int
     """The limit per minute when it was charged."""
-    until: float
-    """When it will have been worked off, if nothing is returned before."""
-    returned: float
-    """How many units of the rate had been returned in all when it was charged."""
+    step: _Step
 
 
 class Meters:
@@ -48,50 +79,104 @@ class Meters:
     What was spent is spent in units: under another limit than before, it takes another time to work off.
     """
 
-    __slots__ = ("_limits", "_returned", "_until")
+    __slots__ = ("_meters",)
 
     def __init__(self) -> None:
-        self._limits: dict[Kind, int] = {}  # of which `_until` speaks
-        self._until: defaultdict[Kind, float] = defaultdict(lambda: -inf)
-        self._returned: defaultdict[Kind, float] = defaultdict(float)
+        self._meters: defaultdict[Kind, _Meter] = defaultdict(_Meter)
 
     def behind(self, what: Kind, now: float) -> float:
         """Return the seconds until nothing that was spent counts any more."""
-        return max(0.0, self._until[what] - now)
+        return max(0.0, self._meters[what].until - now)
 
     def wait(self, what: Kind, amount: int, limit: int, now: float) -> float:
         """Return the seconds until an amount may be spent; 0 for now. amount: at most the limit."""
-        self._scale(what, limit, now)
+        self._meters[what].scale(limit, now)
         return wait_for(amount, limit, self.behind(what, now))
 
     def charge(self, what: Kind, amount: int, limit: int, now: float) -> Charge:
         """Count an amount as spent, even if it exceeds the limit."""
-        self._scale(what, limit, now)
-        until = self._until[what] = max(now, self._until[what]) + MINUTE * amount / limit
-        return Charge(what, amount, limit, until, self._returned[what])
+        meter = self._meters[what]
+        meter.scale(limit, now)
+        return Charge(what, amount, limit, meter.add(amount, now))
 
     def settle(self, charge: Charge, amount: int, now: float) -> None:
-        """Correct a charge to the actual amount; see MOST_MINUTES."""
-        what, amount = charge.what, min(amount, MOST_MINUTES * charge.limit)
-        limit = self._limits[what]
-        if amount > charge.amount:
-            self.charge(what, amount - charge.amount, limit, now)
-            return
-        left = (charge.until - now) * charge.limit / MINUTE - (self._returned[what] - charge.returned)
-        units = min(charge.amount - amount, max(0.0, left))
-        self._until[what] -= MINUTE * units / limit
-        self._returned[what] += units
+        """Correct a charge to the actual amount, which may be the same; see MOST_MINUTES. No more corrections follow.
 
-    def _scale(self, what: Kind, limit: int, now: float) -> None:
-        """Have `_until` speak of this limit."""
-        before = self._limits.setdefault(what, limit)
-        if before != limit:
-            self._limits[what] = limit
-            self._until[what] = now + self.behind(what, now) * before / limit
+        What was spent in addition counts from now on.
+        """
+        meter, amount = self._meters[charge.what], min(amount, MOST_MINUTES * charge.limit)
+        if amount > charge.amount:
+            meter.finish(meter.add(amount - charge.amount, now))
+        less = max(0, charge.amount - amount)
+        meter.finish(charge.step, charge.step.seconds * less / charge.amount if less else 0.0)
 
     def full(self, now: float) -> bool:
         """Whether nothing that was spent counts any more."""
-        return all(until <= now for until in self._until.values())
+        return all(meter.until <= now for meter in self._meters.values())
+
+
+class _Meter:
+    """What one key has spent of one rate.
+
+    until: when it will have been worked off.
+    """
+
+    __slots__ = ("_final", "_limit", "_steps", "until")
+
+    def __init__(self) -> None:
+        self.until = -inf
+        self._limit = 0  # per minute, of which the times speak; 0 before it was told
+        self._steps: list[_Step] = []  # in the order of the charges, since nothing was left to be worked off
+        self._final = 0  # how many of them are final, about
+
+    def scale(self, limit: int, now: float) -> None:
+        """Have the times speak of this limit."""
+        before, self._limit = self._limit, limit
+        if not before or before == limit:
+            return
+        for step in self._steps:
+            step.scale(before / limit, now)
+        self._count()
+
+    def add(self, amount: int, now: float) -> _Step:
+        """Count an amount under the limit that was last told."""
+        if self.until <= now:  # corrections of what was charged before change nothing any more
+            self._steps.clear()
+            self._final = 0
+        seconds = MINUTE * amount / self._limit
+        step = _Step(seconds, now + seconds)
+        self._steps.append(step)
+        self.until = step.after(self.until)
+        return step
+
+    def finish(self, step: _Step, less: float = 0.0) -> None:
+        """Make a step final. less: the seconds by which it is reduced."""
+        if less:
+            step.reduce(less)
+            self._count()
+        step.final = True
+        self._final += 1
+        if 2 * self._final > len(self._steps) + _FEW:
+            self._join()
+
+    def _count(self) -> None:
+        """Count anew what all steps do, one after the other."""
+        until = -inf
+        for step in self._steps:  # as `after`; there may be a thousand
+            until += step.seconds
+            if until < step.least:
+                until = step.least
+        self.until = until
+
+    def _join(self) -> None:
+        """Join steps that are final and follow each other."""
+        steps: list[_Step] = []
+        for step in self._steps:
+            if steps and step.final and steps[-1].final:
+                steps[-1].join(step)
+            else:
+                steps.append(step)
+        self._steps, self._final = steps, sum(step.final for step in steps)
 
 
 def wait_for(amount: int, limit: int, behind: float) -> float:

@@ -131,10 +131,52 @@ def test_what_comes_back_late_or_beside_others_takes_nothing_from_later_charges(
     meters.settle(early, 0, 100.0)
     assert meters.behind("tokens", 100.0) == 50.0, "the early one had been worked off"
     meters = Meters()
-    first, second, _ = (meters.charge("tokens", 30, 60, 0.0) for _ in range(3))
-    meters.settle(first, 0, 0.0)
-    meters.settle(second, 0, 20.0)
-    assert meters.behind("tokens", 20.0) == 30.0, "only ten seconds of the second were left"
+    early = meters.charge("tokens", 60, 60, 0.0)
+    meters.charge("tokens", 60, 60, 50.0)
+    meters.settle(early, 0, 100.0)
+    assert meters.behind("tokens", 100.0) == 10.0, "it kept the later one waiting for ten seconds"
+
+
+@given(
+    limits=st.lists(st.sampled_from([30, 45, 60]), min_size=1, max_size=3),
+    steps=steps,
+    late=st.lists(st.integers(0, 50), min_size=60, max_size=60),
+)
+def test_in_whatever_order_requests_end_what_they_spent_is_charged_and_nothing_else(
+    limits: list[int], steps: list[tuple[float, int, int]], late: list[int]
+) -> None:
+    """As if the actual amounts had been charged at first."""
+    meters, now = Meters(), 1e6
+    open_charges: list[tuple[int, Charge, int]] = []
+    spent: list[list[float]] = []
+    for number, (pause, amount, truth) in enumerate([*steps, *[(0.5, 1, 1)] * 60]):
+        limit = limits[number * len(limits) // (len(steps) + 60)]
+        now += pause
+        for due, charge, place in [each for each in open_charges if each[0] <= number]:
+            open_charges.remove((due, charge, place))
+            meters.settle(charge, min(truth, charge.amount), now)
+            spent[place][1] = min(truth, charge.amount)
+        before = 0 if not number else limits[(number - 1) * len(limits) // (len(steps) + 60)]
+        meters.wait("tokens", 1, limit, now)  # tells the limit
+        for each in spent if before not in (0, limit) else ():  # what is left is so many units
+            each[0] = now + (each[0] - now) * before / limit
+        open_charges.append((number + 1 + late[number % 60], meters.charge("tokens", amount, limit, now), len(spent)))
+        spent.append([now, amount])
+        until = 0.0
+        for at, units in spent:
+            until = max(until, at) + MINUTE * units / limit
+        assert meters.behind("tokens", now) == pytest.approx(until - now, abs=1e-3)
+
+
+def test_many_that_wait_for_their_end_and_many_that_have_ended_are_kept_as_few() -> None:
+    meters = Meters()
+    waiting = [meters.charge("tokens", 1, 60, 0.0) for _ in range(3)]
+    for _ in range(1000):
+        meters.settle(meters.charge("tokens", 1, 60, 0.0), 1, 0.0)
+    assert len(meters._meters["tokens"]._steps) < 100
+    for charge in waiting:
+        meters.settle(charge, 0, 0.0)
+    assert meters.behind("tokens", 0.0) == 1000.0
 
 
 def test_what_came_back_before_takes_nothing_from_what_comes_back() -> None:
