@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Collection, Sequence
-from threading import Lock
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from threading import Event, Lock
 
 from engine.core import Core
 from engine.errors import CoreFailed, EngineError, RequestError
@@ -27,6 +28,7 @@ class SharedCore:
         self._why_none = "this engine is closed"
         self._room = room
         self._lock = Lock()
+        self._line: deque[Event] = deque()  # of threads that want news, in the order in which they came
         self._numbers = itertools.count()
         self._inboxes: dict[int, list[News | GroupFailed]] = {}
         self._left: deque[Abort] = deque()
@@ -44,7 +46,7 @@ class SharedCore:
         fields that exclude tokens. Raises EngineError if the core failed on one of the groups, or is closed,
         RequestError if one can never run, or cannot go on under the rules.
         """
-        with self._lock:
+        with self._turn(), self._lock:
             self._end_what_was_left()
             if not any(self._inboxes.get(group) for group in groups):
                 self._admit(waiting)
@@ -55,6 +57,24 @@ class SharedCore:
                     self._inboxes[group] = []
                     taken[group] = [_good(one, rules) for one in inbox]
             return taken
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Let threads in one after the other, each as often as the others.
+
+        A lock alone would mostly go to the thread that has just released it: that one would run step after step while
+        the others wait for what these have drawn for them.
+        """
+        mine = Event()
+        self._line.append(mine)
+        try:
+            if self._line[0] is not mine:
+                mine.wait()
+            yield
+        finally:
+            self._line.remove(mine)
+            with suppress(IndexError):
+                self._line[0].set()
 
     def abort(self, group: int, choices: tuple[int, ...]) -> None:
         """End some choices."""
