@@ -191,7 +191,7 @@ class Core:
         try:
             masks = self.grammars.masks(batch)
             pending = self._runner.submit(replace(batch, masks=masks) if masks else batch)
-        except Exception as error:
+        except BaseException as error:
             self._fail(batch, error)
             return False
         self._submitted.append(_Submitted(batch, pending, began))
@@ -202,7 +202,7 @@ class Core:
         one = self._submitted.popleft()
         try:
             output = one.pending.result()
-        except Exception as error:
+        except BaseException as error:
             self._fail(one.batch, error)
             return one.batch, one.began, Outcome()
         self._failures = 0
@@ -231,14 +231,19 @@ class Core:
         self._failed += [GroupFailed(group, _NO_VECTOR, "failed") for group in sorted(lost)]
         return tuple(good)
 
-    def _fail(self, batch: Batch, error: Exception) -> None:
-        """End the groups of a batch that could not be run; raise CoreFailed after several failures in a row."""
-        _log.exception("a step of %d rows and %d chunks failed", len(batch.rows), len(batch.chunks))
+    def _fail(self, batch: Batch, error: BaseException) -> None:
+        """End the groups of a batch that could not be run; raise CoreFailed after several failures in a row.
+
+        What is no Exception is raised again: Ctrl-C in a program that uses the library, which may ask again.
+        """
+        message = "the engine failed while computing this answer"
+        self._failed += [GroupFailed(group, message, "failed") for group in self.scheduler.abort_batch(batch)]
+        if not isinstance(error, Exception):
+            raise error
+        _log.error("a step of %d rows and %d chunks failed", len(batch.rows), len(batch.chunks), exc_info=error)
         self._failures += 1
         if self._failures >= _FAILURES_IN_A_ROW:
             raise CoreFailed(f"{self._failures} steps in a row failed, the last with {type(error).__name__}") from error
-        message = "the engine failed while computing this answer"
-        self._failed += [GroupFailed(group, message, "failed") for group in self.scheduler.abort_batch(batch)]
 
     def stats(self) -> Stats:
         """Return the counters since start, and the gauges as they are now."""

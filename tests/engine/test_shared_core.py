@@ -6,12 +6,15 @@ import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from engine.batch import Batch, StepOutput
 from engine.config import EngineConfig
 from engine.core import Core
+from engine.errors import EngineError
 from engine.library.shared import SharedCore
 from engine.messages import TokenDrawn
-from tests.engine.scheduling import add
+from tests.engine.scheduling import LATE, add, assert_right, check, engine_of, run
 from tests.fakes.runner import HashRunner, ready
 
 THREADS, TOKENS = 8, 40
@@ -40,3 +43,34 @@ def test_no_thread_steps_on_while_the_others_wait_for_what_is_there() -> None:
         brought = [one.result(60) for one in [threads.submit(streams, group) for group in range(THREADS)]]
     counts = [count for of_thread in brought for count in of_thread if count]
     assert sum(counts) / len(counts) < 1.5, "tokens come in bursts"
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["submitted", "waited for"])
+def test_ctrl_c_in_a_step_ends_what_it_was_for_and_the_engine_goes_on(
+    late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engine_of(early=LATE if late else None)
+    core, mine, beside = SharedCore(engine, room=16), [0], deque([add(1, 3, 1, 9)])
+    core.news([1], beside)
+
+    name = "result" if late else "submit"
+    runs = getattr(engine._runner, name)
+
+    def interrupted(*given: object) -> None:
+        runs(*given)
+        raise KeyboardInterrupt
+
+    waiting = deque([add(0, 3, 1, 9)])
+    core.news(mine, waiting)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(engine._runner, name, interrupted)
+        while True:
+            core.news(mine, waiting)
+    core.leave(mine)
+    check(engine)
+    with pytest.raises(EngineError, match="failed while computing"):  # for another thread, whose step it was, too
+        while True:
+            core.news([1], beside)
+    core.leave([1])
+    after = add(2, 3, 2, 9)
+    assert_right(run(engine, after), after)
