@@ -30,6 +30,7 @@ _FAILED = rate("nproxy_legs_total", UPSTREAM, 'outcome!~"ok|cancelled|client_err
 _JUDGED = rate("nproxy_legs_total", UPSTREAM, 'outcome!~"cancelled|client_error"')
 _REPLICA = ("upstream", "replica")
 _OPEN = over("max", series("nproxy_breaker_open", UPSTREAM), *_REPLICA)
+_DRAINING = over("max", series("nproxy_replica_draining", UPSTREAM), *_REPLICA)
 _UP = over("min", series("nproxy_replica_up", UPSTREAM), *_REPLICA)
 
 _NOW = Row(
@@ -103,6 +104,14 @@ _REPLICAS = Row(
             zero=("closed", "green"),
             one=("open", "red"),
         ),
+        states(
+            "Draining",
+            "Draining: somebody drained the replica over the admin port of a gateway. It gets no calls until it is "
+            "undrained there.",
+            Query(_DRAINING, "{{upstream}} {{replica}}"),
+            zero=("in use", "green"),
+            one=("draining", "orange"),
+        ),
         lines(
             "Calls by replica",
             CALLS,
@@ -140,8 +149,9 @@ _CALLS = Row(
         lines(
             "Failures by kind",
             CALLS,
-            "connect, stale, reset: the connection failed; timeout, down: too slow or hanging; status: the server "
-            "refused; client_error: the request was wrong; cut, malformed, short: its answer was invalid.",
+            "connect, stale, reset: the connection failed; unavailable: no replica could be called; timeout, down: "
+            "too slow or hanging; status: the server refused; client_error: the request was wrong; cut, malformed, "
+            "short: its answer was invalid.",
             rates("nproxy_legs_total", UPSTREAM, 'outcome!~"ok|cancelled"', by=("upstream", "outcome")),
             stacked=True,
         ),

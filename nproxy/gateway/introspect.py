@@ -145,6 +145,7 @@ def _describe_replica(replica: Replica) -> dict[str, object]:
 def _show_replicas(app: App) -> None:
     """Rebuild the metrics of replicas, so that replicas that are gone disappear from them."""
     up: dict[tuple[str, ...], float] = {}
+    draining: dict[tuple[str, ...], float] = {}
     shut: dict[tuple[str, ...], float] = {}
     calls: dict[tuple[str, ...], float] = {}
     errors: dict[tuple[str, ...], float] = {}
@@ -154,6 +155,7 @@ def _show_replicas(app: App) -> None:
             labels = upstream.name, replica.label
             if replica.up is not None:
                 up[labels] = replica.up
+            draining[labels] = replica.draining
             shut[labels] = replica.shut
             for outcome, ended in {OK: 0, **replica.ended}.items():
                 calls[*labels, outcome] = ended
@@ -162,6 +164,7 @@ def _show_replicas(app: App) -> None:
     app.metrics.replicas.values = {(one.name,): len(one.gate.replicas) for one in app.upstreams.all}
     app.metrics.legs_waiting.values = {(one.name,): one.gate.waiting for one in app.upstreams.all}
     app.metrics.replica_up.values = up
+    app.metrics.replica_draining.values = draining
     app.metrics.breaker_open.values = shut
     app.metrics.replica_calls.values = calls
     app.metrics.replica_errors.values = errors

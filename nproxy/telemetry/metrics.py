@@ -239,6 +239,13 @@ class Metrics(CommonMetrics):
         self.replicas = self._table(
             "replicas", "Known replicas of the upstream, healthy or not.", "upstream", across="min"
         )
+        self.replica_draining = self._table(
+            "replica_draining",
+            "Whether the replica is drained over the admin port, so that it gets no new calls.",
+            "upstream",
+            "replica",
+            across="max",
+        )
         self.breaker_open = self._table(
             "breaker_open",
             "Whether the replica's circuit breaker is open, so that its calls go to other replicas, if there are any.",

@@ -22,6 +22,7 @@ from nproxy.config import Source
 from nproxy.gateway.app import App
 from nproxy.gateway.serve import reloader_of, running
 from nproxy.telemetry import logs
+from nproxy.upstreams.registrar import Registrar
 from tests.clients import plain_client
 from tests.fakes import tiny_chat
 from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream
@@ -110,6 +111,13 @@ class Story:
             while (await self.ask(n=1)).headers["x-nproxy-upstream"] != "odd":
                 await asyncio.sleep(0.05)
 
+    async def drain(self, app: App) -> None:
+        """Drain a server, as the admin port does, and undrain it."""
+        registrar = Registrar(app.upstreams.take_members)
+        registrar.drain("odd", self.odd.url)
+        await self.scrape("drained")
+        registrar.undrain("odd", self.odd.url)
+
     async def refuse(self) -> None:
         """Exceed the rate of a key."""
         limited = {"authorization": f"Bearer {LIMITED}"}
@@ -156,6 +164,7 @@ async def play(folder: Path) -> dict[str, Scrape]:
         with _deaf_log():
             await story.until("deaf", lambda now: now["nproxy_log_lines_dropped_total", frozenset()] > 0)
         await story.fall_back()
+        await story.drain(app)
         await story.rest()
         return story.at
 

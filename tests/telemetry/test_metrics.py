@@ -29,6 +29,7 @@ NAMES = (
     "replica_calls",
     "replica_errors",
     "replica_up",
+    "replica_draining",
     "replicas",
     "tls_certificate_expiry_timestamp_seconds",
     "engine_up",

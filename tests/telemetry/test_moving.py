@@ -109,6 +109,7 @@ ROWS: tuple[Row, ...] = (
     Grows("nproxy_replica_calls_total", "upstream=odd,outcome=connect"),
     Grows("nproxy_replica_errors_total", "upstream=odd,code=503,api_key=other"),
     Returns("nproxy_replica_up", "upstream=odd", moment="down", rest=1),
+    Returns("nproxy_replica_draining", "upstream=odd", moment="drained"),
     Returns("nproxy_breaker_open", "upstream=odd", moment="down"),
     Grows("nproxy_fallbacks_total", "upstream=odd,to=spare"),
     Grows("nproxy_requests_refused_total", "reason=requests"),
@@ -175,7 +176,8 @@ def test_labels_have_the_values_that_the_page_gives(story: dict[str, Scrape]) ->
     labelled = [(metrics[sample], labels) for scrape in story.values() for sample, labels in scrape]
     found = strays(labelled, ("engine", "odd", "spare", "tiny", "fake-model", "ann", "bob"), ())
     assert {(metric, label) for metric, label, _ in found} == {
-        (f"nproxy_{name}", "replica") for name in ("replica_up", "breaker_open", "replica_calls", "replica_errors")
+        (f"nproxy_{name}", "replica")
+        for name in ("replica_up", "replica_draining", "breaker_open", "replica_calls", "replica_errors")
     }
     assert len({value for _, _, value in found}) == 3
 
