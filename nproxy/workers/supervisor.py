@@ -192,7 +192,8 @@ class Supervisor:
         if slot.failures >= START_ATTEMPTS and not self.started.is_set():
             raise WorkersFailed(f"no worker becomes ready: {slot.failures} in a row; the last one {dead.how}")
         pause = slot.backoff.after(asyncio.get_running_loop().time() - dead.began)
-        log.error("a worker %s; starting another in %.1f s", dead.how, pause)
+        pid = {"pid": dead.pid}  # the system's own log names a process that it killed by its number
+        log.error("a worker %s; starting another in %.1f s", dead.how, pause, extra={"fields": pid})
         self._restarted()
         with suppress(TimeoutError):
             async with asyncio.timeout(pause):

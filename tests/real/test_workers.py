@@ -194,7 +194,9 @@ async def test_a_killed_worker_is_replaced_and_no_counter_goes_back(tmp_path: Pa
         await eventually(back)
         assert await running.metric("nproxy_worker_restarts_total") == 1
         assert await running.metric("nproxy_choices_total") == 15
-        assert any("a worker was killed by SIGKILL; starting another in 0.5 s" in line for line in running.lines())
+        said = "a worker was killed by SIGKILL; starting another in 0.5 s"
+        (told,) = [line for line in running.lines() if said in line]
+        assert f'"pid":{killed}' in told
 
 
 async def test_limits_servers_and_settings_are_those_of_all_workers(tmp_path: Path, upstream: FakeUpstream) -> None:
