@@ -118,7 +118,19 @@ _REPLICAS = Row(
             "Calls follow the weights and the load. A replica at zero is down or draining, or its breaker is open.",
             rates("nproxy_replica_calls_total", UPSTREAM, by=_REPLICA),
             stacked=True,
-            width=12,
+        ),
+        lines(
+            "Time per call by replica",
+            SECONDS,
+            "Mean time from a call's permit to its end. A replica that is far above the others of its upstream is "
+            "overloaded or throttled, or something else uses its GPU; its health checks may well succeed.",
+            Query(
+                ratio(
+                    rate("nproxy_replica_call_seconds_total", UPSTREAM, by=_REPLICA),
+                    rate("nproxy_replica_calls_total", UPSTREAM, by=_REPLICA),
+                ),
+                "{{upstream}} {{replica}}",
+            ),
         ),
         lines(
             "Failed calls by replica",
@@ -131,7 +143,6 @@ _REPLICAS = Row(
                 'outcome!~"ok|cancelled|client_error"',
                 by=(*_REPLICA, "outcome"),
             ),
-            width=12,
         ),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from math import inf
@@ -148,7 +149,9 @@ def _show_replicas(app: App) -> None:
     draining: dict[tuple[str, ...], float] = {}
     shut: dict[tuple[str, ...], float] = {}
     calls: dict[tuple[str, ...], float] = {}
+    seconds: dict[tuple[str, ...], float] = {}
     errors: dict[tuple[str, ...], float] = {}
+    now = time.monotonic()
     for upstream in app.upstreams.all:
         refused = dict.fromkeys(_OF_A_KEY, 0) if upstream.own_key else {}
         for replica in upstream.gate.replicas:
@@ -157,6 +160,7 @@ def _show_replicas(app: App) -> None:
                 up[labels] = replica.up
             draining[labels] = replica.draining
             shut[labels] = replica.shut
+            seconds[labels] = replica.call_seconds(now)
             for outcome, ended in {OK: 0, **replica.ended}.items():
                 calls[*labels, outcome] = ended
             for (status, own), failed in {**refused, **replica.errors}.items():
@@ -167,6 +171,7 @@ def _show_replicas(app: App) -> None:
     app.metrics.replica_draining.values = draining
     app.metrics.breaker_open.values = shut
     app.metrics.replica_calls.values = calls
+    app.metrics.replica_call_seconds.values = seconds
     app.metrics.replica_errors.values = errors
 
 

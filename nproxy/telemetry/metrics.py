@@ -219,6 +219,14 @@ class Metrics(CommonMetrics):
             across="present",
             family=CounterMetricFamily,
         )
+        self.replica_call_seconds = self._table(
+            "replica_call_seconds",
+            "Seconds that all calls to the replica have taken together, those in flight until now.",
+            "upstream",
+            "replica",
+            across="present",
+            family=CounterMetricFamily,
+        )
         self.replica_errors = self._table(
             "replica_errors",
             "Calls that the replica answered with an error, also within a 200.",

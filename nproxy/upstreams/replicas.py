@@ -80,6 +80,8 @@ class Replica:
     cancel_handles: set[CancelHandle] = field(default_factory=set)
     """Of the calls in flight."""
     _urls: dict[str, URL] = field(default_factory=dict)
+    _call_seconds: float = 0.0  # up to the last change of `legs`
+    _changed: float = 0.0
 
     @classmethod
     def from_config(cls, replica: config.Replica) -> Replica:
@@ -141,7 +143,7 @@ class Replica:
     def take(self, who: object, choices: int, now: float, *, alone: bool) -> None:
         """Count a call that begins."""
         self.begun += 1
-        self.legs += 1
+        self._add_legs(1)
         self.choices += choices
         self.reserved = alone
         self.breaker.called(who, now)
@@ -149,12 +151,22 @@ class Replica:
 
     def release(self, who: object, choices: int) -> None:
         """Count a call that has ended."""
-        self.legs -= 1
+        self._add_legs(-1)
         self.choices -= choices
         self.reserved = False
         self.breaker.left(who)
         if not self.legs:
             self.health.idle()
+
+    def _add_legs(self, more: int) -> None:
+        now = time.monotonic()
+        self._call_seconds += self.legs * (now - self._changed)
+        self._changed = now
+        self.legs += more
+
+    def call_seconds(self, now: float) -> float:
+        """Return the seconds that all calls have taken, those in flight until now. now: monotonic seconds."""
+        return self._call_seconds + self.legs * (now - self._changed)
 
     def heard(self, who: object, now: float) -> bool:
         """Note that a call brought something; True if the breaker closed by it."""

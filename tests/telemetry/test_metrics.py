@@ -27,6 +27,7 @@ NAMES = (
     "anomalies",
     "broken_answers",
     "replica_calls",
+    "replica_call_seconds",
     "replica_errors",
     "replica_up",
     "replica_draining",

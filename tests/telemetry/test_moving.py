@@ -107,6 +107,7 @@ ROWS: tuple[Row, ...] = (
     Grows("nproxy_anomalies_total", "upstream=odd,kind=short_answer"),
     Is("nproxy_capability", f"{ODD},name=n", 1, 1),
     Grows("nproxy_replica_calls_total", "upstream=odd,outcome=connect"),
+    Grows("nproxy_replica_call_seconds_total", "upstream=odd"),
     Grows("nproxy_replica_errors_total", "upstream=odd,code=503,api_key=other"),
     Returns("nproxy_replica_up", "upstream=odd", moment="down", rest=1),
     Returns("nproxy_replica_draining", "upstream=odd", moment="drained"),
@@ -177,7 +178,14 @@ def test_labels_have_the_values_that_the_page_gives(story: dict[str, Scrape]) ->
     found = strays(labelled, ("engine", "odd", "spare", "tiny", "fake-model", "ann", "bob"), ())
     assert {(metric, label) for metric, label, _ in found} == {
         (f"nproxy_{name}", "replica")
-        for name in ("replica_up", "replica_draining", "breaker_open", "replica_calls", "replica_errors")
+        for name in (
+            "replica_up",
+            "replica_draining",
+            "breaker_open",
+            "replica_calls",
+            "replica_call_seconds",
+            "replica_errors",
+        )
     }
     assert len({value for _, _, value in found}) == 3
 

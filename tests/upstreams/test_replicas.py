@@ -1,6 +1,8 @@
-"""Replicas: under which URL a request target is found there."""
+"""Replicas: under which URL a request target is found there, and how long its calls take."""
 
 from __future__ import annotations
+
+import time
 
 import pytest
 
@@ -23,3 +25,23 @@ from tests.upstreams.conftest import replica_at
 )
 def test_the_base_replaces_v1_and_other_paths_are_beside_it(base: str, target: str, url: str) -> None:
     assert str(replica_at(base).root_url(target)) == url
+
+
+def test_the_time_of_calls_adds_up_over_those_beside_each_other_and_goes_on_in_flight(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    replica, one, other = replica_at("http://h/v1"), object(), object()
+    assert replica.call_seconds(now) == 0.0
+    replica.take(one, 1, now, alone=False)
+    now = 1002.0
+    replica.take(other, 4, now, alone=False)
+    assert replica.call_seconds(now) == 2.0
+    now = 1003.0
+    replica.release(one, 1)
+    now = 1007.0
+    assert replica.call_seconds(now) == 2 + 2 + 4
+    replica.release(other, 4)
+    now = 2000.0
+    assert replica.call_seconds(now) == 8.0
