@@ -19,7 +19,7 @@ FLUSH_SECONDS = 2.0
 class _Written(logging.Handler):
     """Writes each line unchanged to a file descriptor.
 
-    Called by one thread, which may block in it, so it has no lock.
+    Called by one thread, which may block in it, so it has no lock: the process would wait for it when it ends.
     """
 
     def __init__(self, fd: int) -> None:
@@ -27,7 +27,11 @@ class _Written(logging.Handler):
         self._fd = fd
 
     def createLock(self) -> None:
-        self.lock = None  # the process would wait for it when it ends
+        self.lock = None
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        self.emit(record)  # the base class takes the lock, from Python 3.13 on whether there is one or not
+        return True
 
     def emit(self, record: logging.LogRecord) -> None:
         rest = f"{record.getMessage()}\n".encode("utf-8", "backslashreplace")

@@ -110,13 +110,15 @@ async def test_Q6_a_refusal_teaches_only_what_then_succeeds(auto: Scene) -> None
 @finding_out
 async def test_R7_what_is_refused_above_the_slots_is_split(auto: Scene) -> None:
     """llama.cpp's refusal states the width that it accepts."""
-    wide = b'{"error": {"code": 400, "message": "Field \'n\': Value must be between 1 <= value <= 2", "type": "x"}}'
+    refusal = b'{"error": {"code": 400, "message": "Field \'n\': Value must be between 1 <= value <= 2", "type": "x"}}'
     auto.does(n="native")
-    auto.first_call_does(status=400, body=wide)
+    auto.first_call_does(status=400, body=refusal)
     assert (await auto.whole(n=5)).texts == {index: said(SEED + index) for index in range(5)}
-    assert widths(auto) == [5, 2, 2, None]
+    wide, *narrow = widths(auto)
+    assert wide == 5
+    assert sorted(narrow, key=str) == [2, 2, None], "calls beside each other arrive in any order"
     assert (await auto.whole(n=5)).texts == {index: said(SEED + index) for index in range(5)}
-    assert widths(auto)[4:] == [2, 2, None], "learned"
+    assert sorted(widths(auto)[4:], key=str) == [2, 2, None], "learned"
 
 
 @of_several

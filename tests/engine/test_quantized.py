@@ -122,7 +122,8 @@ def _matrices(model: Model) -> list[torch.Tensor]:
         if isinstance(each, torch.Tensor):
             found += [each] if each.ndim == 2 else []
         elif not callable(each) or type(each).__module__ in ("functools", "builtins"):
-            left += [one for one in gc.get_referents(each) if not isinstance(one, str | int | float)]
+            held = [*each.values()] if isinstance(each, dict) else gc.get_referents(each)
+            left += [one for one in held if not isinstance(one, str | int | float)]
     return found
 
 
