@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from nproxy.choices.commands import Spent
 from nproxy.choices.continuation import whole
@@ -25,7 +26,7 @@ class Tally:
 
     def forgo(self, output: LegOutput) -> None:
         """Note that other calls replace this one: its tokens were spent, and do not count for the client."""
-        self._cut.append((output, output.usage()))
+        self._cut.append((output, _so_far(output)))
         self.renew()
 
     def renew(self) -> None:
@@ -34,7 +35,9 @@ class Tally:
 
     def settled(self) -> Merged:
         """Return the usage of all legs, which are over. It is not computed again for `spent`."""
-        self._settled = _, merged = self._together()
+        each = self._each()
+        merged = merge(self._counted(each))
+        self._settled = each, merged
         return merged
 
     def running(self, reporting: LegOutput) -> Usage | None:
@@ -58,9 +61,14 @@ class Tally:
     def spent(self, for_client: Callable[[Usage], Usage]) -> Spent:
         """Return the tokens that the client is told, by `for_client`, and those that all calls have computed.
 
-        These are what the calls reported; of a stream that reported nothing, it is the number of its pieces.
+        These are what the calls reported; of a stream that reported nothing, it is the number of its pieces, and of one
+        that broke off, if it is more.
         """
-        each, (merged, _) = self._settled or self._together()
+        if self._settled is None:  # it broke off
+            each = [(output, _so_far(output)) for output in self._outputs.values()]
+            merged = merge(self._counted(each)).usage
+        else:
+            each, (merged, _) = self._settled
         client = None if merged is None else for_client(merged)
         prompt = completion = calls = 0
         for output, (_, usage) in (*self._cut, *each):
@@ -75,10 +83,6 @@ class Tally:
             completion if calls or completion else None,
             saved(each),
         )
-
-    def _together(self) -> tuple[list[_Reported], Merged]:
-        each = self._each()
-        return each, merge(self._counted(each))
 
     def _each(self) -> list[_Reported]:
         return [(output, output.usage()) for output in self._outputs.values()]
@@ -130,6 +134,17 @@ def _whole(output: LegOutput, usage: Usage | None, prompt: int | None) -> Usage 
     """Return a leg's usage; if its call continued from a prefix, the usage that one call would have reported."""
     prefix = output.leg.prefix
     return usage if usage is None or prefix is None else whole(usage, prefix, prompt)
+
+
+def _so_far(output: LegOutput) -> LegUsage:
+    """Return what a leg has reported; if it broke off, the completion counts all of its pieces.
+
+    The last counts of such a leg may be those of its beginning.
+    """
+    prompt, usage = reported = output.usage()
+    if usage is None or usage.completion >= output.pieces or output.whole:
+        return reported
+    return LegUsage(prompt, replace(usage, completion=output.pieces))
 
 
 def saved(each: Sequence[_Reported]) -> int:

@@ -253,6 +253,21 @@ def test_L7_tokens_before_the_end_of_a_call_count(together: bool) -> None:
     assert play.of(Spent) == [Spent(None, None, None, 40)]
 
 
+@pytest.mark.parametrize("how", ["leaves", "is cut"])
+def test_L7_counts_of_the_beginning_of_a_stream_are_not_all_that_came(how: str) -> None:
+    """Else whoever leaves such a stream before its end pays for one token of an answer of any length."""
+    play = replayed(chat(stream=True, seed=5))
+    play.says(0, delta(role="assistant", top={"usage": usage(10, 1)}), *[delta("x")] * 20)
+    if how == "is cut":
+        play.breaks_off(0)
+        play.fires("retry:0")
+        play.streams(0, *[delta("x")] * 20, delta(finish="stop"), usage_chunk(10, 21), DONE)
+        assert play.of(Spent) == [Spent(10, 21, 20, 20 + 21)]
+    else:
+        play.gets(Stopped())
+        assert play.of(Spent) == [Spent(10, 20, 10, 20)]
+
+
 def test_L7_a_server_that_tells_no_usage_is_counted_by_what_it_sends() -> None:
     play = Play(chat(stream=True))
     play.streams(0, delta("a"), delta("b"), delta(finish="stop"), DONE)
