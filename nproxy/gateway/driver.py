@@ -210,8 +210,9 @@ class Drive:
 
     def _finish(self, command: Finish) -> None:
         self._finished = True
-        record = self._exchange.record
-        record.outcome, record.end_status = command.outcome, command.status
+        if self.fell_back is None:  # else the next upstream decides
+            record = self._exchange.record
+            record.outcome, record.end_status = command.outcome, command.status
 
     # ---- calls
 

@@ -20,6 +20,7 @@ from nproxy.telemetry import logs
 from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream
 from tests.gateway.conftest import CHAT, Gateway, Start, body, gateway_for, upstream_settings
 from tests.gateway.raw import leave, open_request
+from tests.waiting import until
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
@@ -178,6 +179,29 @@ async def test_a_client_that_leaves_before_the_head(gateway: Gateway, upstream: 
     await gateway.app.idle()
     writer.close()
     assert (lines.last["mode"], lines.last["legs"], lines.last["client_left"]) == ("fanout", 3, True)
+
+
+async def test_a_client_that_leaves_while_it_waits_for_a_fallback(
+    start: Start, upstream: FakeUpstream, lines: Lines
+) -> None:
+    """That the first upstream failed is no outcome, and no reason to charge the request as a stream that broke off."""
+    down = [{"name": "down", "replicas": [upstream.url], "models": ["m"], "fallback": ["fake"]}]
+    full = upstream_settings(upstream, models=[MODEL, "m"], max_inflight=1)
+    upstream.behaviour = Behaviour(hold=asyncio.Event())
+    gateway = await start(config={"upstreams": [*down, full], "limits": {"tokens_per_minute": 1000}})
+    holds = asyncio.create_task(gateway.ask())
+    await upstream.until(lambda: len(upstream.calls) == 1)
+    upstream.choose = lambda call: Behaviour(status=503)
+    _, writer = await open_request(gateway, body(model="m", max_tokens=400))
+    await until(lambda: gateway.app.admission.waiting == 1)
+    await leave(writer, "reset")
+    await until(lambda: gateway.app.inflight == 1)
+    writer.close()
+    assert (lines.last["status"], lines.last.get("outcome"), lines.last["upstream"]) == (499, None, "down")
+    upstream.behaviour.hold.set()
+    await holds
+    upstream.choose = None
+    assert 500 < int((await gateway.ask()).headers["x-ratelimit-remaining-tokens"]) < 600
 
 
 async def test_a_wait_in_vain_is_timed(start: Start, upstream: FakeUpstream, lines: Lines) -> None:
