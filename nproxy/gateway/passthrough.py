@@ -170,7 +170,6 @@ async def _ask(
             with record.forwarding(method) as trace:
                 headers.update(trace)
                 async with upstream.pass_on(group, method, target, headers, upload.data(route.name)) as answer:
-                    record.outcome = ""  # an attempt before may have set it
                     record.forwarded(answer.status)
                     refusal = _refusal(upstream, answer.status)
                     if refusal is not None and _is_withheld(refusal):
@@ -181,10 +180,10 @@ async def _ask(
                         return None
                     return _Unserved(refusal, await _kept(answer))
         except ForwardError as error:
-            record.outcome = "" if upload.error is not None else error.failure.kind
             if exchange.response is not None:
                 if upload.error is not None:
                     raise ClientLeft from None
+                record.outcome = error.failure.kind
                 exchange.abort()  # an answer that was cut must not look complete
                 return None
             if upload.error is not None:

@@ -17,7 +17,7 @@ from nproxy.gateway.access import FIELDS
 from nproxy.gateway.content import MOST_BYTES, Content
 from nproxy.gateway.exchange import ClientLeft, Exchange
 from nproxy.telemetry import logs
-from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream
+from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream, raw_server
 from tests.gateway.conftest import CHAT, Gateway, Start, body, gateway_for, upstream_settings
 from tests.gateway.raw import leave, open_request
 from tests.waiting import until
@@ -202,6 +202,27 @@ async def test_a_client_that_leaves_while_it_waits_for_a_fallback(
     await holds
     upstream.choose = None
     assert 500 < int((await gateway.ask()).headers["x-ratelimit-remaining-tokens"]) < 600
+
+
+async def test_a_client_that_leaves_what_is_tried_again(lines: Lines) -> None:
+    """That the first attempt failed is no outcome of what passes through."""
+    asked = asyncio.Event()
+
+    async def says_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"}")
+        asked.set()
+        await reader.read()
+
+    async with raw_server(says_nothing) as url:
+        first = {"name": "first", "replicas": ["http://127.0.0.1:9/v1"], "models": [MODEL], "fallback": ["second"]}
+        second = {"name": "second", "replicas": [url], "models": [MODEL]}
+        async with gateway_for({"upstreams": [first, second]}) as gateway, asyncio.timeout(20):
+            leaves = asyncio.create_task(gateway.post({"model": MODEL}, "/v1/embeddings"))
+            await asked.wait()
+            leaves.cancel()
+            await asyncio.wait([leaves])
+            await gateway.app.idle()
+    assert (lines.last["status"], lines.last.get("outcome"), lines.last["upstream"]) == (499, None, "second")
 
 
 async def test_a_wait_in_vain_is_timed(start: Start, upstream: FakeUpstream, lines: Lines) -> None:
