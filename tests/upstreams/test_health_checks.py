@@ -112,11 +112,20 @@ def test_a_look_that_gets_no_answer_says_nothing_of_one_that_is_heard() -> None:
     assert [watch.check(well=False) for _ in range(3)] == [False, False, True], "but a bad answer does"
 
 
+def test_a_bad_answer_counts_though_calls_bring_something_meanwhile() -> None:
+    checks = HealthChecks(Health(down_after=1))
+    checks.began(0.0, HALF)
+    checks.heard(1.0)
+    assert checks.ended(well=False) and checks.down
+
+
 def test_one_that_could_not_be_reached_is_looked_at_next() -> None:
     watch = Watch()
     watch.check(well=True)
     watch.health.suspect()
     assert watch.health.due() == 1.0
+    watch.health.wait_for_interval()
+    assert watch.health.due() == 10.0
 
 
 # ---- checks by other processes
@@ -152,6 +161,14 @@ def test_looks_at_one_time_are_one() -> None:
     assert not checks.note_peer_check(6.0, HALF, well=False, answered=False) and checks.note_peer_check(
         7.0, HALF, well=False, answered=False
     )
+
+
+def test_with_a_short_interval_looks_half_of_it_apart_are_two() -> None:
+    checks = HealthChecks(Health(interval=1.0, down_after=2))
+    checks.began(5.0, HALF)
+    assert not checks.ended(well=False, answered=False)
+    assert not checks.note_peer_check(5.4, HALF, well=False, answered=False)
+    assert checks.note_peer_check(5.5, HALF, well=False, answered=False)
 
 
 def test_a_replica_that_talks_here_is_not_down_for_what_another_process_did_not_hear() -> None:

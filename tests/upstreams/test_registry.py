@@ -128,19 +128,40 @@ def test_any_order_of_steps_comes_to_what_was_said_last(steps: list[tuple[str, s
 async def test_who_keeps_replicas_is_told_of_changes_and_of_nothing_else() -> None:
     told: list[Snapshot] = []
     registrar = Registrar(told.append)
+    for change, then in (
+        (lambda: registrar.announce("u", A, 30), {"u": {"servers": [A.to_json()], "draining": []}}),
+        (lambda: registrar.drain("u", A.url), {"u": {"servers": [A.to_json()], "draining": [A.url]}}),
+        (lambda: registrar.undrain("u", A.url), {"u": {"servers": [A.to_json()], "draining": []}}),
+        (lambda: registrar.leave("u", A.url), {}),
+    ):
+        change()
+        assert told == [then], "at once"
+        change()
+        assert told == [then], "it has changed nothing more"
+        told.clear()
+
+
+async def test_what_registers_leaves_and_drains_is_logged_and_no_renewal_is(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    registrar = Registrar(lambda _: None)
+    registrar.undrain("u", A.url)
+    registrar.leave("u", A.url)
+    assert caplog.messages == [], "nothing was there"
     registrar.announce("u", A, 30)
+    assert caplog.messages == ["a server has registered"]
     registrar.announce("u", A, 30)
     registrar.drain("u", A.url)
-    registrar.drain("u", A.url)
-    registrar.undrain("u", B.url)
-    registrar.leave("u", B.url)
-    assert told == [
-        {"u": {"servers": [A.to_json()], "draining": []}},
-        {"u": {"servers": [A.to_json()], "draining": [A.url]}},
+    registrar.undrain("u", A.url)
+    registrar.leave("u", A.url)
+    assert caplog.messages[1:] == [
+        "a replica is draining",
+        "a replica is no longer draining",
+        "a server has deregistered",
     ]
+    assert all(vars(line)["fields"] == {"upstream": "u", "replica": A.url} for line in caplog.records)
 
 
-async def test_leases_run_out_by_themselves_the_shortest_first() -> None:
+async def test_leases_run_out_by_themselves_the_shortest_first(caplog: pytest.LogCaptureFixture) -> None:
     told: asyncio.Queue[Snapshot] = asyncio.Queue()
     registrar = Registrar(told.put_nowait)
     running = asyncio.create_task(registrar.run())
@@ -155,3 +176,6 @@ async def test_leases_run_out_by_themselves_the_shortest_first() -> None:
         ]
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+    (line,) = (line for line in caplog.records if line.levelname == "WARNING")
+    assert line.message == "a server has not renewed its lease"
+    assert vars(line)["fields"] == {"upstream": "u", "replica": B.url}
