@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from nproxy.telemetry.metrics import Metrics
-from nproxy.telemetry.sums import Report
+from nproxy.telemetry.sums import Report, packed
 from nproxy.workers.reports import Reported, pack
 
 
@@ -22,9 +22,9 @@ async def test_the_last_report_counts(in_a_thread: bool) -> None:
     reported = Reported()
     assert reported.report() == {}
     for refused in (1, 2):
-        packed = await pack(made(refused))
-        assert packed is not None
-        reported.take(packed)
+        text = await pack(made(refused))
+        assert text is not None
+        reported.take(text)
         if in_a_thread:
             await reported.unpack()
         assert reported.report() == await made(refused)
@@ -70,8 +70,35 @@ async def test_what_is_counted_of_a_replica_goes_on_if_it_leaves_and_returns(in_
     ], "one that is seen to be gone is forgotten"
 
 
-async def test_an_invalid_report_is_empty() -> None:
+async def test_what_stays_as_it_is_counts_once_and_a_gauge_may_fall() -> None:
+    reported = Reported()
+    for inflight, calls_of_a in ((5, 1), (2, 1), (3, 1), (0, 0)):
+        one = Metrics(version="1", upstreams=["u"], models=["m"])
+        one.inflight_requests.set(inflight)
+        one.replica_calls.values = {("u", "a", "ok"): calls_of_a, ("u", "a", "status"): 4}
+        reported.take(packed(one.report()))
+        told = reported.report()
+        assert list(told["nproxy_inflight_requests"].samples.values()) == [inflight]
+        counts = {dict(labels)["outcome"]: count for (_, labels), count in told["nproxy_replica_calls"].samples.items()}
+        assert counts == {"ok": 1, "status": 4}
+
+
+async def test_a_single_call_is_kept_too() -> None:
+    """Of an outcome that the replica has not had again since it returned."""
+    reported = Reported()
+    for ended in ({("u", "a", "ok"): 2, ("u", "a", "status"): 1}, {("u", "a", "ok"): 0}):
+        one = Metrics(version="1", upstreams=["u"], models=["m"])
+        one.replica_calls.values = ended
+        reported.take(packed(one.report()))
+        told = reported.report()["nproxy_replica_calls"].samples
+    assert {dict(labels)["outcome"]: count for (_, labels), count in told.items()} == {"ok": 2, "status": 1}
+
+
+async def test_an_invalid_report_is_empty_and_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
     reported = Reported()
     reported.take("nonsense")
     await reported.unpack()
+    assert caplog.messages == ["a worker's report is invalid"]
+    await reported.unpack()
     assert reported.report() == {}
+    assert len(caplog.records) == 1, "it was read once, in a thread"
