@@ -160,6 +160,13 @@ def test_a_wait_that_is_asked_for_is_kept_only_as_long_as_another_is_not_sooner(
     assert "retry:0" in another_replica.timers
 
 
+def test_what_the_client_has_read_of_stays_here_however_long_the_upstream_wishes() -> None:
+    play = Play(chat(n=2, stream=True), fallback=True, retries=1)
+    play.says(0, delta("x"))
+    play.fails(1, status(429, retry_after=1.5))
+    assert play.timers["retry:1"] == 1.5
+
+
 def test_after_the_retries() -> None:
     play = Play(chat(), fallback=True, retries=1)
     play.fails(0, status(503))

@@ -27,6 +27,7 @@ RETRYABLE = [
 FINAL = [
     *(failure(kind) for kind in (FailureKind.TIMEOUT, FailureKind.OVERSIZE)),
     *(status(code) for code in (400, 401, 403, 404, 408, 409, 422, 500, 501, 508)),
+    *(replace(status(code), another=True) for code in (400, 500)),
     status(429, retry_after=LONGEST_RETRY_AFTER_SECONDS + 1),
 ]
 

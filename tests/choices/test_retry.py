@@ -10,7 +10,7 @@ import pytest
 from nproxy.choices.events import Failure, FailureKind
 from nproxy.choices.failure_table import BY_KIND, Follows, no_room
 from nproxy.choices.failures import upstreams_own
-from nproxy.choices.retry import LONGEST_RETRY_AFTER_SECONDS, pause_seconds, retryable
+from nproxy.choices.retry import LONGEST_RETRY_AFTER_SECONDS, pause_seconds, resumable, retryable
 
 
 def limited(seconds: float, *, another: bool = False) -> Failure:
@@ -30,6 +30,12 @@ def test_it_is_not_waited_for_where_another_replica_can_take_the_leg() -> None:
 @pytest.mark.parametrize(("kind", "again"), [("down", True), ("unavailable", False), ("timeout", False)])
 def test_a_leg_that_was_called_off_is_tried_again_and_one_that_nobody_can_take_is_not(kind: str, again: bool) -> None:
     assert retryable(Failure(FailureKind(kind), "it failed")) is again
+
+
+@pytest.mark.parametrize(("status", "again"), [(None, True), (500, True), (503, True), (400, False), (499, False)])
+def test_an_error_within_an_answer_is_made_good_if_it_is_the_servers(status: int | None, again: bool) -> None:
+    failure = Failure(FailureKind.IN_BAND, "it failed", status=status)
+    assert (retryable(failure), resumable(failure)) == (again, again)
 
 
 @pytest.mark.parametrize("code", ["insufficient_quota", "exceeded_current_quota_error"])

@@ -80,6 +80,9 @@ def test_so_does_a_sibling_that_has_said_nothing() -> None:
     play = cut(n=2)
     play.fails(1, NOBODY)
     assert not play.over and play.timers["retry:1"] == 1.125
+    play.fires("retry:1")
+    play.fails(1, replace(NOBODY, retry_after=LONGEST_WAIT_SECONDS))
+    assert play.of(Resumed) == [], "it was not resumed, so nothing of that has failed"
 
 
 def test_not_for_ever() -> None:
