@@ -151,6 +151,15 @@ def test_the_older_function_call_and_lists_of_parts() -> None:
     assert new == {"function_call": {"arguments": "}"}, "thinking_blocks": parts[2:]}
 
 
+def test_a_part_that_is_new_beside_one_that_was_sent_is_not_lost() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    play = replayed()
+    play.breaks_off(0, ROLE, delta(thinking_blocks=parts[:1]))
+    play.fires("retry:0")
+    play.streams(0, delta(thinking_blocks=parts), STOP)
+    assert [choice["delta"] for choice in choices_in(play.frames)][2] == {"thinking_blocks": parts[1:]}
+
+
 def test_an_empty_name_is_none_that_was_sent() -> None:
     play = replayed()
     play.breaks_off(0, ROLE, delta(audio={"id": "", "data": "a"}))
@@ -244,7 +253,8 @@ def test_log_probabilities_of_what_has_no_text_stand_once_too() -> None:
 
 def test_what_stands_beside_a_delta_stands_once() -> None:
     def event(said: str, *ids: int) -> bytes:
-        return chunk([{"index": 0, "delta": {"content": said}, "finish_reason": None, "token_ids": list(ids)}], p="x")
+        beside = {"token_ids": list(ids), "odd": 7}
+        return chunk([{"index": 0, "delta": {"content": said}, "finish_reason": None, **beside}], p="x")
 
     play = replayed(chat(stream=True, n=2))
     play.breaks_off(0, ROLE, event("a", 1), event("a", 1), event("a", 1))

@@ -42,6 +42,27 @@ async def test_kept_connections_that_were_closed_are_forgiven_together() -> None
     assert heads == 4
 
 
+async def test_of_kept_connections_that_were_closed_one_is_forgiven_and_no_second() -> None:
+    """Each of two replicas closes the one on which it has answered before."""
+    asked = []
+
+    async def serves(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError):
+            await reader.readuntil(b"}")
+            writer.write(OK)
+            await reader.readuntil(b"}")
+            asked.append(writer.get_extra_info("sockname")[1])
+
+    async with raw_server(serves) as one, raw_server(serves) as other:
+        config = settings(one, 2)
+        config["upstreams"][0]["replicas"].append(other)
+        async with gateway_for(config) as gateway:
+            kept = await asyncio.gather(gateway.post(*ASKED), gateway.post(*ASKED))
+            assert [answer.status_code for answer in kept] == [200, 200]
+            assert (await gateway.post(*ASKED)).status_code == 502
+    assert len(asked) == len(set(asked)) == 2
+
+
 async def test_what_a_server_may_have_begun_is_not_sent_again() -> None:
     heads = 0
 
