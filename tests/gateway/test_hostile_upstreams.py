@@ -57,6 +57,13 @@ async def test_a_refusal_of_nproxys_own_key_is_not_the_clients(status: int) -> N
         assert (await gateway.client.get("/v1/responses/x")).status_code == status
 
 
+@pytest.mark.parametrize("status", [400, 402, 404, 429, 500])
+async def test_other_refusals_are_the_clients_although_the_key_is_nproxys_own(status: int) -> None:
+    async with answering(f"{status} No\r\nContent-Type: application/json", '{"error": 1}', api_key=OWN) as gateway:
+        answer = await gateway.client.get("/v1/responses/x")
+        assert (answer.status_code, answer.text) == (status, '{"error": 1}')
+
+
 async def test_answers_are_no_pages_and_say_nothing_of_the_gateways_origin() -> None:
     told = "Clear-Site-Data: *\r\nStrict-Transport-Security: max-age=9\r\nAlt-Svc: h3=x\r\nRefresh: 0\r\nX-Kept: yes"
     async with answering(f"200 OK\r\nContent-Type: text/html\r\n{told}", "<script>steal()</script>") as gateway:

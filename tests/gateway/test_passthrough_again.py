@@ -6,6 +6,8 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
+import pytest
+
 from tests.fakes.collector import Collector
 from tests.fakes.unreachable import says_nothing
 from tests.fakes.upstream import FakeUpstream, raw_server
@@ -105,3 +107,17 @@ async def test_a_server_that_is_not_there_is_tried_as_often_as_retries_are_left(
                 assert "x-should-retry" not in answer.headers, "a client may know better"
         attempts.append(collector.server.attributes["nproxy.attempts"])
     assert attempts == [3, 1]
+
+
+@pytest.mark.parametrize(("per_leg", "status"), [(1, 200), (0, 502)])
+async def test_replicas_that_were_not_tried_yet_cost_no_retry(
+    upstream: FakeUpstream, per_leg: int, status: int
+) -> None:
+    """Where two of three are gone, one retry would end at the second one."""
+    config = settings(DOWN, per_leg)
+    gone = [{"url": url, "weight": 1000} for url in (DOWN, DOWN.replace(":9", ":11"))]
+    config["upstreams"][0] |= {"replicas": [*gone, upstream.url], "health": {"interval": None}}
+    async with gateway_for(config) as gateway:
+        while gateway.app.upstreams.by_name["u"].budget.take():
+            pass
+        assert (await gateway.post(*ASKED)).status_code == status
