@@ -15,10 +15,11 @@ import httpx
 import pytest
 
 from nproxy.config import Config, Key
-from nproxy.gateway import passthrough
+from nproxy.gateway import forms, passthrough
 from nproxy.gateway.auth import KeyRing, shown_key
 from nproxy.gateway.bodies import parsed
 from nproxy.gateway.callers import Rates
+from nproxy.gateway.forms import models_of
 from nproxy.openai.body import LONG, Body
 from nproxy.openai.errors import ApiError
 from tests.fakes.upstream import Behaviour, FakeUpstream
@@ -240,6 +241,16 @@ async def test_a_key_for_some_models_goes_where_they_are(config: dict[str, Any],
         assert (await gateway.post(sent, "/v1/embeddings", headers=bearer(NARROW))).status_code == 200
 
 
+async def test_models_of_a_key_go_by_the_name_that_the_upstream_knows(
+    config: dict[str, Any], upstream: FakeUpstream
+) -> None:
+    config["upstreams"][0]["models"] = {"fake-model": "theirs"}
+    async with gateway_for(config) as gateway:
+        sent = {"model": "fake-model", "input": "x"}
+        assert (await gateway.post(sent, "/v1/embeddings", headers=bearer(NARROW))).status_code == 200
+        assert json.loads(upstream.requests[-1].raw) == {"model": "theirs", "input": "x"}
+
+
 JSON_BODY = {"content-type": "application/json"}
 FORM = b'--b\r\nContent-Disposition: form-data; name="%b"\r\n\r\nfake-model\r\n--b--\r\n'
 
@@ -303,6 +314,27 @@ async def test_a_long_body_is_searched_for_its_model_beside_the_loop(
             content = json.dumps({"model": "fake-model", "input": "x" * size}).encode()
             answer = await gateway.post(content, "/v1/embeddings", headers={**JSON_BODY, **bearer(NARROW)})
             assert answer.status_code != 403
+    here, beside = threads
+    assert here == threading.get_ident() != beside
+
+
+async def test_so_is_a_long_form(
+    config: dict[str, Any], upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+
+    def noted(raw: bytes) -> list[str | None]:
+        threads.append(threading.get_ident())
+        return models_of(raw)
+
+    monkeypatch.setattr(forms, "models_of", noted)
+    head = (FORM % b"model").removesuffix(b"--b--\r\n") + b'--b\r\nContent-Disposition: form-data; name="file"\r\n\r\n'
+    async with gateway_for(config) as gateway:
+        for size in (1, LONG):
+            content = head + b"x" * size + b"\r\n--b--\r\n"
+            kind = {"content-type": "multipart/form-data; boundary=b"}
+            answer = await gateway.post(content, "/v1/audio/transcriptions", headers={**kind, **bearer(NARROW)})
+            assert answer.status_code == 200 and upstream.requests[-1].raw == content
     here, beside = threads
     assert here == threading.get_ident() != beside
 
