@@ -91,6 +91,21 @@ async def test_what_came_counts_where_it_is_more_than_the_guess_and_nobody_told(
             assert scene.client.headers(ANN)["x-ratelimit-remaining-tokens"] == remaining
 
 
+@pytest.mark.parametrize(("came", "told", "remaining"), [(0, None, "6000"), (300, None, "5700"), (300, 2000, "4000")])
+async def test_an_answer_that_broke_off_is_charged_as_told_or_as_what_came(
+    begin: Begin, came: int, told: int | None, remaining: str
+) -> None:
+    scene = begin(tokens_per_minute=6000)
+    scene.stop_the_clock()
+    with await scene.client.admit(ANN, "u", 1, tokens=1000) as grant:
+        grant.came(came)
+        if told is not None:
+            grant.spend(told, 0)
+        grant.broke_off()
+    await scene.settled()
+    assert scene.client.headers(ANN)["x-ratelimit-remaining-tokens"] == remaining
+
+
 @pytest.mark.parametrize(("tokens", "remaining"), [(None, "5000"), (0, "6000"), (7000, "0")])
 async def test_a_guess_stands_unless_somebody_told(begin: Begin, tokens: int | None, remaining: str) -> None:
     scene = begin(tokens_per_minute=6000)

@@ -121,6 +121,9 @@ async def test_bodies_are_bounded_together(begin: Begin) -> None:
         other.reach(50)
         other.reach(10)
         assert scene.client.bodies.held == 100
+        for body in (one, other):
+            with pytest.raises(MemoryFull):
+                body.reach(51)
     assert scene.metric("nproxy_shed_total", reason="bodies") == 1
 
 
