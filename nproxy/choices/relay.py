@@ -23,6 +23,8 @@ from nproxy.openai.usage import Usage
 from nproxy.openai.wire import Wire, event
 
 _NULL_USAGE = b',"usage":null'
+_MENDED = (*CALLS, "content")
+"""The keys of a delta whose values may differ from what came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +176,7 @@ class Relay(Merge):
             if raw.get("delta") is None:
                 kept["delta"] = {}  # clients' libraries read its keys
             return wanted
-        kept["delta"] = delta = raw["delta"] | {key: piece.delta[key] for key in CALLS if key in piece.delta}
+        kept["delta"] = delta = raw["delta"] | {key: piece.delta[key] for key in _MENDED if key in piece.delta}
         repeated = piece.role is not None and choice.index in self._roles
         if "role" in delta and (repeated or piece.role is None):
             del delta["role"]

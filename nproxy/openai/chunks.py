@@ -9,7 +9,7 @@ from typing import Any
 
 from nproxy.openai.dialect import CHAT, Dialect
 from nproxy.openai.frozen import frozen
-from nproxy.openai.jsonvalue import JSON, loads
+from nproxy.openai.jsonvalue import JSON, dumps, loads
 from nproxy.openai.usage import Usage, parse_usage
 
 _OWN = frozenset({"id", "object", "created", "model", "choices", "usage", "system_fingerprint", "error"})
@@ -18,6 +18,8 @@ _OF_COMPLETIONS = frozenset({"index", "text", "finish_reason", "logprobs"})
 _NOTHING: Mapping[str, JSON] = MappingProxyType({})
 
 _NO_REASON = ("", "null")  # KoboldCpp until March 2025, and Ai00: "null" in unfinished chunks
+
+_NUMBERS = (int, float)  # Cloudflare's Workers AI: a token that is a number comes as one (cloudflare/ai#651)
 
 DONE_DATA = b"[DONE]"
 LONGEST_MARK = 15
@@ -35,8 +37,8 @@ class UpstreamChoice:
     index: int
     """The upstream's."""
     delta: Mapping[str, JSON]
-    """For chat, the delta (of a whole answer: the message) without its role. For legacy completions, `{"text":
-    ...}`."""
+    """For chat, the delta (of a whole answer: the message) without its role, and with a content that is a number as a
+    text. For legacy completions, `{"text": ...}`."""
     role: str | None
     """None also for null and ""."""
     finish_reason: str | None
@@ -164,6 +166,8 @@ def _chat_choice(choice: object, holder: str) -> UpstreamChoice:
         delta = {key: value for key, value in delta.items() if key != "role"}
         if not isinstance(role, str) or not role:
             role = None
+    if type(content := delta.get("content")) in _NUMBERS:
+        delta = {**delta, "content": dumps(content).decode()}
     return UpstreamChoice(
         _index(choice), delta, role, _finish_reason(choice), choice.get("logprobs"), _others(choice, _OF_CHAT[holder])
     )

@@ -103,6 +103,16 @@ async def test_D2_D3_D4_D5_D6_D7_D10_oddities_are_mended(
     assert all(voice.deltas[0] == ROLE for voice in answer.voices)
 
 
+@everywhere
+@pytest.mark.parametrize("stream", [False, True])
+async def test_D16_a_text_that_comes_as_a_number(scene: Scene, stream: bool) -> None:
+    """As Cloudflare's Workers AI sends tokens of digits. A JSON answer of several choices is made from a stream."""
+    if scene.setting.native:
+        await scene.start(n="native", usage="stream")
+    scene.does(quirk=quirks.numbers, pieces=lambda seed: ["[", str(seed), "]"])
+    assert (await scene.either(stream)).texts == {index: f"[{SEED + index}]" for index in range(scene.n)}
+
+
 @of_native
 async def test_D4_choices_that_come_together_go_one_by_one(scene: Scene) -> None:
     scene.does(quirk=quirks.together)

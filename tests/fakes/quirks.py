@@ -128,6 +128,22 @@ def late_fingerprint(chunks: list[Any]) -> list[Any]:
     ]
 
 
+# ---- texts
+
+
+def numbers(chunks: list[Any]) -> list[Any]:
+    """Cloudflare's Workers AI: a text that is a number comes as one (cloudflare/ai#651)."""
+    return each(lambda c: with_choice(c, delta={**c_delta(c), "content": int(text)}) if (text := _digits(c)) else c)(
+        chunks
+    )
+
+
+def _digits(chunk: Any) -> str:
+    """The text of a chunk that a number would be written as; "" if it is no such text."""
+    text = (delta_of(chunk) or {}).get("content")
+    return text if isinstance(text, str) and text.isdecimal() and str(int(text)) == text else ""
+
+
 # ---- finishes
 
 
@@ -280,6 +296,7 @@ HARMLESS: tuple[Quirk, ...] = (
     id_per_choice,
     created_per_chunk,
     late_fingerprint,
+    numbers,
     finish_twice,
     finish_with_the_last_text,
     empty_finish,

@@ -97,6 +97,11 @@ def test_H1_H4_reasoning_and_lists_are_untouched() -> None:
     assert one(delta=delta).delta == delta
 
 
+@pytest.mark.parametrize(("came", "text"), [(6, "6"), (0, "0"), (0.5, "0.5"), (-1, "-1")])
+def test_D16_a_content_that_is_a_number_is_a_text(came: float, text: str) -> None:
+    assert one(delta={"role": "assistant", "content": came}).delta == {"content": text}
+
+
 @pytest.mark.parametrize("said", ["", "null"])
 def test_D8_an_empty_finish_reason_is_none(said: str) -> None:
     assert one(delta={}, finish_reason=said).finish_reason is None
