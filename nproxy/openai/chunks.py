@@ -124,7 +124,15 @@ def parse_object(data: bytes) -> dict[str, Any]:
 def error_in(value: dict[str, Any]) -> Any:
     """Return the error that an object contains, or is; None if there is none, or an empty one."""
     error = value if value.get("object") == "error" else value.get("error")
+    if not error and not value.get("choices") and _coded(value):
+        return value
     return error or None
+
+
+def _coded(value: dict[str, Any]) -> bool:
+    """Whether a code other than 0 says that an object without choices is an error: MiniMax's, or FastChat's."""
+    outcome = value.get("base_resp")
+    return bool(outcome.get("status_code") if isinstance(outcome, dict) else value.get("error_code"))
 
 
 def chunk_of(value: dict[str, Any], dialect: Dialect, holder: str = "delta") -> UpstreamChunk:

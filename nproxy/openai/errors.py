@@ -147,10 +147,11 @@ def wrap_foreign(status: int, content_type: str, body: bytes) -> ApiError:
     """Read an upstream's error answer, in whatever shape, into an ApiError with the same status.
 
     Known shapes: OpenAI's envelope (with keys missing or an integer `code`), the envelope's content at the top level,
-    `{"error": "text"}`, `{"detail": ...}` with a text, a message or FastAPI's list, `{"errors": [...]}`, plain text as
-    it is or as a JSON string. If Mistral's `message` contains one of these, or FastAPI's list, as JSON or as JSON in a
-    string, its content is used. HTML is never passed on. An integer code that repeats the status becomes null, any
-    other a string. A status that is not an error's becomes 502.
+    `{"error": "text"}`, `{"detail": ...}` with a text, a message or FastAPI's list, `{"errors": [...]}`, MiniMax's
+    `base_resp`, FastChat's `error_code` beside a text, plain text as it is or as a JSON string. If Mistral's `message`
+    contains one of these, or FastAPI's list, as JSON or as JSON in a string, its content is used. HTML is never passed
+    on. An integer code that repeats the status becomes null, any other a string. A status that is not an error's
+    becomes 502.
     """
     given, status = status, status if 400 <= status <= 599 else 502
     try:
@@ -189,6 +190,10 @@ def _inside(value: JSON) -> Mapping[str, JSON]:
             return _inside(one)
         case {"error": str(text)}:
             return {"message": text}
+        case {"base_resp": {"status_code": code, "status_msg": str(text)}}:  # MiniMax
+            return {"message": text, "code": code}
+        case {"error_code": code, "text": str(text)}:  # FastChat, in streams
+            return {"message": text, "code": code}
         case {"detail": str(text) | {"message": str(text)} | {"msg": str(text)}}:
             return {"message": text}
         case {"errors": [str(text) | {"message": str(text)}, *_]}:

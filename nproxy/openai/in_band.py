@@ -9,6 +9,8 @@ from nproxy.openai.jsonvalue import JSON, loads
 
 _WHERE = ("code", "status", "status_code", "statusCode", "http_status_code", "type", "error_type")
 """Where servers write it: in the error, or beside an error that is a text (TGI)."""
+_OF_MINIMAX = {"1002": 429, "1004": 401, "1008": 402, "1026": 400, "2013": 400, "2049": 401}
+"""By the code in `base_resp`: platform.minimax.io/docs/api-reference/errorcode; others are the server's fault."""
 _COME_AGAIN = re.compile(r"rate_?limit|too_?many_?requests|quota", re.I)
 _REQUEST_AT_FAULT = re.compile(
     r"invalid|bad_?request|validation|not_?found|permission|authenti|content_?(?:filter|policy)|context|too_?long", re.I
@@ -31,6 +33,8 @@ def status_in_band(body: bytes) -> int:
     except ValueError:
         return 500
     error = answer.get("error") if isinstance(answer, dict) else None
+    if not error and isinstance(answer, dict) and isinstance(outcome := answer.get("base_resp"), dict):
+        return _OF_MINIMAX.get(str(outcome.get("status_code")), 500)
     where = error if isinstance(error, dict) else answer
     values = [where.get(key) for key in _WHERE] if isinstance(where, dict) else []
     statuses = [status for status in map(_status, values) if status is not None]

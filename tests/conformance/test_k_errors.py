@@ -195,6 +195,41 @@ async def test_K8_an_error_in_a_200(scene: Scene, stream: bool, error: bytes) ->
     assert (await scene.refused(told, stream=stream))["message"] == "no"
 
 
+MINIMAX = b'{"id":"x","choices":null,"object":"chat.completion","base_resp":{"status_code":%d,"status_msg":"no"}}'
+FASTCHAT = b'{"text": "no", "error_code": 50001}'
+
+
+@everywhere
+@pytest.mark.parametrize("events", [False, True])
+@pytest.mark.parametrize(
+    ("error", "told", "code"),
+    [
+        (MINIMAX % 1002, 429, "1002"),
+        (MINIMAX % 2013, 400, "2013"),
+        (MINIMAX % 1000, 502, "1000"),
+        (FASTCHAT, 502, "50001"),
+    ],
+)
+async def test_K8_an_error_that_only_a_code_tells(
+    scene: Scene, error: bytes, told: int, code: str, events: bool
+) -> None:
+    """MiniMax, in both forms (RooCodeInc/Roo-Code#9105), and FastChat in streams, before `[DONE]`."""
+    body = b"data: %b\n\ndata: [DONE]\n\n" % error if events else error
+    scene.does(body=body, content_type="text/event-stream" if events else "application/json")
+    refused = await scene.refused(told, stream=events)
+    assert (refused["message"], refused["code"]) == ("no", code)
+
+
+@everywhere
+@FORMS
+async def test_K8_a_code_of_0_is_no_error(scene: Scene, stream: bool) -> None:
+    def change(answer: dict[str, Any]) -> dict[str, Any]:
+        return {**answer, "base_resp": {"status_code": 0, "status_msg": ""}}
+
+    scene.does(quirk=quirks.each(change), whole_quirk=change)
+    assert (await scene.either(stream)).texts == scene.said
+
+
 @everywhere
 @FORMS
 async def test_K16_an_empty_error_is_none(scene: Scene, stream: bool) -> None:
