@@ -167,7 +167,7 @@ class Relay(Merge):
         if chunk.usage is not None and self._request.continuous_usage:
             total = self._running(output)
             if self._counts_all and len(self._outputs) == 1:
-                wanted["usage"] = came["usage"]  # it is the total already
+                wanted["usage"] = came.get("usage") or chunk.usage.to_json()  # it is the total already
             elif total is not None:
                 wanted["usage"] = total.to_json()
         if not self._chat:

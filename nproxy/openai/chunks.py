@@ -67,7 +67,7 @@ class UpstreamChunk:
 
     choices: tuple[UpstreamChoice, ...]
     usage: Usage | None
-    """None if absent, null or unreadable."""
+    """That of the one choice, if there is none beside the choices. None if absent, null or unreadable."""
     fingerprint: str | None
     error: JSON
     """The in-band error; then nothing else counts. None also if it is empty."""
@@ -150,9 +150,12 @@ def chunk_of(value: dict[str, Any], dialect: Dialect, holder: str = "delta") -> 
     else:
         read = [_completion_choice(choice) for choice in choices]
     fingerprint = value.get("system_fingerprint")
+    usage = parse_usage(value.get("usage"))
+    if usage is None and len(read) == 1:
+        usage = parse_usage(read[0].extra.get("usage"))  # Moonshot, with the finish (earendil-works/pi#2017)
     return UpstreamChunk(
         tuple(read),
-        parse_usage(value.get("usage")),
+        usage,
         fingerprint if isinstance(fingerprint, str) else None,
         None,
         _others(value, _OWN),

@@ -72,14 +72,16 @@ def parse_usage(value: JSON) -> Usage | None:
     """Read a `usage` value; None for null and for anything that is not a usage object with whole counts.
 
     Also None for one that counts nothing at all, as in every chunk but the last of Ollama's legacy streams. A missing
-    completion count is what the total leaves, 0 if there is no total either.
+    completion count is what the total leaves, 0 if there is no total either. Without `prompt_tokens`, the counts are
+    `input_tokens` and `output_tokens`, as mlx-vlm named them (Blaizzy/mlx-vlm#1009).
     """
     if not isinstance(value, dict):
         return None
-    prompt = _count(value.get("prompt_tokens"))
+    prompt, completion = _count(value.get("prompt_tokens")), _count(value.get("completion_tokens"))
+    if prompt is None:
+        prompt, completion = _count(value.get("input_tokens")), _count(value.get("output_tokens"))
     if prompt is None:
         return None
-    completion = _count(value.get("completion_tokens"))
     if completion is None:
         completion = max(0, (_count(value.get("total_tokens")) or 0) - prompt)
     if prompt == completion == 0:

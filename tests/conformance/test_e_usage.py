@@ -119,6 +119,39 @@ async def test_E7_one_usage_chunk_and_null_before(scene: Scene, quirk: Any) -> N
 
 
 @everywhere
+@pytest.mark.parametrize("more", [{}, {"continuous_usage_stats": True}], ids=["", "continuous"])
+async def test_E7_usage_in_a_choice(scene: Scene, more: dict[str, Any]) -> None:
+    """As Moonshot streams it."""
+    scene.does(quirk=quirks.usage_in_the_last_choice)
+    answer = await scene.stream(stream_options=ASKED | more)
+    assert answer.usage == usage(5, 4 * scene.n)
+
+
+def mlx_vlms(scene: Scene) -> None:
+    """The upstream names its counts as mlx-vlm does."""
+    scene.does(
+        quirk=quirks.usage_named_otherwise,
+        whole_quirk=lambda answer: {**answer, "usage": quirks.named_otherwise(answer["usage"])},
+    )
+
+
+@of_legs
+@pytest.mark.parametrize("stream", [False, True])
+async def test_E1_counts_of_input_and_output(scene: Scene, stream: bool) -> None:
+    mlx_vlms(scene)
+    assert await told(scene, stream) == usage(5, 12, input_tokens=5, output_tokens=12)
+
+
+@everywhere
+@pytest.mark.parametrize("stream", [False, True])
+async def test_E8_counts_of_input_and_output_are_in_the_metrics(scene: Scene, stream: bool) -> None:
+    mlx_vlms(scene)
+    await scene.send(stream=stream)
+    line = 'nproxy_tokens_total{model="fake-model",side="client",type="completion",upstream="fake"}'
+    assert await (await scene.gateway()).metric(line) == 4.0 * scene.n
+
+
+@everywhere
 @pytest.mark.parametrize("fields", [{}, {"stream_options": {"include_usage": False}}, {"stream_options": None}])
 async def test_E8_what_was_not_asked_for_stays_inside(scene: Scene, fields: dict[str, Any]) -> None:
     answer = await scene.stream(**fields)  # the reader refuses any `usage`

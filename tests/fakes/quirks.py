@@ -228,6 +228,24 @@ def usage_beside_the_last_choice(chunks: list[Any]) -> list[Any]:
     return [*before, {**last, "usage": told[-1]} if told else last]
 
 
+def usage_in_the_last_choice(chunks: list[Any]) -> list[Any]:
+    """Moonshot: usage is a key of the choice, beside its finish (earendil-works/pi#2017)."""
+    told = [c["usage"] for c in chunks if not c["choices"] and c.get("usage")]
+    *before, last = (c for c in chunks if c["choices"])
+    return [*before, with_choice(last, usage=told[-1]) if told else last]
+
+
+def usage_named_otherwise(chunks: list[Any]) -> list[Any]:
+    """mlx-vlm: input and output instead of prompt and completion (Blaizzy/mlx-vlm#1009)."""
+    return each(lambda c: {**c, "usage": named_otherwise(c["usage"])} if c.get("usage") else c)(chunks)
+
+
+def named_otherwise(usage: dict[str, Any]) -> dict[str, Any]:
+    """The counts under mlx-vlm's names."""
+    names = {"prompt_tokens": "input_tokens", "completion_tokens": "output_tokens"}
+    return {names.get(key, key): count for key, count in usage.items()}
+
+
 def _speaks(chunk: Chunk) -> bool:
     choice = chunk["choices"][0]
     return any(choice.get("delta", {"text": choice.get("text")}).values()) and "role" not in choice.get("delta", {})
