@@ -28,7 +28,7 @@ class Record:
     started: float
     """When the request began, by `time.monotonic`."""
     tracing: Tracing = UNTRACED
-    """The place of the request in a trace."""
+    """Where the request stands in a trace."""
     trace: Trace | None = None
     """The trace that metrics name in exemplars; None if no trace is recorded."""
     content: Content | None = None
@@ -105,11 +105,11 @@ class Record:
             self.tracing.spans.admitted(self.choices or 1, self.queue_seconds)
         return held
 
-    def placed(self, leg: int, replica: Replica) -> None:
+    def assigned(self, leg: int, replica: Replica) -> None:
         """Note the replica of a call."""
         self.replicas[replica.label] = None
         if self.tracing.spans is not None:
-            self.tracing.spans.placed(leg, replica)
+            self.tracing.spans.assigned(leg, replica)
 
     @contextmanager
     def forwarding(self, method: str) -> Iterator[Mapping[str, str]]:

@@ -15,7 +15,7 @@ from nproxy.gateway import generate, introspect, models, passthrough
 from nproxy.gateway.app import App
 from nproxy.gateway.exchange import Exchange
 from nproxy.gateway.heads import origin_form, refusal
-from nproxy.gateway.pages.site import Place
+from nproxy.gateway.pages.site import PageFile
 from nproxy.gateway.paths import passes
 from nproxy.openai.errors import loop_detected, unknown_url, wrong_method
 
@@ -50,8 +50,8 @@ async def _one_model(app: App, exchange: Exchange) -> None:
     await models.one_model(app, exchange, unquote(exchange.path.removeprefix(_MODEL)))
 
 
-async def _page(place: Place, app: App, exchange: Exchange) -> None:
-    await app.site.serve(exchange, place)
+async def _page(file: PageFile, app: App, exchange: Exchange) -> None:
+    await app.site.serve(exchange, file)
 
 
 async def _nothing(app: App, exchange: Exchange) -> None:
@@ -124,8 +124,8 @@ def _endpoint(app: App, method: str, path: str) -> Endpoint:
     if (own := _OWN.get(path)) is not None:
         return _ADMINS.get(path, own) if app.settings.has_admin_port else own
     config = app.settings.config
-    if (place := app.site.find(config.pages, method, path)) is not None:
-        return Endpoint(place.page, partial(_page, place), introspection=True, keyless=True)
+    if (file := app.site.find(config.pages, method, path)) is not None:
+        return Endpoint(file.page, partial(_page, file), introspection=True, keyless=True)
     if path.startswith(_MODEL) and path != _MODEL:
         found = _ONE_MODEL
     elif passes(config.passthrough, path):

@@ -144,7 +144,7 @@ class Spans:
         """Return the trace context that a call carries to the server."""
         return self._calls[number].span.context
 
-    def placed(self, number: int, replica: Replica) -> None:
+    def assigned(self, number: int, replica: Replica) -> None:
         """Note that a call has its replica, and is sent."""
         call = self._calls[number]
         call.sent = time.monotonic()

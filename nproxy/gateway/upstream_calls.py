@@ -57,10 +57,10 @@ class UpstreamCalls:
         self._n = attempt.plan.n
         self._capability = capability
         model = attempt.route.called
-        together, placed = capability.prefix_cache, exchange.record.placed
+        together, assigned = capability.prefix_cache, exchange.record.assigned
         prompt = prompt_hash(request) if upstream.by_prompt else None
         account = (model, exchange.caller.bucket if upstream.shows_key(headers) else "")
-        self.group = CallGroup(model, together, prompt, placed, account, fallback_available)
+        self.group = CallGroup(model, together, prompt, assigned, account, fallback_available)
         caller = upstream.caller_shown(exchange.caller.name)
         shared = upward_fields(headers, upstream.api_key, _WRITTEN_ANEW, caller)
         self._fields = Fields([*shared, *_ALL_TELL])
@@ -95,5 +95,5 @@ class UpstreamCalls:
         bodies, body = self._bodies.setdefault(offset, []), leg._replace(number=0)
         if body not in bodies:
             bodies.append(body)
-        place = bodies.index(body)
-        return f"-b{place}" if place else ""
+        position = bodies.index(body)
+        return f"-b{position}" if position else ""

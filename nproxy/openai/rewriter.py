@@ -20,9 +20,13 @@ _special = re.compile(rb'["\\\x00-\x1f]').search
 _string_rest = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL).match
 
 _SLOT = "\x7fslot\x7f"  # replaces the string while a template is made; its absence elsewhere is checked
-_MOST_PLACES = 1024
+_MOST_CHANNELS = 1024
 _MOST_MARKERS = 4
 _LONGEST_KEY = 64
+"""Limits of what one leg may teach: memory, and the time of a search. Chunks beyond them take the slow path."""
+
+_Channel = tuple[int, str]
+"""A choice's upstream index, and the key of one of its strings."""
 
 
 Render = Callable[[UpstreamChoice, bytes], bytes]
@@ -36,7 +40,7 @@ class _Template(NamedTuple):
     behind: bytes
     client_before: bytes
     client_behind: bytes
-    place: slice
+    slot: slice
     """Where the string is in the upstream's chunk."""
     joint: bytes
     """What is between the strings of two events that follow each other."""
@@ -67,20 +71,19 @@ class Rewriter:
         self._markers: list[bytes] = []  # what ends the bytes before the string, such as `"content":"`
         self._templates: dict[tuple[bytes, bytes], _Template] = {}  # by the bytes before and behind the string
         self._latest: _Template | None = None  # the one that matched last; the only one of a leg of one choice
-        # By upstream index and the string's key:
-        self._seen: dict[tuple[int, str], tuple[bytes, bytes]] = {}  # the surroundings of the last parsed chunk
-        self._made: dict[tuple[int, str], tuple[bytes, bytes]] = {}  # the key of the template that was made
-        self._hopeless: set[tuple[int, str]] = set()  # no template can be made
+        self._seen: dict[_Channel, tuple[bytes, bytes]] = {}  # the surroundings of the last parsed chunk
+        self._made: dict[_Channel, tuple[bytes, bytes]] = {}  # the key of the template that was made
+        self._hopeless: set[_Channel] = set()  # no template can be made
 
     def swap(self, data: bytes) -> bytes | None:
         """Return the client's frame, or None if this chunk must be parsed."""
         template = self._latest
-        if template is None or data != template.before + (text := data[template.place]) + template.behind:
+        if template is None or data != template.before + (text := data[template.slot]) + template.behind:
             template = self._find_template(data)
             if template is None:
                 return None
             self._latest = template
-            text = data[template.place]
+            text = data[template.slot]
         if (text and _special(text) is None and text.isascii()) or _as_it_is(text):
             return template.client_before + text + template.client_behind
         return None
@@ -134,33 +137,33 @@ class Rewriter:
         if key is None:
             return
         choice = chunk.choices[0]
-        place = (choice.index, key)
-        if place in self._hopeless or (len(self._seen) >= _MOST_PLACES and place not in self._seen):
+        channel = (choice.index, key)
+        if channel in self._hopeless or (len(self._seen) >= _MOST_CHANNELS and channel not in self._seen):
             return
         found = _find(data, key, choice.delta[key])
         if found is None:
             return
         start, end = found
         before, behind = data[:start], data[end:]
-        if self._seen.get(place) != (before, behind):
-            self._seen[place] = before, behind  # ids or times may change with every chunk: wait for a second one
-        elif not self._make(place, before, behind, chunk, render):
-            self._hopeless.add(place)
+        if self._seen.get(channel) != (before, behind):
+            self._seen[channel] = before, behind  # ids or times may change with every chunk: wait for a second one
+        elif not self._make(channel, before, behind, chunk, render):
+            self._hopeless.add(channel)
 
     def forget(self, index: int | None = None) -> None:
         """Drop what was learned for this upstream index, or everything, because what render would write has changed."""
         self._latest = None
         if not self._seen:
             return
-        for place in [place for place in self._seen if index in (None, place[0])]:
-            del self._seen[place]
-            self._hopeless.discard(place)
-            if (around := self._made.pop(place, None)) is not None:
+        for channel in [channel for channel in self._seen if index in (None, channel[0])]:
+            del self._seen[channel]
+            self._hopeless.discard(channel)
+            if (around := self._made.pop(channel, None)) is not None:
                 self._templates.pop(around, None)
 
     def _make(
         self,
-        place: tuple[int, str],
+        channel: _Channel,
         before: bytes,
         behind: bytes,
         chunk: UpstreamChunk,
@@ -170,7 +173,7 @@ class Rewriter:
 
         Returns False if there can be none.
         """
-        _, key = place
+        _, key = channel
         opening = _opening(key).search(before)
         marker = before[opening.start() :] if opening is not None else b""
         if opening is None or opening.end() != len(before):
@@ -189,7 +192,7 @@ class Rewriter:
             if len(self._markers) >= _MOST_MARKERS:
                 return False
             self._markers.append(marker)
-        if (outdated := self._made.get(place)) is not None:
+        if (outdated := self._made.get(channel)) is not None:
             self._templates.pop(outdated, None)
         self._templates[before, behind] = _Template(
             before,
@@ -200,7 +203,7 @@ class Rewriter:
             joint=behind + BETWEEN + before,
             client_joint=frame[1] + frame[0],
         )
-        self._made[place] = before, behind
+        self._made[channel] = before, behind
         self._latest = None
         return True
 
@@ -224,7 +227,7 @@ class ListeningRewriter(Rewriter):
     def swap(self, data: bytes) -> bytes | None:
         frame = Rewriter.swap(self, data)
         if frame is not None and (template := self._latest) is not None:
-            self._tell(template, data[template.place])
+            self._tell(template, data[template.slot])
         return frame
 
     def _in_front(self, data: bytes) -> tuple[list[bytes], bytes]:
@@ -245,13 +248,13 @@ class ListeningRewriter(Rewriter):
 
     def _make(
         self,
-        place: tuple[int, str],
+        channel: _Channel,
         before: bytes,
         behind: bytes,
         chunk: UpstreamChunk,
         render: Render,
     ) -> bool:
-        made = super()._make(place, before, behind, chunk, render)
+        made = super()._make(channel, before, behind, chunk, render)
         if made:
             self._listeners = {around: self._listen(*whose) for whose, around in self._made.items()}
         return made

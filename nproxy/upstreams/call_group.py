@@ -49,7 +49,7 @@ class CallGroup:
     """Whether they should all go to one replica, so that they share its prefix cache."""
     prompt: bytes | None = None
     """A hash of the beginning of the prompt, which selects a replica (prefix affinity); None if any will do."""
-    placed: Callable[[int, Replica], None] | None = None
+    assigned: Callable[[int, Replica], None] | None = None
     """Called with the leg and the replica of every call."""
     account: Account | None = None
     """The account the server may limit; None for calls that never wait in an OverloadQueue."""
@@ -89,7 +89,7 @@ class CallGroup:
         """Whether a call of another leg is in flight."""
         return len(self.at) > (leg in self.at)
 
-    def place(self, leg: int, now: float) -> Replica | None:
+    def common_replica(self, leg: int, now: float) -> Replica | None:
         """The replica where a leg should go to be with the request's other legs; None if it may go anywhere."""
         replica = self.replica
         if not self.together or replica is None or replica in self.avoided(leg):

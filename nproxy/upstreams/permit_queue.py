@@ -94,7 +94,7 @@ class PermitQueue:
             future, request = entry
             if future.done():
                 continue
-            anywhere = permits.place(request) is None
+            anywhere = permits.common_replica(request) is None
             if anywhere and request.group.model in waited_for:
                 passed_by.append(entry)
                 continue

@@ -63,9 +63,9 @@ class Permits:
         parallel, there = self.parallel, self.replicas
         return any(not one.draining for one in there) and not any(one.has_room(parallel) for one in there)
 
-    def place(self, request: PermitRequest) -> Replica | None:
+    def common_replica(self, request: PermitRequest) -> Replica | None:
         """The only replica that a leg may go to; None if it may go to others too."""
-        return request.group.place(request.leg, self._clock())
+        return request.group.common_replica(request.leg, self._clock())
 
     def avoided_seconds(self, request: PermitRequest) -> float:
         """After how many seconds, at the latest, another replica may be acceptable for a leg that has failed."""
@@ -87,15 +87,15 @@ class Permits:
         if replica is not None:
             replica.take(group, request.choices, now, alone=request.alone)
             group.replica = group.at[request.leg] = group.uncounted[request.leg] = replica
-            if group.placed is not None:
-                group.placed(request.leg, replica)
+            if group.assigned is not None:
+                group.assigned(request.leg, replica)
         return replica
 
     def _standing(self, request: PermitRequest, now: float) -> Sequence[Replica]:
         """The replicas that may take a leg, now or once they have a free slot. Raises NoReplicaError if none may."""
-        place = request.group.place(request.leg, now)
-        if place is not None:
-            return (place,)
+        common = request.group.common_replica(request.leg, now)
+        if common is not None:
+            return (common,)
         serving: Sequence[Replica] = self.replicas
         if self.divided:
             serving = [replica for replica in serving if replica.serves(request.group.model)]

@@ -50,7 +50,7 @@ class Routes:
         self._find = find
         self._first = first
         self._names = [first.upstream.name, *self._behind(first)] if taken else [first.upstream.name]
-        self._place = int(taken)
+        self._position = int(taken)
         self._passed_over: list[Route] = []
         self._found = taken
 
@@ -67,14 +67,14 @@ class Routes:
     def _following(self) -> Sequence[Upstream]:
         """The upstreams that are known to come next and may have the model."""
         model = self._model
-        there = (self._upstreams.get(name) for name in self._names[self._place :])
+        there = (self._upstreams.get(name) for name in self._names[self._position :])
         return [one for one in there if one is not None and model is not None and not one.models.lacks(model)]
 
     async def next(self) -> Route | None:
         """The next route; None if there are no more. There is always a first one, unless it is taken."""
-        while self._place < len(self._names):
-            route = self._first if self._place == 0 else await self._to(self._names[self._place])
-            self._place += 1
+        while self._position < len(self._names):
+            route = self._first if self._position == 0 else await self._to(self._names[self._position])
+            self._position += 1
             if route is None:
                 continue
             self._names += [name for name in self._behind(route) if name not in self._names]

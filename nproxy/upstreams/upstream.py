@@ -90,7 +90,7 @@ class Upstream:
         elif changed & {"replicas", "api_key"}:
             self.models.outdated()
         self.gate.follow(_policy(settings))
-        self._place()
+        self._update_members()
 
     def _follow(self, settings: Settings) -> None:
         """Set all attributes that requests read from the settings."""
@@ -107,9 +107,9 @@ class Upstream:
         if registered.servers != self._registered.servers:
             self.models.outdated()
         self._addresses, self._registered = addresses, registered
-        self._place()
+        self._update_members()
 
-    def _place(self) -> None:
+    def _update_members(self) -> None:
         self.gate.replace(members(self.settings.replicas, self._addresses, self._registered))
         self.models.announce(self._announced_models())
 

@@ -20,7 +20,7 @@ from heapq import heapify, heappop, heappush
 
 from nproxy.gateway.admission.claims import Account, Claim
 
-_Place = tuple[float, int, Claim]
+_Entry = tuple[float, int, Claim]
 """The start tag and the number of a claim, which no other shares, and the claim."""
 
 
@@ -33,7 +33,7 @@ class FairQueue:
     def __init__(self) -> None:
         self.choices = 0
         self._accounts: dict[str, Account] = {}  # of the keys that wait
-        self._heads: dict[str, list[_Place]] = {}  # by upstream, in order: of each lane, unless its key's limit is full
+        self._heads: dict[str, list[_Entry]] = {}  # by upstream, in order: of each lane, unless its key's limit is full
         self._virtual = 0.0
         self._last_finish = 0.0
 
@@ -102,22 +102,22 @@ class FairQueue:
         Those of keys whose limit is full are left out, and so are those for upstreams in `stopped`, which may grow
         meanwhile, unless a later head of their key is yielded. So a walk does not grow with those that only wait.
         """
-        reached: dict[str, _Place] = {}
-        heap = [places[0] for places in self._heads.values()]
+        reached: dict[str, _Entry] = {}
+        heap = [entries[0] for entries in self._heads.values()]
         heapify(heap)
         while heap:
-            place = heappop(heap)
-            claim = place[2]
+            entry = heappop(heap)
+            claim = entry[2]
             ask = claim.ask
             if ask.upstream in stopped:
                 continue
             if len(claim.account.lanes) > 1:
-                yield from _passed_over(claim.account, stopped, reached.get(ask.key), place)
-                reached[ask.key] = place
+                yield from _passed_over(claim.account, stopped, reached.get(ask.key), entry)
+                reached[ask.key] = entry
             yield claim
-            places = self._heads.get(ask.upstream, ())
-            if (following := bisect_right(places, place)) < len(places):
-                heappush(heap, places[following])
+            entries = self._heads.get(ask.upstream, ())
+            if (following := bisect_right(entries, entry)) < len(entries):
+                heappush(heap, entries[following])
 
     def longer_than(self, claim: Claim, choices: int) -> list[Claim]:
         """Return the claims to drop to make room for so many choices: the youngest of the key with the longest backlog.
@@ -167,12 +167,12 @@ class FairQueue:
             self._enter(head)
 
     def _enter(self, head: Claim) -> None:
-        insort(self._heads.setdefault(head.ask.upstream, []), _place(head))
+        insort(self._heads.setdefault(head.ask.upstream, []), _entry(head))
 
     def _withdraw(self, head: Claim) -> None:
-        places = self._heads[head.ask.upstream]
-        del places[bisect_left(places, _place(head))]
-        if not places:
+        entries = self._heads[head.ask.upstream]
+        del entries[bisect_left(entries, _entry(head))]
+        if not entries:
             del self._heads[head.ask.upstream]
 
     def _tag(self, head: Claim) -> None:
@@ -180,11 +180,11 @@ class FairQueue:
         head.start = arrived if arrived > finish else finish
 
 
-def _place(head: Claim) -> _Place:
+def _entry(head: Claim) -> _Entry:
     return head.start, head.number, head
 
 
-def _passed_over(account: Account, stopped: Container[str], since: _Place | None, to: _Place) -> list[Claim]:
-    """Return a key's heads, for upstreams that are stopped, between two places of its own."""
-    places = [_place(lane[0]) for upstream, lane in account.lanes.items() if upstream in stopped]
-    return [place[2] for place in sorted(places) if (since is None or place > since) and place < to]
+def _passed_over(account: Account, stopped: Container[str], since: _Entry | None, to: _Entry) -> list[Claim]:
+    """Return a key's heads, for upstreams that are stopped, between two entries of its own."""
+    entries = [_entry(lane[0]) for upstream, lane in account.lanes.items() if upstream in stopped]
+    return [entry[2] for entry in sorted(entries) if (since is None or entry > since) and entry < to]

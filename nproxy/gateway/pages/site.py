@@ -28,7 +28,7 @@ FOLDER = Path(__file__).parent
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PageFile:
     """A file and the page that it belongs to."""
 
     page: Page
@@ -38,34 +38,34 @@ class Place:
 class Site:
     """The pages of one gateway. Their files are listed at creation, and kept in memory after their first request."""
 
-    __slots__ = ("_files", "_places")
+    __slots__ = ("_files", "_loaded")
 
     def __init__(self, folder: Path = FOLDER) -> None:
-        self._places = dict(_places(folder))
-        self._files: dict[Path, Representation] = {}
+        self._files = dict(_page_files(folder))
+        self._loaded: dict[Path, Representation] = {}
 
-    def find(self, settings: Pages, method: str, path: str) -> Place | None:
+    def find(self, settings: Pages, method: str, path: str) -> PageFile | None:
         """Return the file that a request is for; None if there is none, or the method is not GET or HEAD."""
-        place = self._places.get(path)
-        if place is None or method not in ("GET", "HEAD") or not getattr(settings, place.page):
+        file = self._files.get(path)
+        if file is None or method not in ("GET", "HEAD") or not getattr(settings, file.page):
             return None
-        return place
+        return file
 
-    async def serve(self, exchange: Exchange, place: Place) -> None:
+    async def serve(self, exchange: Exchange, file: PageFile) -> None:
         """Answer with a file, or with 304 if the client has it. Raises ClientLeft."""
-        file = self._files.get(place.path)
-        if file is None:
-            file = self._files[place.path] = await asyncio.to_thread(_read, place)
-        await tell(exchange, file)
+        loaded = self._loaded.get(file.path)
+        if loaded is None:
+            loaded = self._loaded[file.path] = await asyncio.to_thread(_read, file)
+        await tell(exchange, loaded)
 
 
-def _places(folder: Path) -> Iterator[tuple[str, Place]]:
+def _page_files(folder: Path) -> Iterator[tuple[str, PageFile]]:
     for page, address in ADDRESSES.items():
         for path in sorted((folder / page).rglob("*")):
             if path.suffix in TYPES:
                 name = path.relative_to(folder).as_posix()
-                yield (address if name == f"{page}/index.html" else f"/{name}"), Place(page, path)
+                yield (address if name == f"{page}/index.html" else f"/{name}"), PageFile(page, path)
 
 
-def _read(place: Place) -> Representation:
-    return Representation.of(place.path.read_bytes(), TYPES[place.path.suffix], headers_of(place.page))
+def _read(file: PageFile) -> Representation:
+    return Representation.of(file.path.read_bytes(), TYPES[file.path.suffix], headers_of(file.page))

@@ -35,7 +35,7 @@ TLS_END_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Destination:
     """Where connections go: a Unix socket, or a host and port.
 
     server_name: the name that the certificate must be for; None for no TLS.
@@ -92,7 +92,7 @@ class Connector:
         self._known: dict[tuple[str, int], _Known] = {}
         self._trusted: ssl.SSLContext | None = None
 
-    async def connect(self, connection: Connection, place: Place, seconds: float | None, deadline: float) -> None:
+    async def connect(self, connection: Connection, to: Destination, seconds: float | None, deadline: float) -> None:
         """Open a connection within so many seconds, and before `deadline`, in the loop's time.
 
         Raises ConnectError, ConnectTimeoutError, LateError.
@@ -102,7 +102,7 @@ class Connector:
         soonest = min(own, deadline)
         try:
             async with asyncio.timeout_at(soonest if soonest < inf else None) as limit:
-                await self._connect(connection, place)
+                await self._connect(connection, to)
         except BaseException as error:
             connection.abort()
             match error:
@@ -118,19 +118,19 @@ class Connector:
                     raise ConnectError("address") from error  # not a name that can be looked up
             raise
 
-    async def _connect(self, connection: Connection, place: Place) -> None:
+    async def _connect(self, connection: Connection, to: Destination) -> None:
         loop = asyncio.get_running_loop()
-        if place.path is not None:
-            await loop.create_unix_connection(lambda: connection, str(place.path))
+        if to.path is not None:
+            await loop.create_unix_connection(lambda: connection, str(to.path))
             return
-        context = None if place.server_name is None else await self._context()
-        addresses = await self._addresses(place.host, place.port)
+        context = None if to.server_name is None else await self._context()
+        addresses = await self._addresses(to.host, to.port)
         sock = await start_connection(addresses, happy_eyeballs_delay=NEXT_ADDRESS_SECONDS)
         await loop.create_connection(
             lambda: connection,
             sock=sock,
             ssl=context,
-            server_hostname=place.server_name,
+            server_hostname=to.server_name,
             ssl_shutdown_timeout=None if context is None else TLS_END_SECONDS,
         )
 

@@ -14,7 +14,7 @@ from math import inf
 from yarl import URL
 
 from nproxy.telemetry.seldom import Seldom
-from nproxy.upstreams.http.connecting import Connector, Place
+from nproxy.upstreams.http.connecting import Connector, Destination
 from nproxy.upstreams.http.connection import Connection, Reply
 from nproxy.upstreams.http.errors import ConnectError
 from nproxy.upstreams.http.head import Fields, request_head
@@ -81,7 +81,7 @@ class Connections:
             connection = Connection(self._watchdogs, done, self.open.discard, self._doubled, self._more_files)
             self.open.add(connection)
             try:
-                await self._connector.connect(connection, _place(replica, url), connect_seconds, deadline)
+                await self._connector.connect(connection, _destination(replica, url), connect_seconds, deadline)
             except BaseException:
                 self.open.discard(connection)
                 raise
@@ -179,11 +179,11 @@ def _key(replica: Replica) -> object:
     return replica.socket, replica.base, replica.authority
 
 
-def _place(replica: Replica, url: URL) -> Place:
-    """The place that connections to a replica go to. Raises ValueError for a URL without a host."""
+def _destination(replica: Replica, url: URL) -> Destination:
+    """Where connections to a replica go. Raises ValueError for a URL without a host."""
     host, port = url.host, url.port
     if host is None or port is None:
         raise ValueError("a URL without a host")
     # A dot at the end is for resolvers only: certificates and SNI have none (RFC 6066, section 3).
     server_name = (replica.server_name or host).removesuffix(".") if url.scheme == "https" else None
-    return Place(replica.socket, host, port, server_name)
+    return Destination(replica.socket, host, port, server_name)
