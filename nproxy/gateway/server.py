@@ -18,8 +18,8 @@ from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import Response, StreamResponse
 from aiohttp.web_server import Server
 
+from nproxy.gateway.connection_log import ConnectionLog
 from nproxy.gateway.exchange import SERVER
-from nproxy.gateway.unread import Unread
 from nproxy.openai.errors import ApiError, internal_error, invalid_request
 
 HEADER_SECONDS = 10.0
@@ -57,9 +57,11 @@ class Connection(RequestHandler):
     A request head must be complete within `header_seconds` of its first byte; the first head, of the accept.
     """
 
-    def __init__(self, manager: Server, unread: Unread, *, header_seconds: float, **settings: Any) -> None:
+    def __init__(
+        self, manager: Server, connection_log: ConnectionLog, *, header_seconds: float, **settings: Any
+    ) -> None:
         super().__init__(manager, **settings)
-        self._unread = unread
+        self._connection_log = connection_log
         self._header_seconds = header_seconds
         self._header_timer: asyncio.TimerHandle | None = None
 
@@ -73,7 +75,7 @@ class Connection(RequestHandler):
             super().data_received(part)
         if self._messages and isinstance(wrong := self._messages[-1][0], _ErrInfo):
             self._break_bodies()
-            self._unread.no_request(self.transport, data, _parser_error(wrong.status, wrong.exc).message)
+            self._connection_log.no_request(self.transport, data, _parser_error(wrong.status, wrong.exc).message)
         if self._request_count != heads:
             self._cancel_timer()
         elif self._header_timer is None and self._waiter is not None and not self._waiter.done():
@@ -148,7 +150,7 @@ class HttpServer(Server):
         self._transports: dict[RequestHandler, asyncio.Transport] = {}
         self._closing: set[asyncio.Transport] = set()
         self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
-        self.unread = Unread(log)
+        self.connection_log = ConnectionLog(log)
         self._vacant = asyncio.Event()
         self._vacant.set()
         self._sweep_timer = self._running_loop.call_later(linger_seconds, self._sweep)
@@ -156,7 +158,7 @@ class HttpServer(Server):
     def __call__(self) -> RequestHandler:
         return Connection(
             self,
-            self.unread,
+            self.connection_log,
             header_seconds=self._header_seconds,
             loop=self._running_loop,
             keepalive_timeout=KEEPALIVE_SECONDS,
@@ -175,7 +177,7 @@ class HttpServer(Server):
         if len(self._transports) <= self._most:
             return True
         transport.abort()
-        self.unread.too_many(self._most)
+        self.connection_log.too_many(self._most)
         return False
 
     def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:

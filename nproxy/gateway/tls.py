@@ -90,7 +90,7 @@ class Handshake(asyncio.Protocol):
         except StopIteration as end:
             secured = end.value
         except OSError as error:  # not TLS, no common version or cipher, too late, or disconnected
-            self._http.unread.no_handshake(self._plain, error)
+            self._http.connection_log.no_handshake(self._plain, error)
         if secured is None or secured.get_extra_info("ssl_object") is None:  # aborted by this side: no error
             self._connection.connection_lost(None)
         else:

@@ -16,7 +16,7 @@ _TLS = b"\x16\x03"
 """The first bytes of TLS of any version: a handshake record (RFC 8446, section 5.1)."""
 
 
-class Unread:
+class ConnectionLog:
     """The log of one port. Each line has the peer's address, which may be a proxy's, and the port."""
 
     __slots__ = ("_seldom",)
