@@ -32,7 +32,7 @@ class BestOf(Merge):
         super().__init__(request, id, created, model, n=request.drawn, logprobs=request.logprobs_asked)
         self._lacking = False
         self._scores: dict[int, float] = {}
-        self._places: dict[int, int] = {}  # the client's index of each choice that is shown; empty until the end
+        self._client_indices: dict[int, int] = {}  # of the choices that are shown; empty until the end
 
     def close(self) -> bytes:
         self._choose()
@@ -45,9 +45,9 @@ class BestOf(Merge):
             of_prompt = self._choices[prompt * drawn : (prompt + 1) * drawn]
             # the sort is stable: of equals, the earlier one comes first
             ranked = sorted(of_prompt, key=lambda choice: self._scores[choice.index], reverse=True)
-            for place, choice in enumerate(ranked[:n], prompt * n):
-                self._places[choice.index] = place
-                self.notes.append(ChoiceFinished(place, choice.finish_reason or "none"))
+            for index, choice in enumerate(ranked[:n], prompt * n):
+                self._client_indices[choice.index] = index
+                self.notes.append(ChoiceFinished(index, choice.finish_reason or "none"))
 
     def _score(self, choice: Choice) -> float:
         whole = fold([piece.delta for piece in choice.pieces])
@@ -75,7 +75,7 @@ class BestOf(Merge):
                 self._scores[choice.index] = self._score(choice)
 
     def _shown_as(self, choice: Choice) -> Sequence[int]:
-        return (self._places[choice.index],) if choice.index in self._places else ()
+        return (self._client_indices[choice.index],) if choice.index in self._client_indices else ()
 
 
 def mean_logprob(logprobs: JSON, echoed: Prompt | None = None) -> float | None:
@@ -117,5 +117,5 @@ def _prompt_tokens(logprobs: dict[str, JSON], token_logprobs: list[JSON], echoed
     offsets = logprobs.get("text_offset")
     if not isinstance(offsets, list) or len(offsets) != len(token_logprobs):
         return 0
-    places = [offset for offset in offsets if isinstance(offset, int)]
-    return sum(place - places[0] < len(echoed) for place in places)
+    counted = [offset for offset in offsets if isinstance(offset, int)]
+    return sum(offset - counted[0] < len(echoed) for offset in counted)
