@@ -18,6 +18,7 @@ from nproxy.choices.lessons import Lacks, Scores
 from nproxy.choices.merge import Merge
 from nproxy.choices.plan import NO_LOGPROBS
 from nproxy.choices.reading import LegFault
+from nproxy.choices.settings import Names
 from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.requests import CompletionRequest, Prompt, Request
 
@@ -28,8 +29,8 @@ class BestOf(Merge):
     Log probabilities that the client did not ask for are left out. Usage counts every choice, shown or not.
     """
 
-    def __init__(self, request: Request, id: str, created: int, model: str) -> None:
-        super().__init__(request, id, created, model, n=request.drawn, logprobs=request.logprobs_asked)
+    def __init__(self, request: Request, names: Names) -> None:
+        super().__init__(request, names, n=request.drawn, logprobs=request.logprobs_asked)
         self._lacking = False
         self._scores: dict[int, float] = {}
         self._client_indices: dict[int, int] = {}  # of the choices that are shown; empty until the end

@@ -9,6 +9,7 @@ from nproxy.choices.commands import Spent
 from nproxy.choices.leg_output import Choice
 from nproxy.choices.merge import Merge
 from nproxy.choices.records import Record
+from nproxy.choices.settings import Names
 from nproxy.openai.requests import Request
 from nproxy.openai.usage import Usage
 
@@ -20,10 +21,8 @@ class Copies(Merge):
     were really computed.
     """
 
-    def __init__(
-        self, request: Request, id: str, created: int, model: str, *, record: Callable[[], Record] | None = None
-    ) -> None:
-        super().__init__(request, id, created, model, n=1, record=record)
+    def __init__(self, request: Request, names: Names, *, record: Callable[[], Record] | None = None) -> None:
+        super().__init__(request, names, n=1, record=record)
 
     def spent(self) -> Spent:
         spent = super().spent()

@@ -16,6 +16,7 @@ from nproxy.choices.leg import Leg
 from nproxy.choices.leg_output import Choice, LegOutput
 from nproxy.choices.reading import in_band, read_answer, read_chunk
 from nproxy.choices.records import Record
+from nproxy.choices.settings import Names
 from nproxy.choices.tally import Tally
 from nproxy.openai.chunks import UpstreamChoice, UpstreamChunk, is_done, is_null
 from nproxy.openai.dialect import CHAT
@@ -47,17 +48,15 @@ class Merge:
     read next, `notes` commands for metrics and lessons; the caller empties both. What a choice said is written where it
     is noted, so a fault in another choice of the same chunk cannot lose it.
 
-    id, created (unix seconds), model: as the client reads them. n: choices per prompt that the legs bring; None if as
-    many as the client asked for. logprobs: whether a whole answer shows log probabilities. record: makes the record of
-    what the client is sent of one choice, so that another call can resume one that was cut; None if none is resumed.
+    n: choices per prompt that the legs bring; None if as many as the client asked for. logprobs: whether a whole answer
+    shows log probabilities. record: makes the record of what the client is sent of one choice, so that another call can
+    resume one that was cut; None if none is resumed.
     """
 
     def __init__(
         self,
         request: Request,
-        id: str,
-        created: int,
-        model: str,
+        names: Names,
         *,
         n: int | None = None,
         logprobs: bool = True,
@@ -69,7 +68,7 @@ class Merge:
         self._chat = request.dialect is CHAT
         with_usage = request.stream and request.include_usage
         must = request.stream and must_call(request.body.fields)
-        self._wire = Wire(request.dialect, id, created, model, None, with_usage, must)
+        self._wire = Wire(request.dialect, *names, None, with_usage, must)
         self.n = request.n if n is None else n
         self._logprobs = logprobs
         self._record = record

@@ -16,11 +16,11 @@ from nproxy.openai.requests import Request
 def merge_for(request: Request, plan: Plan, capability: Capability, settings: ConductSettings, names: Names) -> Merge:
     """Return the merge for what the plan brings: more choices than the client asked for, fewer, or as many."""
     if plan.n > request.n:
-        return BestOf(request, *names)
+        return BestOf(request, names)
     record = recorder(request, settings.resume)
     if plan.n < request.drawn:
-        return Copies(request, *names, record=record)
+        return Copies(request, names, record=record)
     if plan.way.mode != "relay":
-        return Merge(request, *names, record=record)
+        return Merge(request, names, record=record)
     aliased = capability.model is not None and capability.model != names.model
-    return Relay(request, *names, shown=names.model if aliased else None, exact=capability.exact, record=record)
+    return Relay(request, names, shown=names.model if aliased else None, exact=capability.exact, record=record)

@@ -15,6 +15,7 @@ from nproxy.choices.leg import Leg
 from nproxy.choices.leg_output import Choice, LegOutput
 from nproxy.choices.merge import Merge
 from nproxy.choices.records import Record
+from nproxy.choices.settings import Names
 from nproxy.openai.chunks import UpstreamChoice, UpstreamChunk
 from nproxy.openai.jsonvalue import JSON, dumps, is_json, loads
 from nproxy.openai.requests import Request
@@ -59,15 +60,13 @@ class Relay(Merge):
     def __init__(
         self,
         request: Request,
-        id: str,
-        created: int,
-        model: str,
+        names: Names,
         *,
         shown: str | None = None,
         exact: bool = False,
         record: Callable[[], Record] | None = None,
     ) -> None:
-        super().__init__(request, id, created, model, record=record)
+        super().__init__(request, names, record=record)
         self._shown = shown
         self._counts_all = exact or len(self._choices) == 1  # usage beside a choice is that of its whole call
         self._as_merged = False

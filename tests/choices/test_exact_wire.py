@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from nproxy.choices.leg import Leg
 from nproxy.choices.merge import Merge
 from nproxy.choices.relay import Relay
+from nproxy.choices.settings import Names
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.jsonvalue import dumps
 from nproxy.openai.sse import SSEDecoder
@@ -62,9 +63,9 @@ def test_D11_on_exact_input_relay_and_merge_write_the_same(
     request = dialect_request(dialect, n=3, stream=True, **options)
     wire = Wire(dialect, "id", 7, MODEL, fingerprint, include_usage=asked)
     events = exact_stream(dialect, wire, said, tail=asked)
-    relayed = written(Relay(request, "own", 1, MODEL), events)
+    relayed = written(Relay(request, Names("own", 1, MODEL)), events)
     assert relayed == framed(*events)
-    assert relayed == written(Merge(request, "id", 7, MODEL), events)
+    assert relayed == written(Merge(request, Names("id", 7, MODEL)), events)
 
 
 @given(

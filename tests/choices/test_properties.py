@@ -17,6 +17,7 @@ from nproxy.choices.events import Event, FailureKind, LegBody, LegChunk, LegEnde
 from nproxy.choices.leg import Leg
 from nproxy.choices.merge import Merge
 from nproxy.choices.segments import read_segment
+from nproxy.choices.settings import Names
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.requests import Request
 from nproxy.openai.sse import BETWEEN, SSEDecoder
@@ -191,7 +192,7 @@ def test_byte_rewriting_equals_full_parsing(
     request = dialect_request(dialect, n=4, stream=True, **options)
 
     def merged(*, parse_all: bool) -> Merge:
-        merge = Merge(request, ID, CREATED, MODEL)
+        merge = Merge(request, Names(ID, CREATED, MODEL))
         for leg in (Leg(0, 0, 2), Leg(1, 2, 2)):
             merge.add(leg)
             if parse_all:
