@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from nproxy.openai.usage import MOST
+from nproxy.openai.usage import MOST_TOKENS
 
 LONGEST = 4096
 """Length of the longest `usage` object that is found, in bytes; OpenAI's has about 250."""
@@ -58,7 +58,7 @@ class PassedUsage:
     def _count(self, usage: bytes) -> None:
         for count in _COUNT.finditer(usage):
             number = int(count[3])
-            if number > MOST:
+            if number > MOST_TOKENS:
                 continue
             self.found = True
             if count[1]:

@@ -18,8 +18,8 @@ _OWN = frozenset(
 _OF_THE_PROMPT = re.compile("prompt|input|cache")
 _PAID = re.compile("cost")
 
-MOST = 1 << 53
-"""A larger count is ignored: it could not be exact as a float, in which metrics and rates add counts up."""
+MOST_TOKENS = 1 << 53
+"""The highest count. Larger ones would not be exact as floats, which metrics, rates and some JSON parsers use."""
 
 
 @frozen
@@ -206,7 +206,7 @@ def _sum(values: Sequence[JSON]) -> JSON:
 
 
 def _count(value: JSON) -> int | None:
-    return value if type(value) is int and 0 <= value <= MOST else None
+    return value if type(value) is int and 0 <= value <= MOST_TOKENS else None
 
 
 def _details(value: JSON) -> dict[str, int] | None:

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.requests import Request
+from nproxy.openai.usage import MOST_TOKENS
 
 BYTES_PER_TOKEN = 4
 """About right for English text. The other bytes of a body (field names, roles) are few compared with a prompt."""
 
 
-MOST = 1 << 53
-"""The highest estimate. No limit is higher, and some JSON parsers read larger integers inexactly; a body may hold
-numbers of 4,300 digits."""
-
-
 def guess(request: Request, choices: int) -> int:
     """Estimate a request's tokens: the prompt by its length, and `max_tokens` for each choice, or 0 if it is not set.
 
-    The estimate is settled when the request is over: the key is then charged what the client was told in `usage`.
+    At most MOST_TOKENS: a body may hold numbers of 4,300 digits. The estimate is settled when the request is over: the
+    key is then charged what the client was told in `usage`.
     """
     fields = request.body.fields
     most = fields.get("max_completion_tokens") or fields.get("max_tokens")
-    return min(guess_prompt(request) + choices * _count(most), MOST)
+    return min(guess_prompt(request) + choices * _count(most), MOST_TOKENS)
 
 
 def guess_prompt(request: Request) -> int:

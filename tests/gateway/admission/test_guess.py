@@ -6,10 +6,11 @@ import json
 
 import pytest
 
-from nproxy.gateway.admission.guess import MOST, guess
+from nproxy.gateway.admission.guess import guess
 from nproxy.gateway.admission.messages import Ask, message_of, to_data
 from nproxy.openai.body import Body
 from nproxy.openai.requests import Limits, parse_chat
+from nproxy.openai.usage import MOST_TOKENS
 from nproxy.workers.messages import Admission, decode, encode
 
 
@@ -43,7 +44,7 @@ def test_a_number_of_thousands_of_digits_is_no_message_that_cannot_be_read() -> 
     """The parent replaces a worker that sends it such a thing."""
     raw = b'{"model": "m", "messages": [{"role": "user", "content": "x"}], "max_tokens": %b}' % (b"9" * 4299)
     tokens = guess(parse_chat(Body.parse(raw), Limits(max_n=128, max_choices=512), None), 64)
-    assert tokens == MOST
+    assert tokens == MOST_TOKENS
     ask = Ask("7-1", "ann", "u", 64, tokens)
     told = decode(encode(Admission(to_data(ask))))
     assert isinstance(told, Admission)
