@@ -8,13 +8,11 @@ from functools import lru_cache
 from aiohttp import HttpVersion10, HttpVersion11, hdrs
 from aiohttp.web_request import BaseRequest
 
-from nproxy.gateway.server import answer_as_http11
+from nproxy.gateway.server import MOST_HEAD_BYTES, answer_as_http11
 from nproxy.openai.errors import ApiError, invalid_request, unknown_url, wrong_method
 
-MOST_HEAD_BYTES = 64 << 10
-"""The most bytes of all header lines together. The parser limits each line and their number."""
-
-_FEW_HEADERS = 7  # so many headers of the longest kind are below the limit, so their sizes need not be added up
+_FEW_HEADERS = 7
+"""The sizes of so few headers are not added up: each is limited by the parser, so they have 112 KiB at most."""
 _AUTHORITY_ENDS = re.compile("[/?#]")
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~%!$&'()*+,;=-]*)(:[0-9]*)?")
 

@@ -23,11 +23,20 @@ from nproxy.gateway.exchange import SERVER
 from nproxy.openai.errors import ApiError, internal_error, invalid_request
 
 HEADER_SECONDS = 10.0
+"""How long a request head may take to be complete, from its first byte on."""
 KEEPALIVE_SECONDS = 75.0
+"""How long a connection may wait for its next request; nginx's default. Proxies in front should wait less."""
 LINGER_SECONDS = 5.0
+"""How long a connection that is closing may take to send what was written."""
+
 MOST_HEADERS = 128
-_TOO_MANY = "Too many headers"  # the parser's message: it has no exception type for this case
+"""The most header lines of a request. The parser enforces this limit and the next one, heads.py the third."""
 LONGEST_HEADER = 8190
+"""The most bytes of the request line, of a header's name, and of its value."""
+MOST_HEAD_BYTES = 64 << 10
+"""The most bytes of all header lines together."""
+
+_TOO_MANY = "Too many headers"  # the parser's message: it has no exception type for this case
 
 PRIVATE = (
     "_request_count",
