@@ -161,7 +161,7 @@ async def _ask(
     better.
     """
     record, upstream = exchange.record, route.upstream
-    group, retries = CallGroup(route.called, assigned=record.assigned), _Retries(upstream)
+    group, retries = CallGroup(route.model, assigned=record.assigned), _Retries(upstream)
     exchange.headers["x-nproxy-upstream"] = upstream.name
     headers = _headers_up(exchange, upstream, upload)
     method, target = exchange.request.method, exchange.target

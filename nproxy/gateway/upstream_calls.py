@@ -56,7 +56,7 @@ class UpstreamCalls:
         self._request = request
         self._n = attempt.plan.n
         self._capability = capability
-        model = attempt.route.called
+        model = attempt.route.model
         together, assigned = capability.prefix_cache, exchange.record.assigned
         prompt = prompt_hash(request) if upstream.by_prompt else None
         account = (model, exchange.caller.bucket if upstream.shows_key(headers) else "")

@@ -17,14 +17,14 @@ class Route:
     name: ModelName
 
     @property
-    def called(self) -> str | None:
+    def model(self) -> str | None:
         """The upstream's own name of the model; None if the request names none."""
         return self.name.upstream or self.name.shown or None
 
     @property
     def usable(self) -> bool:
         """Whether a healthy replica of the upstream serves the model."""
-        return self.upstream.gate.usable(self.called)
+        return self.upstream.gate.usable(self.model)
 
 
 class Routes:
