@@ -402,7 +402,7 @@ class Conduct:
         spoken = self._buffer.spoken
         if self._roster.unsettled == 0 or (self._losses.clear and not spoken):
             error, kind = self._losses.error(retries_spent=self._recovery.retries_spent), self._losses.kind
-            if self._settings.fallback and self._losses.upstreams_own and not spoken:
+            if self._settings.fallback_possible and self._losses.upstreams_own and not spoken:
                 told, end_status = self._told(error)
                 self._commands.append(FallBack((told, Finish(kind, end_status))))
                 self._finish("fallback")

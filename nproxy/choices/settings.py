@@ -31,7 +31,7 @@ class ConductSettings:
     """Failures that come so shortly after the first are weighed together."""
     partial: bool = False
     """If some choices are finished and others are lost, the client gets the finished ones."""
-    fallback: bool = False
+    fallback_possible: bool = False
     """Another upstream may be asked. If this one is at fault and the client has at most pings, the conduct ends with
     FallBack instead of an error."""
     fallback_available: bool = False

@@ -47,9 +47,9 @@ class Fallbacks(Generic[A]):
         self._name = first.upstream.name
 
     @property
-    def more(self) -> bool:
+    def fallback_possible(self) -> bool:
         """Whether there may be another upstream after the current one."""
-        return self._any and self._following().more
+        return self._any and self._following().fallback_possible
 
     @property
     def fallback_available(self) -> bool:

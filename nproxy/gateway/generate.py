@@ -119,7 +119,9 @@ async def _drive(
         request,
         plan,
         attempt.capability,
-        settings.conduct(upstream, fallback=fallbacks.more, fallback_available=fallback_available),
+        settings.conduct(
+            upstream, fallback_possible=fallbacks.fallback_possible, fallback_available=fallback_available
+        ),
         Names(f"{request.dialect.id_prefix}{random.getrandbits(128):032x}", int(time.time()), request.model),
         upstream.budget.take,
         random.random,

@@ -120,7 +120,7 @@ async def _serve(
     """
     usage = PassedUsage()
     try:
-        unserved = await _ask(exchange, route, upload, usage, fallback=fallbacks.more)
+        unserved = await _ask(exchange, route, upload, usage, fallback_possible=fallbacks.fallback_possible)
     finally:
         if usage.found:
             # the last counts of a stream that broke off, at either end, may be those of its beginning
@@ -153,12 +153,12 @@ class _Unserved:
 
 
 async def _ask(
-    exchange: Exchange, route: Route, upload: _Upload, usage: PassedUsage, *, fallback: bool
+    exchange: Exchange, route: Route, upload: _Upload, usage: PassedUsage, *, fallback_possible: bool
 ) -> _Unserved | None:
     """Ask one upstream, again if retries allow it, and send its answer to the client: then None is returned.
 
-    usage: gets what is sent. fallback: another upstream may be asked, so a refusal is not sent yet if that one may do
-    better.
+    usage: gets what is sent. fallback_possible: another upstream may be asked, so a refusal is not sent yet if that one
+    may do better.
     """
     record, upstream = exchange.record, route.upstream
     group, retries = CallGroup(route.model, assigned=record.assigned), _Retries(upstream)
@@ -174,7 +174,7 @@ async def _ask(
                     refusal = _refusal(upstream, answer.status)
                     if refusal is not None and _is_withheld(refusal):
                         return _Unserved(refusal)
-                    if refusal is None or not (fallback and _may_go_on(refusal, upload)):
+                    if refusal is None or not (fallback_possible and _may_go_on(refusal, upload)):
                         await _send_back(exchange, answer, usage)
                         record.outcome = "ok" if refusal is None else refusal.kind
                         return None

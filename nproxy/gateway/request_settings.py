@@ -37,16 +37,16 @@ class RequestSettings:
         self.has_admin_port = config.admin is not None
         self._conducts: dict[tuple[str, bool, bool], ConductSettings] = {}
 
-    def conduct(self, upstream: Upstream, *, fallback: bool, fallback_available: bool) -> ConductSettings:
-        """Return the settings for a request at one upstream. fallback, fallback_available: see ConductSettings."""
-        key = upstream.name, fallback, fallback_available
+    def conduct(self, upstream: Upstream, *, fallback_possible: bool, fallback_available: bool) -> ConductSettings:
+        """Return the settings for a request at one upstream. The flags are those of ConductSettings."""
+        key = upstream.name, fallback_possible, fallback_available
         if (made := self._conducts.get(key)) is None:
             made = self._conducts[key] = self._conduct(
-                upstream, fallback=fallback, fallback_available=fallback_available
+                upstream, fallback_possible=fallback_possible, fallback_available=fallback_available
             )
         return made
 
-    def _conduct(self, upstream: Upstream, *, fallback: bool, fallback_available: bool) -> ConductSettings:
+    def _conduct(self, upstream: Upstream, *, fallback_possible: bool, fallback_available: bool) -> ConductSettings:
         stream, settings = self.config.stream, upstream.settings
         return ConductSettings(
             retries_per_leg=settings.retries.per_leg,
@@ -55,6 +55,6 @@ class RequestSettings:
             ping_seconds=inf if stream.ping_seconds is None else stream.ping_seconds,
             partial=self.config.n_policy.on_leg_failure == "partial",
             headers_after_seconds=inf if stream.headers_after_seconds is None else stream.headers_after_seconds,
-            fallback=fallback,
+            fallback_possible=fallback_possible,
             fallback_available=fallback_available,
         )

@@ -55,7 +55,7 @@ class Routes:
         self._found = taken
 
     @property
-    def more(self) -> bool:
+    def fallback_possible(self) -> bool:
         """Whether there may be a next route."""
         return bool(self._following()) or bool(self._passed_over and not self._found)
 

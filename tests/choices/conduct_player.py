@@ -116,7 +116,7 @@ class Play:
         settings = ConductSettings(
             retries_per_leg=self.retries,
             partial=self.partial,
-            fallback=self.fallback,
+            fallback_possible=self.fallback,
             fallback_available=self.fallback,
             resume=self.resume,
             chat_continues=self.chat_continues,

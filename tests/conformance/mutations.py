@@ -521,7 +521,7 @@ _FLEET = [
     (
         "S4",
         CHOICES + "conduct.py",
-        "if self._settings.fallback and self._losses.upstreams_own and not spoken:",
+        "if self._settings.fallback_possible and self._losses.upstreams_own and not spoken:",
         "if False:",
     ),
     (
