@@ -400,7 +400,7 @@ class Conduct:
         no other failure could be more telling, else when the failures of the next moment are known too.
         """
         spoken = self._buffer.spoken
-        if self._roster.unsettled == 0 or (self._losses.clear and not spoken):
+        if self._roster.unsettled == 0 or (self._losses.conclusive and not spoken):
             error, kind = self._losses.error(retries_spent=self._recovery.retries_spent), self._losses.kind
             if self._settings.fallback_possible and self._losses.upstreams_own and not spoken:
                 told, end_status = self._told(error)

@@ -104,7 +104,7 @@ class Losses:
         self.failures.append(failure)
 
     @property
-    def clear(self) -> bool:
+    def conclusive(self) -> bool:
         """Whether nothing that may still come could change what the client is told."""
         return self.gathered or any(map(decisive, self.failures))
 

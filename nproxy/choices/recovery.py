@@ -125,7 +125,8 @@ class Recovery:
         if run.resumed and not failure.room:
             self._resumed(run, "differs" if failure.kind is FailureKind.DIFFERS else "failed")
         if run.state is LegState.SPEAKING:
-            return self._resume(run, failure) if self._missed(run) else self._begin_anew(run, failure)
+            read = self._merge.client_has_read(run.leg.number)
+            return self._resume(run, failure) if read else self._begin_anew(run, failure)
         for way in WAYS:
             if (commands := way(self, run, failure)) is not None:
                 return commands
@@ -249,9 +250,6 @@ class Recovery:
         run.waited += seconds
         self._roster.pause(run)
         return [Retried(run.leg.number, failure.kind), SetTimer(Timer(TimerKind.RETRY, run.leg.number), seconds)]
-
-    def _missed(self, run: LegProgress) -> bool:
-        return self._merge.client_has_read(run.leg.number)
 
     def _begin_anew(self, run: LegProgress, failure: Failure) -> list[Command] | None:
         """Try the same again, although it had begun to answer; by itself, if it ended because of another call."""

@@ -252,8 +252,8 @@ _ERRORS = [
     ("K3", CHOICES + "conduct.py", "Losses(partial=settings.partial and", "Losses(partial=True and"),
     ("K4", CHOICES + "failures.py", "return min(failures, key=rank)", "return failures[0]"),
     ("K5", CHOICES + "recovery.py", "if run.retries >= per_leg or", "if True or"),
-    ("K5", CHOICES + "recovery.py", "if self._missed(run) else self._begin_anew(run, failure)", ""),
-    ("K6", CHOICES + "recovery.py", "self._resume(run, failure) if self._missed(run) else ", ""),
+    ("K5", CHOICES + "recovery.py", "if read else self._begin_anew(run, failure)", ""),
+    ("K6", CHOICES + "recovery.py", "self._resume(run, failure) if read else ", ""),
     (
         "K6",
         CHOICES + "conduct.py",
