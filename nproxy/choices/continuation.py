@@ -197,7 +197,7 @@ def _messages(asked: Mapping[str, JSON], prefix: Prefix) -> dict[str, JSON] | No
     return put | {"messages": [*messages[:-1], {**last, "content": content + prefix.text}]}
 
 
-def whole(usage: Usage, prefix: Prefix, prompt: int | None) -> Usage:
+def as_one_call(usage: Usage, prefix: Prefix, prompt: int | None) -> Usage:
     """Return the usage of a choice whose last call continued from a prefix, as one call would have reported it.
 
     prompt: tokens of the original prompt; None if no call reported them. Then the prefix is taken to be as long as

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from nproxy.choices.commands import Spent
-from nproxy.choices.continuation import whole
+from nproxy.choices.continuation import as_one_call
 from nproxy.choices.leg_output import LegOutput
 from nproxy.openai.usage import LegUsage, Merged, Usage, merge, running
 
@@ -104,9 +104,11 @@ class Tally:
                 own.append(leg)
         if len(own) == len(counted):
             return own
-        whole = [leg for output, leg in self._cut if output.leg.prefix is None]
-        prompts = {prompt: usage.prompt for prompt, usage in [*whole, *own] if usage is not None}
-        return [LegUsage(leg.prompt, _whole(output, leg.usage, prompts.get(leg.prompt))) for output, leg in counted]
+        replaced = [leg for output, leg in self._cut if output.leg.prefix is None]
+        prompts = {prompt: usage.prompt for prompt, usage in [*replaced, *own] if usage is not None}
+        return [
+            LegUsage(leg.prompt, _as_one_call(output, leg.usage, prompts.get(leg.prompt))) for output, leg in counted
+        ]
 
 
 class RunningTotal:
@@ -130,10 +132,10 @@ class RunningTotal:
         return Usage(sum(self._prompts.values()) if whole is None else whole, self._completion)
 
 
-def _whole(output: LegOutput, usage: Usage | None, prompt: int | None) -> Usage | None:
+def _as_one_call(output: LegOutput, usage: Usage | None, prompt: int | None) -> Usage | None:
     """Return a leg's usage; if its call continued from a prefix, the usage that one call would have reported."""
     prefix = output.leg.prefix
-    return usage if usage is None or prefix is None else whole(usage, prefix, prompt)
+    return usage if usage is None or prefix is None else as_one_call(usage, prefix, prompt)
 
 
 def _so_far(output: LegOutput) -> LegUsage:

@@ -8,7 +8,7 @@ import pytest
 
 from nproxy.choices.capability import Capability
 from nproxy.choices.commands import Retried, Spent
-from nproxy.choices.continuation import whole
+from nproxy.choices.continuation import as_one_call
 from nproxy.choices.events import FailureKind
 from nproxy.choices.leg import Prefix
 from nproxy.openai.requests import Request
@@ -35,8 +35,8 @@ def sent(play: Play, leg: int = 0) -> Any:
 
 def test_a_prompt_is_never_longer_than_that_of_the_call_that_continued_it() -> None:
     """Servers may count the same prompt differently."""
-    assert whole(Usage(5, 2), Prefix("x", 1), 8) == Usage(5, 2)
-    assert whole(Usage(9, 2), Prefix("x", 1), 8) == Usage(8, 3)
+    assert as_one_call(Usage(5, 2), Prefix("x", 1), 8) == Usage(5, 2)
+    assert as_one_call(Usage(9, 2), Prefix("x", 1), 8) == Usage(8, 3)
 
 
 @pytest.mark.parametrize("limit", ["max_tokens", "max_completion_tokens", "n_predict"])
