@@ -83,7 +83,10 @@ async def _generate(app: App, settings: RequestSettings, exchange: Exchange, req
         except ClientLeft:
             raise
         except Exception:  # an internal error; the record may have no status yet
-            (grant.nothing_came if exchange.response is None else grant.broke_off)()
+            if exchange.response is None:
+                grant.nothing_came()
+            else:
+                grant.broke_off()
             raise
         finally:
             if exchange.record.code >= 400:
@@ -123,10 +126,10 @@ async def _drive(
             upstream, fallback_possible=fallbacks.fallback_possible, fallback_available=fallback_available
         ),
         Names(f"{request.dialect.id_prefix}{random.getrandbits(128):032x}", int(time.time()), request.model),
-        upstream.budget.take,
-        random.random,
-        _draw,
-        exchange.response is not None,
+        budget=upstream.budget.take,
+        jitter=random.random,
+        draw=_draw,
+        begun=exchange.response is not None,
     )
     if (spans := exchange.record.tracing.spans) is not None:
         spans.to_upstream(upstream.name, name.upstream or name.shown, plan.n)

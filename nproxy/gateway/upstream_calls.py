@@ -57,10 +57,14 @@ class UpstreamCalls:
         self._n = attempt.plan.n
         self._capability = capability
         model = attempt.route.model
-        together, assigned = capability.prefix_cache, exchange.record.assigned
-        prompt = prompt_hash(request) if upstream.by_prompt else None
-        account = (model, exchange.caller.bucket if upstream.shows_key(headers) else "")
-        self.group = CallGroup(model, together, prompt, assigned, account, fallback_available)
+        self.group = CallGroup(
+            model=model,
+            together=capability.prefix_cache,
+            prompt=prompt_hash(request) if upstream.by_prompt else None,
+            assigned=exchange.record.assigned,
+            account=(model, exchange.caller.bucket if upstream.shows_key(headers) else ""),
+            fallback_available=fallback_available,
+        )
         caller = upstream.caller_shown(exchange.caller.name)
         shared = upward_fields(headers, upstream.api_key, _WRITTEN_ANEW, caller)
         self._fields = Fields([*shared, *_ALL_TELL])
@@ -85,9 +89,16 @@ class UpstreamCalls:
         if self._idempotency_key is not None:
             own.append(("Idempotency-Key", f"{self._idempotency_key}-{offset}{self._variant(leg, offset)}"))
         request, capability, upstream = self._request, self._capability, self._upstream
-        body, streamed = compose(request, capability, leg), asked_as_stream(request, capability, leg)
-        path, choices = _PATHS[request.dialect], leg.choices(request.prompts)
-        call = Call(leg.number, path, self._fields, body, streamed, own, upstream.own_key, choices)
+        call = Call(
+            leg.number,
+            _PATHS[request.dialect],
+            self._fields,
+            compose(request, capability, leg),
+            streamed=asked_as_stream(request, capability, leg),
+            own=own,
+            own_key=upstream.own_key,
+            choices=leg.choices(request.prompts),
+        )
         return upstream.call(call, self.group, take, alone=command.alone, waits=command.waits)
 
     def _variant(self, leg: Leg, offset: int) -> str:
