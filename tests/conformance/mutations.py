@@ -363,7 +363,7 @@ _LIMITS = [
 
 _HEADERS = [
     ("O1", UPSTREAMS + "headers.py", 'credentials=api_key == "passthrough"', "credentials=True"),
-    ("O2", GATEWAY + "request_id.py", "return usable(given) or", "return given or"),
+    ("O2", GATEWAY + "request_id.py", "usable(given) or", "given or"),
     ("O2", GATEWAY + "request_id.py", 'f"{id}-{offset}-r{attempt}"', 'f"{id}-{offset}"'),
     ("O3", UPSTREAMS + "headers.py", "not in headers:", "not in () or headers:"),
     ("O4", UPSTREAMS + "headers.py", '{"host", "content-length", "expect", "cookie"}', '{"content-length", "cookie"}'),
