@@ -117,7 +117,11 @@ class AdmissionClient:
         raise self._refused(caller, refused, 1)
 
     def headers(self, caller: Caller) -> dict[str, str]:
-        """Return the x-ratelimit headers of a caller, as far as this process knows; empty if no rate limits it."""
+        """Return the x-ratelimit headers of a caller, as far as this process knows; empty if no rate limits it.
+
+        What is left changes when a request is admitted or refused, so they are read then, after the first time at the
+        edge, whose values stand in the answers of endpoints that need no permits.
+        """
         if not caller.bucket or self._rates.limits(caller) is UNLIMITED:
             return {}
         return rate_headers(self._rates.levels(caller, self._clock()))
