@@ -25,17 +25,17 @@ from nproxy.upstreams.verdicts import OK
 
 async def health(app: App, exchange: Exchange) -> None:
     """Answer /health: the process lives."""
-    await tell_health(exchange)
+    await answer_health(exchange)
 
 
 async def ready(app: App, exchange: Exchange) -> None:
     """Answer /ready: 200 if some upstream answers and no drain has begun, else 503."""
-    await tell_ready(exchange, await why_unready(app))
+    await answer_ready(exchange, await why_unready(app))
 
 
 async def metrics(app: App, exchange: Exchange) -> None:
     """Answer /metrics, for all workers; the built-in engine's own metrics follow the gateway's."""
-    await tell_metrics(
+    await answer_metrics(
         exchange, app.config, partial(report, app) if app.all_processes is None else app.all_processes.report
     )
 
@@ -46,19 +46,19 @@ async def status(app: App, exchange: Exchange) -> None:
     await exchange.respond(200, dumps(document))
 
 
-async def tell_health(exchange: Exchange) -> None:
+async def answer_health(exchange: Exchange) -> None:
     """Answer /health, on any port."""
     await exchange.respond(200, b'{"status":"ok"}')
 
 
-async def tell_ready(exchange: Exchange, reason: str | None) -> None:
+async def answer_ready(exchange: Exchange, reason: str | None) -> None:
     """Answer /ready, on any port. reason: why no requests should be sent; None if they may be."""
     if reason is not None:
         raise not_ready(reason)
     await exchange.respond(200, b'{"status":"ready"}')
 
 
-async def tell_metrics(exchange: Exchange, config: Config, read: Callable[[], Awaitable[Report]]) -> None:
+async def answer_metrics(exchange: Exchange, config: Config, read: Callable[[], Awaitable[Report]]) -> None:
     """Answer /metrics, on any port, with the report that `read` returns, in the format that the client prefers."""
     if not config.telemetry.metrics:
         raise unknown_url("Metrics are switched off.")

@@ -57,7 +57,7 @@ class Representation:
         return headers if self.zipped is None else {**headers, "Vary": "Accept-Encoding"}
 
 
-async def tell(exchange: Exchange, known: Representation) -> None:
+async def respond_with(exchange: Exchange, known: Representation) -> None:
     """Answer with a representation, or with 304 if the client has it. Raises ClientLeft."""
     headers = known.headers()
     if _has(exchange.request, known):

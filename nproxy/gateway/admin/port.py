@@ -23,7 +23,7 @@ from nproxy.gateway.admin.replicas import AdminContext, Serve
 from nproxy.gateway.answering import WriteGuard, answer
 from nproxy.gateway.exchange import Exchange
 from nproxy.gateway.heads import origin_form, refusal
-from nproxy.gateway.introspect import tell_health, tell_metrics, tell_ready
+from nproxy.gateway.introspect import answer_health, answer_metrics, answer_ready
 from nproxy.gateway.listening import base_url, served
 from nproxy.gateway.openapi.serving import OpenApi
 from nproxy.gateway.record import Record
@@ -39,15 +39,15 @@ CLOSE_SECONDS = 1.0
 
 
 async def _health(context: AdminContext, exchange: Exchange, _: str) -> None:
-    await tell_health(exchange)
+    await answer_health(exchange)
 
 
 async def _ready(context: AdminContext, exchange: Exchange, _: str) -> None:
-    await tell_ready(exchange, await context.gateway.why_unready())
+    await answer_ready(exchange, await context.gateway.why_unready())
 
 
 async def _metrics(context: AdminContext, exchange: Exchange, _: str) -> None:
-    await tell_metrics(exchange, context.gateway.config, context.gateway.report)
+    await answer_metrics(exchange, context.gateway.config, context.gateway.report)
 
 
 async def _status(context: AdminContext, exchange: Exchange, _: str) -> None:

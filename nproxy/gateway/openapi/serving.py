@@ -8,7 +8,7 @@ from collections.abc import Callable
 from nproxy.config import Config
 from nproxy.gateway.exchange import Exchange
 from nproxy.gateway.openapi.fragments import Fragment
-from nproxy.gateway.representation import Representation, tell
+from nproxy.gateway.representation import Representation, respond_with
 from nproxy.openai.jsonvalue import dumps
 
 
@@ -25,7 +25,7 @@ class OpenApi:
         """Answer with the document of this configuration, or with 304 if the client has it. Raises ClientLeft."""
         if self._kept is None or self._kept[0] is not config:
             self._kept = config, await asyncio.to_thread(self._written, config)
-        await tell(exchange, self._kept[1])
+        await respond_with(exchange, self._kept[1])
 
     def _written(self, config: Config) -> Representation:
         return Representation.of(dumps(self._write(config)), "application/json")

@@ -10,7 +10,7 @@ from pathlib import Path
 from nproxy.config import Pages
 from nproxy.gateway.exchange import Exchange
 from nproxy.gateway.pages.policy import Page, headers_of
-from nproxy.gateway.representation import Representation, tell
+from nproxy.gateway.representation import Representation, respond_with
 
 TYPES: Mapping[str, str] = {
     ".html": "text/html; charset=utf-8",
@@ -56,7 +56,7 @@ class Site:
         loaded = self._loaded.get(file.path)
         if loaded is None:
             loaded = self._loaded[file.path] = await asyncio.to_thread(_read, file)
-        await tell(exchange, loaded)
+        await respond_with(exchange, loaded)
 
 
 def _page_files(folder: Path) -> Iterator[tuple[str, PageFile]]:
