@@ -18,7 +18,7 @@ from nproxy.choices.reading import in_band, read_answer, read_chunk
 from nproxy.choices.records import Record
 from nproxy.choices.settings import Names
 from nproxy.choices.tally import Tally
-from nproxy.openai.chunks import UpstreamChoice, UpstreamChunk, is_done, is_null
+from nproxy.openai.chunks import EMPTY_VALUES, UpstreamChoice, UpstreamChunk, is_done, is_null
 from nproxy.openai.dialect import CHAT
 from nproxy.openai.errors import ApiError
 from nproxy.openai.jsonvalue import JSON, loads
@@ -298,7 +298,7 @@ class Merge:
         A whole answer takes it. In a stream, nothing may follow the finish, which went out at once. A further call of a
         leg says again what another one has finished.
         """
-        if output.again or all(value in ("", None, [], {}) for key, value in piece.delta.items() if key != "role"):
+        if output.again or all(value in EMPTY_VALUES for key, value in piece.delta.items() if key != "role"):
             return False
         if self._request.stream and not choice.overrun:
             choice.overrun = True

@@ -17,6 +17,9 @@ _OF_CHAT = {holder: frozenset({"index", holder, "finish_reason", "logprobs"}) fo
 _OF_COMPLETIONS = frozenset({"index", "text", "finish_reason", "logprobs"})
 _NOTHING: Mapping[str, JSON] = MappingProxyType({})
 
+EMPTY_VALUES: tuple[JSON, ...] = (None, "", [], {})
+"""Members of a delta that say nothing."""
+
 _NO_REASON = ("", "null")  # KoboldCpp until March 2025, and Ai00: "null" in unfinished chunks
 
 _NUMBERS = (int, float)  # Cloudflare's Workers AI: a token that is a number comes as one (cloudflare/ai#651)
@@ -53,12 +56,9 @@ class UpstreamChoice:
         if self.finish_reason is not None or self.logprobs is not None:
             return False
         for value in self.delta.values():
-            if value not in _EMPTY_VALUES:
+            if value not in EMPTY_VALUES:
                 return False
         return not self.extra or all(value is None for value in self.extra.values())
-
-
-_EMPTY_VALUES: tuple[JSON, ...] = (None, "", [], {})
 
 
 @frozen
