@@ -129,9 +129,7 @@ def _worded(failure: Failure) -> ApiError:
             return _from_status(failure)
         case FailureKind.IN_BAND:
             return wrap_foreign(_would_have_been(failure), failure.content_type, failure.body)
-        case FailureKind.CONNECT | FailureKind.STALE | FailureKind.RESET:
-            return upstream_unavailable(failure.message)
-        case FailureKind.DOWN:
+        case FailureKind.CONNECT | FailureKind.STALE | FailureKind.RESET | FailureKind.DOWN:
             return upstream_unavailable(failure.message)
         case FailureKind.UNAVAILABLE:
             return upstream_unavailable(failure.message, status=503)
