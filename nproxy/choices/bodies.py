@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from nproxy.openai.chunks import UpstreamChoice, UpstreamChunk
+from nproxy.openai.dialect import Dialect
 from nproxy.openai.jsonvalue import JSON
 
 
@@ -22,13 +23,12 @@ def in_place(answer: UpstreamChunk, promised: int) -> UpstreamChunk:
     return replace(answer, choices=tuple(replace(choice, index=place) for place, choice in enumerate(answer.choices)))
 
 
-def as_chunks(answer: UpstreamChunk, *, chat: bool) -> list[UpstreamChunk]:
+def as_chunks(answer: UpstreamChunk, dialect: Dialect) -> list[UpstreamChunk]:
     """Return a whole answer as the chunks of a stream: per choice what it says, then its finish; usage at the end."""
-    nothing: Mapping[str, JSON] = {} if chat else {"text": ""}
     chunks = []
     for choice in answer.choices:
         text = replace(choice, delta=_with_call_indices(choice.delta), finish_reason=None)
-        finish = UpstreamChoice(choice.index, nothing, None, choice.finish_reason or "stop", None, {})
+        finish = UpstreamChoice(choice.index, dialect.empty_delta, None, choice.finish_reason or "stop", None, {})
         chunks += [replace(answer, choices=(piece,), usage=None) for piece in (text, finish)]
     return [*chunks, replace(answer, choices=(), extra={})]
 

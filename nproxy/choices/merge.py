@@ -202,7 +202,7 @@ class Merge:
         output.long = len(body) >= _LONG_BODY
         answer = in_place(answer, len(output.choices))
         if self._request.stream:
-            for piece in as_chunks(answer, chat=self._chat):
+            for piece in as_chunks(answer, self._request.dialect):
                 self._take(output, b"", piece)
             return answer.came
         self._take(output, b"", answer)
@@ -415,7 +415,7 @@ class Merge:
 
     def _lost(self, choice: Choice, error: ApiError) -> bytes:
         """Return the finish of a choice that is lost."""
-        nothing: Mapping[str, JSON] = {} if self._chat else {"text": ""}
+        nothing = self._request.dialect.empty_delta
         why = {"error": loads(error.envelope())["error"]}
         return self._role(choice) + b"".join(
             self._wire.chunk(index, nothing, finish_reason=LOST, extra=why) for index in self._shown_as(choice)
