@@ -64,6 +64,7 @@ permit: the right to be in flight. A choice holds one against the limits of the 
 
 The gateway and its processes (gateway/, workers/)
 
+Attempt: one client request as it is sent to one upstream; a fallback makes another. A leg's `attempt` counts its calls.
 drive: one request on its way through the conduct at one upstream.
 driver: the code that carries out the commands of the conduct and reports what happens as events.
 exchange: one client request and its answer, as handlers, driver, metrics and log share it.
