@@ -143,7 +143,9 @@ class Replica:
     def take(self, who: object, choices: int, now: float, *, alone: bool) -> None:
         """Count a call that begins."""
         self.begun += 1
-        self._add_legs(1)
+        self._call_seconds += self.legs * (now - self._changed)
+        self._changed = now
+        self.legs += 1
         self.choices += choices
         self.reserved = alone
         self.breaker.called(who, now)
@@ -151,18 +153,15 @@ class Replica:
 
     def release(self, who: object, choices: int) -> None:
         """Count a call that has ended."""
-        self._add_legs(-1)
+        now = time.monotonic()
+        self._call_seconds += self.legs * (now - self._changed)
+        self._changed = now
+        self.legs -= 1
         self.choices -= choices
         self.reserved = False
         self.breaker.left(who)
         if not self.legs:
             self.health.idle()
-
-    def _add_legs(self, more: int) -> None:
-        now = time.monotonic()
-        self._call_seconds += self.legs * (now - self._changed)
-        self._changed = now
-        self.legs += more
 
     def call_seconds(self, now: float) -> float:
         """Return the seconds that all calls have taken, those in flight until now. now: monotonic seconds."""
