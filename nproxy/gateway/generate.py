@@ -126,10 +126,10 @@ async def _drive(
             upstream, fallback_possible=fallbacks.fallback_possible, fallback_available=fallback_available
         ),
         Names(f"{request.dialect.id_prefix}{random.getrandbits(128):032x}", int(time.time()), request.model),
-        budget=upstream.budget.take,
-        jitter=random.random,
-        draw=_draw,
-        begun=exchange.response is not None,
+        upstream.budget.take,
+        random.random,
+        _draw,
+        exchange.response is not None,
     )
     if (spans := exchange.record.tracing.spans) is not None:
         spans.to_upstream(upstream.name, name.upstream or name.shown, plan.n)

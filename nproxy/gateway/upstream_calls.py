@@ -58,12 +58,12 @@ class UpstreamCalls:
         self._capability = capability
         model = attempt.route.model
         self.group = CallGroup(
-            model=model,
-            together=capability.prefix_cache,
-            prompt=prompt_hash(request) if upstream.by_prompt else None,
-            assigned=exchange.record.assigned,
-            account=(model, exchange.caller.bucket if upstream.shows_key(headers) else ""),
-            fallback_available=fallback_available,
+            model,
+            capability.prefix_cache,
+            prompt_hash(request) if upstream.by_prompt else None,
+            exchange.record.assigned,
+            (model, exchange.caller.bucket if upstream.shows_key(headers) else ""),
+            fallback_available,
         )
         caller = upstream.caller_shown(exchange.caller.name)
         shared = upward_fields(headers, upstream.api_key, _WRITTEN_ANEW, caller)
@@ -94,10 +94,10 @@ class UpstreamCalls:
             _PATHS[request.dialect],
             self._fields,
             compose(request, capability, leg),
-            streamed=asked_as_stream(request, capability, leg),
-            own=own,
-            own_key=upstream.own_key,
-            choices=leg.choices(request.prompts),
+            asked_as_stream(request, capability, leg),
+            own,
+            upstream.own_key,
+            leg.choices(request.prompts),
         )
         return upstream.call(call, self.group, take, alone=command.alone, waits=command.waits)
 

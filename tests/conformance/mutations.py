@@ -427,7 +427,7 @@ _ROUTING = [
         "if False:",
     ),
     ("Q2", CHOICES + "merging.py", "shown=names.model if aliased else None", "shown=None"),
-    ("Q3", GATEWAY + "upstream_calls.py", "together=capability.prefix_cache,", "together=False,"),
+    ("Q3", GATEWAY + "upstream_calls.py", "model,\n            capability.prefix_cache,", "model,\n            False,"),
     ("Q3", UPSTREAMS + "permits.py", "        if common is not None:\n            return (common,)\n", ""),
     ("N6", CHOICES + "compose.py", 'if request.stream or "stream" in leg.omit:', "if request.stream:"),
     ("N6", CHOICES + "plan.py", "warm = capability.prefix_cache and", "warm = False and"),
