@@ -193,17 +193,10 @@ class AdmissionClient:
 
     def _ask(self, caller: Caller, upstream: str, choices: int, tokens: int) -> Ask:
         self._number += 1
-        return Ask(
-            ticket=f"{self._transport.prefix}-{self._number}",
-            key=caller.bucket,
-            upstream=upstream,
-            choices=choices,
-            tokens=tokens,
-            weight=caller.weight,
-            most=self._choices if caller.choices is None else caller.choices,
-            rates=self._rates.limits(caller),
-            waits=not self.draining,
-        )
+        ticket = f"{self._transport.prefix}-{self._number}"
+        most = self._choices if caller.choices is None else caller.choices
+        rates, waits = self._rates.limits(caller), not self.draining
+        return Ask(ticket, caller.bucket, upstream, choices, tokens, caller.weight, most, rates, waits)
 
     async def _answer(self, ask: Ask, message: Ask | Move) -> Admitted | Refused:
         """Send a message of a request, and wait for the answer. ask: the request. Raises Unanswered if none comes."""
