@@ -80,8 +80,7 @@ class Replica:
     cancel_handles: set[CancelHandle] = field(default_factory=set)
     """Of the calls in flight."""
     _urls: dict[str, URL] = field(default_factory=dict)
-    _call_seconds: float = 0.0  # up to the last change of `legs`
-    _changed: float = 0.0
+    _times: float = 0.0  # the sum of the times at which calls ended, less those at which they began
 
     @classmethod
     def from_config(cls, replica: config.Replica) -> Replica:
@@ -143,9 +142,8 @@ class Replica:
     def take(self, who: object, choices: int, now: float, *, alone: bool) -> None:
         """Count a call that begins."""
         self.begun += 1
-        self._call_seconds += self.legs * (now - self._changed)
-        self._changed = now
         self.legs += 1
+        self._times -= now
         self.choices += choices
         self.reserved = alone
         self.breaker.called(who, now)
@@ -153,10 +151,8 @@ class Replica:
 
     def release(self, who: object, choices: int) -> None:
         """Count a call that has ended."""
-        now = time.monotonic()
-        self._call_seconds += self.legs * (now - self._changed)
-        self._changed = now
         self.legs -= 1
+        self._times += time.monotonic()
         self.choices -= choices
         self.reserved = False
         self.breaker.left(who)
@@ -165,7 +161,7 @@ class Replica:
 
     def call_seconds(self, now: float) -> float:
         """Return the seconds that all calls have taken, those in flight until now. now: monotonic seconds."""
-        return self._call_seconds + self.legs * (now - self._changed)
+        return self._times + self.legs * now
 
     def heard(self, who: object, now: float) -> bool:
         """Note that a call brought something; True if the breaker closed by it."""
