@@ -26,7 +26,7 @@ its key's rate, still pays for all of it."""
 _ROUNDING = 1e-6
 """Seconds by which sums of floats may be off; far less than one unit of any rate takes."""
 _FEW = 32
-"""So many final steps more than others are kept before they are joined."""
+"""So few steps are not worth being joined."""
 
 
 @dataclass(slots=True, eq=False)
@@ -121,13 +121,13 @@ class _Meter:
     until: when it will have been worked off.
     """
 
-    __slots__ = ("_final", "_limit", "_steps", "until")
+    __slots__ = ("_join_at", "_limit", "_steps", "until")
 
     def __init__(self) -> None:
         self.until = -inf
         self._limit = 0  # per minute, of which the times speak; 0 before it was told
         self._steps: list[_Step] = []  # in the order of the charges, since nothing was left to be worked off
-        self._final = 0  # how many of them are final, about
+        self._join_at = _FEW  # when there are so many
 
     def scale(self, limit: int, now: float) -> None:
         """Have the times speak of this limit."""
@@ -142,7 +142,8 @@ class _Meter:
         """Count an amount under the limit that was last told."""
         if self.until <= now:  # corrections of what was charged before change nothing any more
             self._steps.clear()
-            self._final = 0
+        if len(self._steps) >= self._join_at:
+            self._join()
         seconds = MINUTE * amount / self._limit
         step = _Step(seconds, now + seconds)
         self._steps.append(step)
@@ -155,9 +156,6 @@ class _Meter:
             step.reduce(less)
             self._count()
         step.final = True
-        self._final += 1
-        if 2 * self._final > len(self._steps) + _FEW:
-            self._join()
 
     def _count(self) -> None:
         """Count anew what all steps do, one after the other."""
@@ -176,7 +174,7 @@ class _Meter:
                 steps[-1].join(step)
             else:
                 steps.append(step)
-        self._steps, self._final = steps, sum(step.final for step in steps)
+        self._steps, self._join_at = steps, 2 * len(steps) + _FEW
 
 
 def wait_for(amount: int, limit: int, behind: float) -> float:
