@@ -49,16 +49,12 @@ class Fallbacks(Generic[A]):
     @property
     def fallback_possible(self) -> bool:
         """Whether there may be another upstream after the current one."""
-        if self._routes is None and not self._first.upstream.fallback:
-            return False
-        return self._following().fallback_possible
+        return self._any and self._following().fallback_possible
 
     @property
     def fallback_available(self) -> bool:
         """Whether there may be a healthy upstream after the current one."""
-        if self._routes is None and not self._first.upstream.fallback:
-            return False
-        return self._following().fallback_available
+        return self._any and self._following().fallback_available
 
     async def begin(self) -> A:
         """Return the first attempt. If the upstream for the model is not healthy, it is the next that can take it.
@@ -91,6 +87,11 @@ class Fallbacks(Generic[A]):
             except ApiError:
                 continue
         return None
+
+    @property
+    def _any(self) -> bool:
+        """Whether there may be fallbacks at all."""
+        return self._routes is not None or bool(self._first.upstream.fallback)
 
     def _following(self) -> Routes:
         if self._routes is None:

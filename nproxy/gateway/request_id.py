@@ -9,7 +9,7 @@ from nproxy.openai.request_id import usable
 
 def request_id(given: str | None) -> str:
     """Return the client's `x-request-id` if it is valid for a header and a log line, else a new one."""
-    return _random() if given is None else usable(given) or _random()
+    return usable(given) or _random()
 
 
 def _random() -> str:
