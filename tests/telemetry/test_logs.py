@@ -156,6 +156,7 @@ def test_long_lines_that_wait_take_little_memory(monkeypatch: pytest.MonkeyPatch
     writer.emit(record("y" * 100_000))
     assert os.read(reader, 1 << 16).startswith(b"y"), "there is room again"
     os.close(reader)
+    writer.flush()  # before another test's file takes the descriptor's number, to which the rest would be written
     os.close(fd)
 
 
