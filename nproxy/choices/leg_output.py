@@ -11,13 +11,14 @@ from nproxy.choices.lessons import Lack
 from nproxy.choices.offsets import TextOffsets
 from nproxy.choices.reading import LegFault
 from nproxy.choices.records import Record, Repeat
+from nproxy.choices.reported_usage import ReportedUsage
 from nproxy.openai.chunks import UpstreamChoice, UpstreamChunk
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.errors import ApiError
 from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.rewriter import ListeningRewriter, Rewriter
 from nproxy.openai.tools import ToolCalls
-from nproxy.openai.usage import LegUsage, Usage, merge, within_leg
+from nproxy.openai.usage import LegUsage, Usage
 
 _WHOSE = "The upstream returned fewer choices than requested, and it is unclear which prompts they belong to."
 
@@ -97,6 +98,8 @@ class LegOutput:
     """By the upstream's index."""
     prompt: int | None
     """The position of the one prompt that it answers for; None if it answers for all."""
+    reported: ReportedUsage
+    """Its usage."""
     rewriter: Rewriter | None = None
     """None until there is something to learn."""
     again: bool = False
@@ -115,16 +118,6 @@ class LegOutput:
     """`[DONE]` or a whole body has come. Nothing counts after it."""
     surplus: bool = False
     """The upstream sent more choices than it was asked for."""
-    tails: list[Usage] = field(default_factory=list)
-    """Usages of chunks without choices, and of a whole body."""
-    by_choice: dict[int, Usage] = field(default_factory=dict)
-    """The last usage that came with a choice, by the upstream's index."""
-    shared: Usage | None = None
-    """The last usage of a stream that reports it in chunks of several choices, and so for all of them."""
-    counts_all: bool = False
-    """Usage that comes with one choice counts all of them, too."""
-    before: Mapping[int, Usage] = field(default_factory=dict)
-    """What earlier calls of this leg reported of the choices that they finished, by the upstream's index."""
     brought: int = 0
     """How many choices it had brought when it ended; 0 if it failed."""
     answered: int = 1
@@ -141,11 +134,11 @@ class LegOutput:
     @classmethod
     def begun(cls, leg: Leg, choices: list[Choice], cut: LegOutput | None) -> LegOutput:
         """Return the output of a call that is to bring these choices. cut: that of the leg's previous call, if any."""
-        output = cls(leg, choices, leg.prompt)
+        output = cls(leg, choices, leg.prompt, ReportedUsage(leg.width, len(choices)))
         if cut is not None:
             output.again, output.generated = cut.again or cut.streamed, cut.generated
-            done = [index for index, choice in enumerate(choices) if choice.finished and index in cut.by_choice]
-            output.before = {**{index: cut.by_choice[index] for index in done}, **cut.before}
+            finished = (index for index, choice in enumerate(choices) if choice.finished)
+            output.reported.continue_from(cut.reported, finished)
         return output
 
     def taught(self, dialect: Dialect) -> Rewriter:
@@ -174,12 +167,12 @@ class LegOutput:
 
     def lacks(self) -> list[Lack]:
         """Return what the stream shows to be missing from the upstream's usage, which it was asked for."""
-        if not self.streamed:
-            return []
-        if not self.tails and not self.by_choice and self.shared is None:
-            return ["stream_usage"]
-        each = self.leg.width > 1 and len(self.tails) == len(self.choices)
-        return ["json_usage"] if each else []
+        return self.reported.lacks() if self.streamed else []
+
+    @property
+    def shares_choices(self) -> bool:
+        """Whether an earlier call of this leg finished some of its choices, or other legs go on with some."""
+        return bool(self.reported.before) or self.kept is not None
 
     @property
     def said_all(self) -> bool:
@@ -240,57 +233,24 @@ class LegOutput:
             (self.prompt,) = answered
 
     def count(self, chunk: UpstreamChunk, usage: Usage) -> None:
-        """Note the usage that a chunk reports."""
-        if not chunk.choices or self.done:
-            if self.tails and len(self.tails) > len(self.choices):
-                self.tails.pop()  # so many are running totals, of which the last one counts
-            self.tails.append(usage)
-        elif self.shared is not None or len(chunk.choices) > 1 or (self.counts_all and len(self.choices) > 1):
-            self.shared = usage
-        else:
-            promised = range(len(self.choices))
-            self.by_choice.update((piece.index, usage) for piece in chunk.choices if piece.index in promised)
+        """Note the usage that a chunk reports. That of a whole body counts all of its choices."""
+        self.reported.note(usage, () if self.done else [piece.index for piece in chunk.choices])
 
     def usage_of(self, choice: Choice) -> Usage | None:
         """Return the last usage that came with this choice."""
         index = next(index for index, own in enumerate(self.choices) if own is choice)
-        return self.by_choice.get(index)
+        return self.reported.by_choice.get(index)
 
     def usage(self) -> LegUsage:
         """Return this leg's tokens, as far as they were reported: of all its prompts, if it carries several."""
-        width, choices = self.leg.width, len(self.choices)
-        prompts = choices // width
-        tails = self.tails or ([] if self.shared is None else [self.shared])
-        usage = within_leg(tails, self.by_choice, choices, fewer_are_parts=prompts > 1 or not self.whole)
-        if prompts > 1 and usage is not None:
-            if len(tails) == choices:  # one per choice, so each prompt is counted `width` times
-                usage = replace(usage, prompt=sum(tail.prompt for tail in tails) // width)
-            elif not tails:
-                usage = merge(map(self._of_prompt, range(prompts))).usage
-        return LegUsage(self.prompt, usage)
+        return LegUsage(self.prompt, self.reported.total(whole=self.whole))
 
     def usage_for_client(self, reported: LegUsage) -> LegUsage:
-        """Return what the client is told of this leg's tokens, of which it reported `reported`.
-
-        Of a choice that an earlier call finished, that call's count is final; this one may be cut while it repeats it.
-        If other legs go on with some choices, these count there. Then only the completions of the others count here, if
-        they were reported for each choice.
-        """
-        if reported.usage is None:
+        """Return what the client is told of this leg's tokens, of which it reported `reported`."""
+        prompt, total = reported
+        if total is None:
             return reported
-        apart = not self.tails and self.shared is None
-        if self.kept is not None:
-            if not apart or not self.kept <= self.by_choice.keys():
-                return reported._replace(usage=None)
-            own = within_leg([], {index: self.by_choice[index] for index in self.kept})
-            return reported._replace(usage=own and replace(own, prompt=reported.usage.prompt))
-        if apart and self.before:
-            return replace(self, by_choice={**self.by_choice, **self.before}).usage()
-        return reported
-
-    def _of_prompt(self, prompt: int) -> LegUsage:
-        of_prompt = {index: usage for index, usage in self.by_choice.items() if index // self.leg.width == prompt}
-        return LegUsage(prompt, within_leg([], of_prompt))
+        return LegUsage(prompt, self.reported.total_for_client(total, self.kept, whole=self.whole))
 
 
 def _rewriter(dialect: Dialect, choices: Sequence[Choice]) -> Rewriter:

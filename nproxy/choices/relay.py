@@ -77,7 +77,7 @@ class Relay(Merge):
 
     def add(self, leg: Leg) -> None:
         super().add(leg)
-        self._outputs[leg.number].counts_all = self._counts_all
+        self._outputs[leg.number].reported.counts_all = self._counts_all
         if leg.prompt is not None or (self._record is not None and any(choice.sent for choice in self._choices)):
             self._as_merged = True
 

@@ -50,7 +50,7 @@ class Tally:
         else:
             each = self._each()
             total = running(self._counted(each))
-            if not any(output.before or output.kept is not None or output.leg.prefix for output, _ in each):
+            if not any(output.shares_choices or output.leg.prefix for output, _ in each):
                 self._running = RunningTotal()
                 for output, leg in each:
                     self._running.report(output.leg.number, leg)
@@ -97,7 +97,7 @@ class Tally:
         for output, leg in each:
             if leg.usage is None and output.lost:
                 continue
-            if output.before or output.kept is not None:
+            if output.shares_choices:
                 leg = output.usage_for_client(leg)
             counted.append((output, leg))
             if output.leg.prefix is None:

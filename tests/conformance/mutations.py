@@ -179,7 +179,7 @@ _USAGE = [
     ("E11", CHOICES + "leg_output.py", "self._note_prompt()\n", "pass\n"),
     ("E14", OPENAI + "usage.py", "_OF_THE_PROMPT.search(key) is not None and", "False and"),
     ("E14", OPENAI + "usage.py", "total = sum(numbers)", "total = numbers[0]"),
-    ("E13", CHOICES + "leg_output.py", "elif self.shared is not None or len(chunk.choices) > 1 or", "elif"),
+    ("E13", CHOICES + "reported_usage.py", "elif self.shared is not None or len(indices) > 1 or", "elif"),
     ("E11", OPENAI + "usage.py", "prompt=max([usage.prompt for", "prompt=sum([usage.prompt for"),
     (
         "E12",
