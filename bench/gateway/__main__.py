@@ -4,7 +4,7 @@
 
 Installs the pinned versions, starts the gateways, plays every case against each of them in turn, as many rounds as
 asked, and prints tables. A complete run (no --peers, --only or --quick) writes them to bench/results/gateway.json and
-into docs/performance.md; with --record any run does.
+into docs/performance.md; with --record any run does. --name gateway-pgo writes them under another name.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main(words: Sequence[str]) -> int:
     result = run(names, cases, rounds=asked.rounds, seconds=asked.seconds)
     print(page.tables(result))
     recorded = whole or asked.record
-    print(f"all of it: {page.record(result) if recorded else page.kept(result)}", file=sys.stderr)
+    print(f"all of it: {page.record(result, asked.name) if recorded else page.kept(result)}", file=sys.stderr)
     return 0
 
 
@@ -146,6 +146,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=2.0, help="of each case, gateway and round")
     parser.add_argument("--quick", action="store_true", help="one round of one second, to see that it works")
     parser.add_argument("--record", action="store_true", help="write what was found, whatever was left out")
+    parser.add_argument("--name", default=page.NAME, help="of the record and of its part of the page")
     return parser
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -18,9 +19,9 @@ from bench.gateway.programs import compiler
 from bench.goals import Goal
 from tests.real.processes import ROOT
 
-RESULT = ROOT / "bench" / "results" / "gateway.json"
+RESULTS = ROOT / "bench" / "results"
 PAGE = ROOT / "docs" / "performance.md"
-BEGIN, END = "<!-- gateway -->\n", "<!-- end of gateway -->\n"
+NAME = "gateway"
 OURS = "nproxy"
 
 
@@ -35,6 +36,7 @@ def conditions(*, rounds: int, seconds: float, cores: tuple[int, int]) -> dict[s
         "cores": {"gateway": cores[0], "load": cores[1]},
         "kernel": platform.release(),
         "python": platform.python_version(),
+        "python_build": sys.version,
         "compiler": made_with.stdout.splitlines()[0],
         **{package: version(package) for package in ("aiohttp", "uvloop", "orjson")},
         "rounds": rounds,
@@ -48,13 +50,15 @@ def _cpu(info: str) -> str:
     return f"{len(names)} x {names[0]}" if names else platform.machine()
 
 
-def record(result: Mapping[str, Any]) -> Path:
-    """Write the record, and rewrite its part of the page; returns the path of the record."""
-    RESULT.write_text(json.dumps(result, indent=1) + "\n")
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    _, _, behind = rest.partition(END)
-    PAGE.write_text(before + BEGIN + tables(result) + END + behind)
-    return RESULT
+def record(result: Mapping[str, Any], name: str = NAME) -> Path:
+    """Write the record of this name, and rewrite its part of the page, if there is one; returns the record's path."""
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps(result, indent=1) + "\n")
+    begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
+    before, found, rest = PAGE.read_text().partition(begin)
+    if found:
+        PAGE.write_text(before + begin + tables(result) + end + rest.partition(end)[2])
+    return path
 
 
 def kept(result: Mapping[str, Any]) -> Path:

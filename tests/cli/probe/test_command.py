@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from nproxy.cli.probe.findings import FACTS
-from nproxy.cli.probe.questions import LONG
+from nproxy.cli.probe.questions import LONG, VARIED
 from tests.cli.running import Done, in_here, nproxy
 from tests.cli.test_serving import serve
 from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream, Seen, raw_server, words
@@ -133,28 +133,29 @@ async def test_a_429_is_waited_for() -> None:
 
 
 async def test_room_for_six_calls_is_found() -> None:
+    short = {"messages": [{"role": "user", "content": VARIED}], "max_tokens": 1, "temperature": 1.0, "model": MODEL}
     taken: list[Seen] = []
     refused: list[Seen] = []
+    all_there = asyncio.Event()
+
+    def choose(seen: Seen) -> Behaviour:
+        """Hold the short calls that are made at once until the last of them is refused."""
+        if seen.body == short and sum(call.raw == seen.raw for call in upstream.calls) > 1:  # one comes beside a stream
+            if sum(call.closed is None for call in taken) < 6:
+                taken.append(seen)
+                return Behaviour(hold=all_there)
+            refused.append(seen)
+            if len(refused) == 32 - 6:
+                all_there.set()
+            return Behaviour(status=429)
+        return Behaviour()
+
     async with FakeUpstream() as upstream:
-
-        def release(hold: asyncio.Event, came: int) -> None:
-            """Answer once nothing more has come for a while: all that is asked for at once is there then."""
-            if (now := len(taken) + len(refused)) == came:
-                hold.set()
-            else:
-                asyncio.get_running_loop().call_later(0.2, release, hold, now)
-
-        def choose(seen: Seen) -> Behaviour:
-            if sum(call.closed is None for call in taken) >= 6:
-                refused.append(seen)
-                return Behaviour(status=429)
-            taken.append(seen)
-            hold = asyncio.Event()
-            asyncio.get_running_loop().call_later(0.2, release, hold, len(taken) + len(refused))
-            return Behaviour(hold=hold)
-
         upstream.choose = choose
         done = await probe(upstream.url)
+        for before in (refused, upstream.requests):
+            before.clear()
+        all_there.clear()
         told = await in_here("probe", upstream.url, "--yaml")
     assert (done.verdict("at_once", "server"), done.value("at_once", "server")) == ("no", 6)
     assert "parallel: 6  # 26 of 32 concurrent calls were refused: 429: " in told.out
