@@ -62,8 +62,9 @@ class Run:
         print(f"{', '.join(keys)}: {time.monotonic() - began:.1f} s {note}", file=sys.stderr, flush=True)
 
     def tell(self, result: Result) -> None:
-        """Emit one result; a value that is not finite becomes None."""
+        """Emit one result; one whose value or goal is not finite has neither."""
         self._told.add(result.key)
-        if result.value is not None and not math.isfinite(result.value):
-            result = Result(result.key, None, f"the value is {result.value}", result.goal, result.detail)
+        for name, figure in (("value", result.value), ("goal", result.goal)):
+            if figure is not None and not math.isfinite(figure):
+                result = Result(result.key, None, f"the {name} is {figure}", detail=result.detail)
         self.emit(result)

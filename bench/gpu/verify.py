@@ -120,8 +120,24 @@ class Record:
         with self._lock:
             self.results.append(result)
 
+    def write(self) -> None:
+        """Write the files, with the results so far."""
+        results, predicted = self._so_far()
+        conditions = _conditions() | {"dry": self._dry, "seconds": round(time.monotonic() - self._began)}
+        told = json.dumps(report(results, predicted, conditions), indent=1) + "\n"
+        for folder in dict.fromkeys([self._out] if self._dry else [self._out, RESULTS]):
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / ("dry.json" if self._dry else "verify.json")).write_text(told)
+
     def finish(self) -> bool:
-        """Print the table and write the files; return whether every check passed and every measure has a value."""
+        """Write the files and print the table; return whether every check passed and every measure has a value."""
+        self.write()
+        results, predicted = self._so_far()
+        print(render(results, {} if self._dry else predicted, judged=not self._dry), flush=True)
+        return all(result.value is not None if result.key in BY_KEY else met(result) for result in results)
+
+    def _so_far(self) -> tuple[list[Result], dict[str, float]]:
+        """Return the results, and what is predicted from this run's bandwidth and product rate."""
         with self._lock:
             results = list(self.results)
         rates = {result.key: result.value for result in results if result.value}
@@ -129,14 +145,7 @@ class Record:
             bandwidth=rates.get("hw.copy", roofline.H200.bandwidth / 1e12) * 1e12,
             matmul=rates.get("hw.matmul", roofline.H200.matmul / 1e12) * 1e12,
         )
-        predicted = roofline.predict(roofline.H200 if self._dry else machine)
-        print(render(results, {} if self._dry else predicted, judged=not self._dry), flush=True)
-        conditions = _conditions() | {"dry": self._dry, "seconds": round(time.monotonic() - self._began)}
-        told = json.dumps(report(results, predicted, conditions), indent=1) + "\n"
-        for folder in dict.fromkeys([self._out] if self._dry else [self._out, RESULTS]):
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / ("dry.json" if self._dry else "verify.json")).write_text(told)
-        return all(result.value is not None if result.key in BY_KEY else met(result) for result in results)
+        return results, roofline.predict(roofline.H200 if self._dry else machine)
 
 
 def _conditions() -> dict[str, Any]:
@@ -195,9 +204,11 @@ def _all(options: argparse.Namespace, parts: Sequence[Part], record: Record) -> 
         thread.start()
     for thread in threads:
         thread.join()
+    record.write()
     for part in parts:
         if not part.beside:
             _child(options, part, record)
+            record.write()
 
 
 def _cuda() -> str | None:

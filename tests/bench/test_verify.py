@@ -97,6 +97,21 @@ def test_a_part_without_time_is_told(tmp_path: Path) -> None:
     assert [(result.value, result.note) for result in record.results] == [(None, "no time was left for it")]
 
 
+def test_a_run_that_is_ended_early_has_told_what_it_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def child(_: Namespace, part: verify.Part, record: verify.Record) -> None:
+        if part.name == "layer":
+            raise KeyboardInterrupt
+        record.add(Result(part.name, 0.0, goal=0))
+
+    monkeypatch.setattr(verify, "_child", child)
+    record = verify.Record(tmp_path, 100, dry=True)
+    with pytest.raises(KeyboardInterrupt):
+        verify._all(Namespace(), verify.PARTS, record)
+    told = json.loads((tmp_path / "dry.json").read_text())["results"]
+    before = [part.name for part in verify.PARTS if part.beside] + ["served", "hardware"]
+    assert sorted([result["key"] for result in told]) == sorted(before)
+
+
 def _run(seconds: float, told: list[Result]) -> Run:
     return Run(DryClock(), DRY, time.monotonic() + seconds, told.append)
 
@@ -111,13 +126,16 @@ def test_what_fails_is_told_and_the_rest_goes_on() -> None:
 
     run.attempt(["1.private", "1.unaware"], half)
     run.attempt(["4.sdpa"], lambda: [Result("4.sdpa", float("nan"))])
+    run.attempt(["log probabilities"], lambda: [Result("log probabilities", 0.1, goal=float("nan"))])
     run.attempt(["4.flex"], list)
     assert [(one.key, one.value, one.note) for one in told] == [
         ("1.private", 9.0, ""),
         ("1.unaware", None, "ValueError: two lines"),
         ("4.sdpa", None, "the value is nan"),
+        ("log probabilities", None, "the goal is nan"),
         ("4.flex", None, "nothing was told"),
     ]
+    assert "log probabilities" in render(told, {})
 
 
 def test_nothing_begins_behind_the_end() -> None:
