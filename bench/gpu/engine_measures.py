@@ -102,7 +102,7 @@ def _together(run: Run, served: Served) -> Iterator[Result]:
     }
     together: list[float] = []
     separate: dict[str, list[float]] = {key: [] for key in ways}
-    for seed in range(lengths.rounds):
+    for seed in run.rounds(range(lengths.rounds)):
         for key, settings in ways.items():
             tokens = prompt(shape, lengths.middle, 10 + seed)
             one = served.answer([request(tokens, n, lengths.new)], prefix_cache=False)
@@ -141,14 +141,9 @@ def _peers(run: Run) -> Iterator[Result]:
 
 
 def _rounds(run: Run, served: Served, theirs: PreTrainedModel, way: Way) -> Iterator[tuple[float, float]]:
-    """Yield the seconds of the rounds, those first that do not count; fewer if there is no time for all, but one."""
-    lengths, longest = run.plan.lengths, 0.0
-    for seed in range(-lengths.warm, lengths.rounds):
-        if longest and run.left < 1.5 * longest:
-            return
-        left = run.left
+    """Yield the seconds of the rounds, those first that do not count."""
+    for seed in run.rounds(range(-run.plan.lengths.warm, run.plan.lengths.rounds)):
         yield _against(run, served, theirs, way, seed)
-        longest = max(longest, left - run.left)
 
 
 def _against(run: Run, served: Served, theirs: PreTrainedModel, way: Way, seed: int) -> tuple[float, float]:
@@ -185,14 +180,17 @@ def _deterministic(run: Run) -> Iterator[Result]:
         ("11.wide", lengths.wide),
         ("11.widest", lengths.widest),
     ):
+        if run.left <= 0:
+            yield Result(key, None, "no time was left")
+            continue
         seconds: dict[str, list[float]] = {"plain": [], "exact": []}
-        for seed in range(-lengths.warm, lengths.rounds):
+        for seed in run.rounds(range(-lengths.warm, lengths.rounds)):
             for name, served in (("plain", plain), ("exact", exact)):
                 one = served.answer(
                     [request(prompt(shape, lengths.short, 30 + seed), n, lengths.new)], prefix_cache=False
                 )
-                if seed >= 0:
-                    seconds[name].append(one.seconds)
+                seconds[name].append(one.seconds)
+        seconds = {name: taken[lengths.warm :] or taken for name, taken in seconds.items()}
         ours, base = (statistics.median(seconds[name]) for name in ("exact", "plain"))
         yield Result(key, 100 * (ours / base - 1), f"{ours:.3f} s against {base:.3f}", detail=seconds)
 

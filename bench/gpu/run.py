@@ -6,7 +6,7 @@ import math
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -39,6 +39,16 @@ class Run:
     def left(self) -> float:
         """Seconds that are left."""
         return self.ends - time.monotonic()
+
+    def rounds(self, numbers: Iterable[int]) -> Iterator[int]:
+        """Yield the numbers of rounds; fewer if there is no time for all, but one."""
+        longest = 0.0
+        for number in numbers:
+            before = self.left
+            if longest and before < 1.5 * longest:
+                return
+            yield number
+            longest = max(longest, before - self.left)
 
     def attempt(self, keys: Sequence[str], measure: Callable[[], Iterable[Result]]) -> None:
         """Emit the results of `measure`; emit any error as the result of those `keys` that it has not delivered."""

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.gpu import verify
+from bench.gpu import engine_measures, verify
 from bench.gpu.cases import BY_KEY, DRY, MEASURES
 from bench.gpu.clocks import DryClock
 from bench.gpu.run import Run
+from bench.gpu.serving import Answers
 from bench.gpu.table import Result, met, render, report
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -142,6 +143,32 @@ def test_nothing_begins_behind_the_end() -> None:
     told: list[Result] = []
     _run(-1, told).attempt(["6.small"], lambda: [Result("6.small", 1.0)])
     assert [(one.value, one.note) for one in told] == [(None, "no time was left")]
+
+
+def test_rounds_end_with_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, begun = _run(10, []), []
+    monkeypatch.setattr(Run, "left", property(lambda _: 10 - 4 * len(begun)))
+    for number in run.rounds(range(-1, 3)):
+        begun.append(number)
+    assert begun == [-1, 0]
+    assert next(run.rounds(range(2)), None) == 0, "the first begins whatever is left"
+
+
+def test_a_part_whose_time_ends_tells_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure 8 has a value after a single round; it told nothing before the last."""
+    told: list[Result] = []
+    made: list[dict[str, object]] = []
+    run = _run(10, told)
+    monkeypatch.setattr(Run, "left", property(lambda _: 10 - 5 * len(made)))
+
+    class Served:
+        def answer(self, _: object, **settings: object) -> Answers:
+            made.append(settings)
+            return Answers(seconds=1.0)
+
+    run.attempt(["8.cold"], lambda: engine_measures._together(run, Served()))  # type: ignore[arg-type]
+    assert len(made) == 6
+    assert [(one.key, one.value) for one in told] == [("8.cold", 1.0), ("8.unaware", 1.0), ("8.cached", 1.0)]
 
 
 def test_what_meets_its_goal() -> None:
