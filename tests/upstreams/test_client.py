@@ -20,6 +20,7 @@ from nproxy.upstreams.http import connection
 from tests.fakes.unreachable import says_nothing
 from tests.fakes.upstream import Behaviour, FakeUpstream, raw_server, words
 from tests.upstreams.conftest import Caller, datas, replica_at, whole
+from tests.waiting import until
 
 
 async def test_stream(caller: Caller) -> None:
@@ -479,19 +480,58 @@ async def test_no_upstream_is_blamed_where_a_slow_taker_used_up_the_time(
 # Cancellation
 
 
-@pytest.mark.parametrize("moment", ["head", "stream", "body"])
-async def test_cancelling_closes_the_socket_at_once(caller: Caller, moment: str) -> None:
-    stream = moment != "body"
-    behaviour = {
-        "head": Behaviour(hold=asyncio.Event()),
-        "stream": Behaviour(hold_after=2),
-        "body": Behaviour(pause=3600),
-    }[moment]
-    async with FakeUpstream(behaviour) as upstream:
-        task = asyncio.create_task(caller.events(upstream.url, stream=stream))
-        await upstream.until(lambda: len(upstream.open_calls) == 1)
+@pytest.mark.parametrize(
+    "came",
+    [
+        b"",
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: {}\n\n",
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{",
+        b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{",
+    ],
+    ids=["nothing", "stream", "body", "error"],
+)
+async def test_cancelling_closes_the_socket_at_once(caller: Caller, came: bytes) -> None:
+    asked, closed = asyncio.Event(), asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(came)
+        asked.set()
+        with suppress(ConnectionError):
+            while await reader.read(1 << 16):
+                pass
+        closed.set()
+
+    async with raw_server(answer) as url:
+        task = asyncio.create_task(caller.events(url))
+        await asked.wait()
+        (reply,) = (connection._reply for connection in caller.connections.open)
+        await until(lambda: reply is not None and reply.has_begun == bool(came))
+        await asyncio.sleep(0.01)  # the call takes what came
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await upstream.until(lambda: not upstream.open_calls, 1.0)
-        assert upstream.calls[0].cancelled
+        async with asyncio.timeout(1):
+            await closed.wait()
+
+
+@pytest.mark.parametrize(("came", "kept"), [(b"x" * 20, b"x" * 10), (b"x" * 5, b"")], ids=["long", "slow"])
+async def test_no_more_of_an_error_is_awaited_than_its_limits_allow(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch, came: bytes, kept: bytes
+) -> None:
+    monkeypatch.setattr(client_module, "MAX_ERROR_BODY", 10)
+    monkeypatch.setattr(client_module, "ERROR_BODY_SECONDS", 0.2)
+    closed = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 99\r\n\r\n" + came)
+        with suppress(ConnectionError):
+            while await reader.read(1 << 16):
+                pass
+        closed.set()
+
+    async with raw_server(answer) as url, asyncio.timeout(5):
+        failure = await caller.failure(url)
+        assert (failure.status, failure.body) == (503, kept)
+        await closed.wait()
