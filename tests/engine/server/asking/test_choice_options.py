@@ -102,6 +102,7 @@ def test_what_asks_for_nothing_passes() -> None:
         ({"choice_params": [{}, {"top_p": -1}]}, "choice_params.1.top_p"),
         ({"choice_params": [{}, {"top_k": 1.5}]}, "choice_params.1.top_k"),
         ({"choice_params": [{}, {"seed": 2**63}]}, "choice_params.1.seed"),
+        ({"choice_params": [{}, {"seed": -(2**63) - 1}]}, "choice_params.1.seed"),
         ({"choice_params": [{}, {"seed": True}]}, "choice_params.1.seed"),
         ({"choice_params": [{}, {"max_tokens": 0}]}, "choice_params.1.max_tokens"),
         ({"choice_params": [{}, {"stop": ["a", 1]}]}, "choice_params.1.stop.1"),
@@ -208,6 +209,7 @@ def test_bad_words_are_spelled_once_for_all_choices_and_prompts() -> None:
         ({"bad_words": ["x", "y" * 257]}, "bad_words.1"),
         ({"n": 2, "choice_params": [{"bad_words": [f"{i} {j}" for j in range(600)]} for i in (0, 1)]}, "choice_params"),
         ({"stop": ["x"] * 17}, "stop"),
+        ({"stop": "x" * 257}, "stop"),
     ],
 )
 def test_lists_have_bounds(fields: dict[str, Any], param: str) -> None:
@@ -219,8 +221,21 @@ def test_lists_have_bounds(fields: dict[str, Any], param: str) -> None:
 def test_lists_within_their_bounds_pass() -> None:
     words = [f"{number:0256}" for number in range(1024)]
     many = {str(token): 1 for token in range(1024)}
-    options = chat(logit_bias=many, bad_words=words, stop=["x"] * 16).choice_options[0]
+    options = chat(logit_bias=many, bad_words=words, stop=["x" * 256] * 16).choice_options[0]
     assert (len(options.sampling.logit_bias), len(options.bad_words), len(options.stops)) == (1024, 1024, 16)
+
+
+def test_all_choices_together_may_have_as_many_bad_words_as_one() -> None:
+    own = [{"bad_words": [f"{choice} {number}" for number in range(512)]} for choice in (0, 1)]
+    assert len(chat(n=2, choice_params=own).choice_options) == 2
+
+
+def test_as_many_tokens_may_be_demanded_as_the_answer_may_have() -> None:
+    (prompt,) = prepare(chat(max_tokens=4, min_tokens=4), LETTERS, READY)
+    assert prompt.samplings[0].min_tokens == 4
+    with pytest.raises(ApiError, match="greater than the 4 tokens") as refused:
+        prepare(chat(n=2, max_tokens=4, choice_params=[{}, {"min_tokens": 5}]), LETTERS, READY)
+    assert refused.value.param == "choice_params.1.min_tokens"
 
 
 def test_a_bad_word_that_the_tokenizer_drops_bans_nothing() -> None:
