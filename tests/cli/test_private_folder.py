@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+import psutil
 import pytest
 
 from nproxy.cli.private_folder import PREFIX, private_folder
@@ -39,6 +41,22 @@ def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> No
 def test_what_is_in_use_stays(tmp_path: Path) -> None:
     with private_folder(tmp_path) as one, private_folder(tmp_path) as other:
         assert {one, other} == {*tmp_path.iterdir()}
+
+
+def test_what_belongs_to_another_user_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / f"{PREFIX}other").mkdir()
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with private_folder(tmp_path):
+        assert (tmp_path / f"{PREFIX}other").exists()
+
+
+def test_no_lock_is_held_afterwards(tmp_path: Path) -> None:
+    before = psutil.Process().num_fds()
+    with private_folder(tmp_path):
+        (tmp_path / f"{PREFIX}left").mkdir()
+    with private_folder(tmp_path):
+        pass
+    assert psutil.Process().num_fds() == before
 
 
 def test_what_a_link_leads_to_stays(tmp_path: Path) -> None:

@@ -34,6 +34,11 @@ def test_a_key_is_printed_once_with_its_entry(tmp_path: Path) -> None:
     assert run("hash", said=f"{key}\n").stdout == f"{entry[1].removeprefix('  hash: ')}\n"
 
 
+def test_a_key_made_elsewhere_has_twenty_characters_or_more() -> None:
+    assert run("hash", said="k" * 20).exit_code == 0
+    assert run("hash", said="k" * 19).exit_code == 2
+
+
 def test_a_file_gets_the_hash_and_nobody_else_the_file(tmp_path: Path) -> None:
     file = tmp_path / "keys.yaml"
     first = run("new", "team-a", "--file", str(file))
