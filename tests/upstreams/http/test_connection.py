@@ -11,10 +11,10 @@ from collections.abc import Iterator
 import pytest
 
 from nproxy.upstreams.http.connection import Connection
-from nproxy.upstreams.http.errors import LostError
-from nproxy.upstreams.http.sending import SLICE_BYTES
+from nproxy.upstreams.http.errors import HTTPError, LostError, UploadError
+from nproxy.upstreams.http.sending import SLICE_BYTES, Upload
 from nproxy.upstreams.watchdog import Watchdogs
-from tests.upstreams.http.asking import OK
+from tests.upstreams.http.asking import OK, pieces
 
 LONG = (b"x" * (SLICE_BYTES + 1),)
 HEAD = b"POST / HTTP/1.1\r\n\r\n"
@@ -86,8 +86,9 @@ async def test_nothing_to_read_when_writing_has_failed_is_a_failed_call(scene: S
     connection, _ = scene.open()
     reply = connection.send("POST", HEAD, LONG)
     connection.connection_lost(BrokenPipeError(errno.EPIPE, "Broken pipe"))
-    with pytest.raises(LostError):
+    with pytest.raises(LostError) as lost:
         await reply.begun()
+    assert isinstance(lost.value.cause, BrokenPipeError)
     assert not scene.doubled
     reply.close()
 
@@ -114,3 +115,25 @@ async def test_no_call_waits_behind_the_rest_of_a_body_that_its_server_does_not_
     assert (scene.kept, transport.ended) == ([], "aborted")
     assert await reply.read() == b"ok"
     reply.close()
+
+
+@pytest.mark.parametrize(("error", "stale"), [(LostError(), True), (UploadError(), False)])
+async def test_a_kept_connection_is_not_stale_because_a_client_broke_off(
+    scene: Scene, error: HTTPError, stale: bool
+) -> None:
+    connection, _ = scene.open()
+    first = connection.send("POST", HEAD, ())
+    connection.data_received(OK)
+    first.close()
+    second = connection.send("POST", HEAD, Upload(pieces(), None))
+    second.fail(error)
+    assert second.stale is stale
+    second.close()
+
+
+async def test_nothing_more_of_a_body_is_taken_once_the_call_is_over(scene: Scene) -> None:
+    connection, _ = scene.open()
+    reply = connection.send("POST", HEAD, Upload(pieces(), None))
+    reply.close()
+    with pytest.raises(LostError):
+        await reply.writable()
