@@ -105,6 +105,13 @@ def test_to_the_last_moment() -> None:
     assert play.over
 
 
+def test_no_replica_is_waited_for_that_will_be_there_too_late() -> None:
+    play = cut()
+    play.fires("retry:0")
+    play.fails(0, replace(NOBODY, retry_after=LONGEST_WAIT_SECONDS + 0.125))
+    assert play.over and "retry:0" not in play.timers
+
+
 def test_so_does_a_part_of_a_call_whose_other_choices_go_on_by_themselves() -> None:
     play = continued(chat(n=2, stream=True), NATIVE)
     play.breaks_off(0, delta("a"), delta("b", index=1))
