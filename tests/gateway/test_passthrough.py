@@ -40,6 +40,21 @@ async def test_an_upload_over_the_limit(start: Start, upstream: FakeUpstream) ->
     envelope(unannounced)
 
 
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/chat/completions"])
+async def test_a_body_as_long_as_the_limit(start: Start, upstream: FakeUpstream, path: str) -> None:
+    gateway = await start(config={"limits": {"body_mib": 1 / 1024}})
+    body = json.dumps({"model": "fake-model", "messages": [{"role": "user", "content": "x"}]}).encode().ljust(1024)
+
+    async def drip() -> AsyncIterator[bytes]:
+        for begin in range(0, 1024, 256):
+            yield body[begin : begin + 256]
+            await asyncio.sleep(0.02)
+
+    for content in (body, drip()):
+        assert (await gateway.client.post(path, content=content)).status_code != 413
+    assert [seen.method for seen in upstream.requests].count("POST") == 2
+
+
 UPLOAD = b"POST /v1/audio/speech HTTP/1.1\r\nHost: h\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
 BROKEN = b"no size\r\n"
 TOO_LONG = b"4e20\r\n" + b"x" * 20_000 + b"\r\n0\r\n\r\n"
