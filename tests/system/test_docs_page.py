@@ -105,6 +105,22 @@ def test_a_link_to_what_is_folded_opens_it(page: Any, engine_road: Server) -> No
     page.wait_for_selector("[id='operations-Passed through-createEmbedding'].is-open, .opblock.is-open")
 
 
+def test_back_leads_to_the_page_before(page: Any, engine_road: Server) -> None:
+    page.goto(engine_road.url)
+    page.goto(f"{engine_road.url}/docs")
+    page.wait_for_selector("#operations-tag-Passed_through[data-is-open=false]")
+    page.go_back()
+    page.wait_for_selector("#form")
+
+
+def test_a_link_to_an_operation_stays_in_the_address(page: Any, engine_road: Server) -> None:
+    link = f"{engine_road.url}/docs#/Generate/createChatCompletion"
+    page.goto(link)
+    page.wait_for_selector(f"{CHAT}.is-open")
+    page.wait_for_selector("#operations-tag-Passed_through[data-is-open=false]")
+    assert page.url == link
+
+
 PRESS_AS_SHOWN = """operation => new Promise(done => {
   const look = () => {
     const execute = document.querySelector(`${operation} button.execute`);

@@ -5,6 +5,7 @@ import { foldedErrors } from "./fold.js";
 import { executedOnceResolved } from "./resolved.js";
 
 const PASSED = "Passed through"; // the tag of the many paths that are only passed through and have little documentation
+const FOLDED = { type: "layout_show", payload: { thing: ["operations-tag", PASSED], shown: false } }; // without a new address
 const DOCUMENT = new URL("openapi.json", document.baseURI).href;
 const MODELS = new URL("v1/models", document.baseURI).href;
 const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -43,6 +44,6 @@ const reference = globalThis.SwaggerUIBundle({
     return response;
   },
   plugins: [foldedErrors, executedOnceResolved],
-  onComplete: () => linked || reference.layoutActions.show(["operations-tag", PASSED], false),
+  onComplete: () => linked || reference.getStore().dispatch(FOLDED),
   validatorUrl: null, // send nothing to a third party
 });
