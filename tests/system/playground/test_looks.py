@@ -179,6 +179,14 @@ def test_a_long_token_leaves_room_for_its_probability(pages: Pages, logs: Path) 
         picture(page, "long-token")
 
 
+def test_the_line_beside_the_form_is_as_long_as_the_form(pages: Pages, logs: Path) -> None:
+    with scripted(Behaviour()) as upstream, gateway(upstream.url, log=logs / "line.log") as server:
+        page = pages.open(server, viewport={"width": 1440, "height": 450})
+        page.click("#each > summary")
+        form, answers = (page.locator(at).bounding_box() for at in ("#form", "#answers"))
+        assert answers["height"] >= form["height"]
+
+
 @pytest.mark.model
 def test_the_scene_of_the_readme(pages: Pages, engine_road: Server) -> None:
     """This test makes docs/images/playground.png."""

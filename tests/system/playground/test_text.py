@@ -39,6 +39,19 @@ def test_no_script_of_the_page_can_make_markup_of_text(pages: Pages, logs: Path)
         assert all("TrustedHTML" in one for one in said), said
 
 
+def test_marks_that_pile_up_stay_within_their_choice(pages: Pages, logs: Path) -> None:
+    says = Behaviour(pieces=lambda seed: ["Z" + "\u0301" * 200])
+    with scripted(says) as upstream, gateway(upstream.url, log=logs / "marks.log") as server:
+        page = pages.open(server)
+        page.wait_for_selector("#docs:visible")
+        bar = page.locator(".bar")
+        before = bar.screenshot()
+        send(page, n="4")
+        ended(page)
+        picture(page, "marks")
+        assert bar.screenshot() == before, "the answers draw nothing over it"
+
+
 SELECTED = "getSelection().toString()"
 CHANGES = """(element) => {
   globalThis.seen = [];
