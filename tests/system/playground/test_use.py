@@ -156,6 +156,20 @@ def test_entries_without_a_number_are_shown_as_unknown(pages: Pages, logs: Path)
     assert pages.wrong == []
 
 
+def test_an_answer_without_probabilities_is_shown_as_text(pages: Pages, logs: Path) -> None:
+    says = Behaviour(hold_after=3, pieces=lambda seed: [{"reasoning_content": "Hm."}, "a", "b"], logprobs=False)
+    with scripted(says) as upstream, gateway(upstream.url, log=logs / "plain.log") as server:
+        page = pages.open(server)
+        view(page, "Probabilities")
+        send(page, n="1")
+        begun(page, 1)
+        assert page.is_visible(".reasoning")
+        upstream.go_on()
+        ended(page)
+        assert texts(page) == ["ab"]
+        assert page.text_content(".choice .remark") == "No log probabilities came with this answer."
+
+
 def test_a_text_stays_one_tab_stop_after_a_click(pages: Pages, logs: Path) -> None:
     with scripted(Behaviour()) as upstream, gateway(upstream.url, log=logs / "stops.log") as server:
         page = pages.open(server)

@@ -68,10 +68,11 @@ class Column {
     this.#sayEnd(run, choice, over);
     set(this.#counts, countsOf(run, choice));
     set(this.#remark, choice.error ?? this.#likeness(run, choice, over, view));
-    this.#reasoning.hidden = choice.reasoning === "" || view === "heat"; // the heat view shows its tokens too
+    const plain = view === "heat" ? choice.entries.length === 0 : view === "differences" && !over; // there is only the text
+    const shown = plain ? "text" : view;
+    this.#reasoning.hidden = choice.reasoning === "" || shown === "heat"; // the heat view shows its tokens too
     grow(this.#thought, choice.reasoning);
     set(this.#calls, choice.calls.map((call) => `${call.name}(${call.arguments})`).join("\n"));
-    const shown = view === "differences" && !over ? "text" : view;
     if (shown !== this.#shown) this.#restart(shown);
     if (shown === "text") grow(this.#text, choice.text);
     else if (shown === "heat") this.#renderHeat(choice, over);
