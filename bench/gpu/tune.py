@@ -26,6 +26,9 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[2])
     if "--dry" in sys.argv:
         os.environ["TRITON_INTERPRET"] = "1"  # before the kernels are imported
+        from bench.gpu.interpreted import known_types
+
+        known_types()
 
 import torch
 

@@ -240,9 +240,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = frozenset(options.only.split(","))
     if options.dry:
         os.environ["TRITON_INTERPRET"] = "1"  # before any kernel is imported
-        from bench.gpu.interpreted import exact_products
+        from bench.gpu.interpreted import exact_products, known_types
 
         exact_products()
+        known_types()
     if options.part:
         chosen = next(part for part in PARTS if part.name == options.part)
         ends = time.monotonic() + options.budget

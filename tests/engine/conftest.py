@@ -11,7 +11,7 @@ import httpx
 import pytest
 import torch
 
-from bench.gpu.interpreted import exact_products
+from bench.gpu.interpreted import exact_products, known_types
 from tests.ports import free_port
 from tests.real.processes import Server, server
 
@@ -20,8 +20,9 @@ MODEL = "smollm2"
 
 @pytest.fixture(scope="session", autouse=True)
 def _bits_can_be_compared() -> None:
-    """Make products exact, so that bits can be compared under Triton's interpreter on every processor."""
+    """Make products exact, so that bits can be compared under Triton's interpreter on every processor; and hurry it."""
     exact_products()
+    known_types()
 
 
 @pytest.fixture(scope="module", autouse=True)
