@@ -23,6 +23,9 @@ EMPTY_VALUES: tuple[JSON, ...] = (None, "", [], {})
 _NO_REASON = ("", "null")  # KoboldCpp until March 2025, and Ai00: "null" in unfinished chunks
 
 _NUMBERS = (int, float)  # Cloudflare's Workers AI: a token that is a number comes as one (cloudflare/ai#651)
+_SUCCESS = (None, "", 0, "0", 200, "200")
+"""Codes that name no error."""
+
 
 DONE_DATA = b"[DONE]"
 LONGEST_MARK = 15
@@ -130,9 +133,18 @@ def error_in(value: dict[str, Any]) -> Any:
 
 
 def _coded(value: dict[str, Any]) -> bool:
-    """Whether a code other than 0 says that an object without choices is an error: MiniMax's, or FastChat's."""
+    """Whether a code says that an object without choices is an error.
+
+    MiniMax's, FastChat's, or one beside a text: Z.ai's `{"code": 401, "msg": "token expired ..."}`, iFlow's
+    `{"status": "434", "msg": "Invalid apiKey ..."}`, iFlytek's `{"code": 10012, "message": ...}`.
+    """
     outcome = value.get("base_resp")
-    return bool(outcome.get("status_code") if isinstance(outcome, dict) else value.get("error_code"))
+    if isinstance(outcome, dict):
+        return bool(outcome.get("status_code"))
+    if value.get("error_code"):
+        return True
+    said = isinstance(value.get("msg"), str) or isinstance(value.get("message"), str)
+    return said and value.get("code", value.get("status")) not in _SUCCESS
 
 
 def chunk_of(value: dict[str, Any], dialect: Dialect, holder: str = "delta") -> UpstreamChunk:

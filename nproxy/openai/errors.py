@@ -147,11 +147,11 @@ def wrap_foreign(status: int, content_type: str, body: bytes) -> ApiError:
     """Read an upstream's error answer, in whatever shape, into an ApiError with the same status.
 
     Known shapes: OpenAI's envelope (with keys missing or an integer `code`), the envelope's content at the top level,
-    `{"error": "text"}`, `{"detail": ...}` with a text, a message or FastAPI's list, `{"errors": [...]}`, MiniMax's
-    `base_resp`, FastChat's `error_code` beside a text, plain text as it is or as a JSON string. If Mistral's `message`
-    contains one of these, or FastAPI's list, as JSON or as JSON in a string, its content is used. HTML is never passed
-    on. An integer code that repeats the status becomes null, any other a string. A status that is not an error's
-    becomes 502.
+    `{"error": "text"}`, `{"detail": ...}` with a text, a message, one of these or FastAPI's list, `{"errors": [...]}`,
+    ModelScope's `{"errors": {...}}`, MiniMax's `base_resp`, FastChat's `error_code` beside a text, Z.ai's `code` beside
+    a `msg`, plain text as it is or as a JSON string. If Mistral's `message` contains one of these, or FastAPI's list,
+    as JSON or as JSON in a string, its content is used. HTML is never passed on. An integer code that repeats the
+    status becomes null, any other a string. A status that is not an error's becomes 502.
     """
     given, status = status, status if 400 <= status <= 599 else 502
     try:
@@ -196,7 +196,9 @@ def _inside(value: JSON) -> Mapping[str, JSON]:
             return {"message": text, "code": code}
         case {"detail": str(text) | {"message": str(text)} | {"msg": str(text)}}:
             return {"message": text}
-        case {"errors": [str(text) | {"message": str(text)}, *_]}:
+        case {"detail": {"error": dict() | str() as error}}:
+            return _inside({"error": error})
+        case {"errors": [str(text) | {"message": str(text)}, *_] | {"message": str(text)}}:
             return {"message": text}
         case {"detail": [{"msg": str(text), **first}, *_]}:
             where = first.get("loc")
@@ -204,6 +206,10 @@ def _inside(value: JSON) -> Mapping[str, JSON]:
             return {"message": f"{'.'.join(path)}: {text}" if path else text, "param": path[0] if path else None}
         case dict() if "message" in value:
             return {key: value[key] for key in value if key in _ENVELOPE}
+        case {"msg": str(text), "code": code}:  # Z.ai
+            return {"message": text, "code": code}
+        case {"msg": str(text)}:  # iFlow
+            return {"message": text}
         case _:
             return {}
 

@@ -197,6 +197,9 @@ async def test_K8_an_error_in_a_200(scene: Scene, stream: bool, error: bytes) ->
 
 MINIMAX = b'{"id":"x","choices":null,"object":"chat.completion","base_resp":{"status_code":%d,"status_msg":"no"}}'
 FASTCHAT = b'{"text": "no", "error_code": 50001}'
+ZAI = b'{"code":%d,"msg":"no","success":false}'
+IFLOW = b'{"status":"434","msg":"no","body":null}'
+IFLYTEK = b'{"code":10012,"message":"no","sid":"cha000b0"}'
 
 
 @everywhere
@@ -208,12 +211,16 @@ FASTCHAT = b'{"text": "no", "error_code": 50001}'
         (MINIMAX % 2013, 400, "2013"),
         (MINIMAX % 1000, 502, "1000"),
         (FASTCHAT, 502, "50001"),
+        (ZAI % 401, 502, "401"),
+        (ZAI % 1305, 502, "1305"),
+        (IFLOW, 434, None),
+        (IFLYTEK, 502, "10012"),
     ],
 )
 async def test_K8_an_error_that_only_a_code_tells(
-    scene: Scene, error: bytes, told: int, code: str, events: bool
+    scene: Scene, error: bytes, told: int, code: str | None, events: bool
 ) -> None:
-    """MiniMax, in both forms (RooCodeInc/Roo-Code#9105), and FastChat in streams, before `[DONE]`."""
+    """MiniMax, in both forms (RooCodeInc/Roo-Code#9105), FastChat in streams, before `[DONE]`, Z.ai, iFlow, iFlytek."""
     body = b"data: %b\n\ndata: [DONE]\n\n" % error if events else error
     scene.does(body=body, content_type="text/event-stream" if events else "application/json")
     refused = await scene.refused(told, stream=events)
@@ -222,9 +229,12 @@ async def test_K8_an_error_that_only_a_code_tells(
 
 @everywhere
 @FORMS
-async def test_K8_a_code_of_0_is_no_error(scene: Scene, stream: bool) -> None:
+@pytest.mark.parametrize(
+    "outcome", [{"base_resp": {"status_code": 0, "status_msg": ""}}, {"code": 0, "message": "Success", "sid": "cha0"}]
+)
+async def test_K8_a_code_of_0_is_no_error(scene: Scene, stream: bool, outcome: dict[str, Any]) -> None:
     def change(answer: dict[str, Any]) -> dict[str, Any]:
-        return {**answer, "base_resp": {"status_code": 0, "status_msg": ""}}
+        return {**answer, **outcome}
 
     scene.does(quirk=quirks.each(change), whole_quirk=change)
     assert (await scene.either(stream)).texts == scene.said

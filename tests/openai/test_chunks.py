@@ -134,6 +134,18 @@ def test_K16_an_empty_error_is_none(nothing: Any) -> None:
     assert len(chunk.choices) == 1
 
 
+@pytest.mark.parametrize("code", [0, "0", 200, "200", "", None])
+def test_K16_a_code_of_success_is_no_error(code: Any) -> None:
+    assert chat(code=code, message="Success").error is None
+    assert chat(status=code, msg="Success").error is None
+
+
+def test_K16_a_code_beside_choices_or_without_words_is_no_error() -> None:
+    assert chat({"delta": {}}, code=1, msg="m").error is None
+    assert chat(code=1).error is None
+    assert chat(status="434", msg=None).error is None
+
+
 def test_D2_an_empty_role_is_none() -> None:
     assert one(delta={"role": ""}).role is None
 
