@@ -7,7 +7,7 @@ output is what Merge would write.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ from nproxy.openai.wire import Wire, event
 
 _NULL_USAGE = b',"usage":null'
 _MENDED = (*CALLS, "content")
-"""The keys of a delta whose values may differ from what came."""
+"""The keys of a delta, or message, whose values may differ from what came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Relay(Merge):
     def body(self, number: int, body: bytes) -> dict[str, JSON]:
         came = super().body(number, body)
         output = self._outputs[number]
-        if output.surplus or (output.whole and not _all_there(came, len(output.choices))):
+        if output.surplus or (output.whole and not _all_there(came, output.choices)):
             self._take_names(came)  # it is written anew: without surplus choices, in order, under the right indices
         elif len(self._outputs) == 1 and not self._as_merged:
             self._body = body if is_json(body) else dumps(came)
@@ -235,14 +235,19 @@ class Relay(Merge):
         return patch if _says(patch(data), wanted) else None
 
 
-def _all_there(came: dict[str, Any], count: int) -> bool:
-    """Whether a whole answer has so many choices, in their order and with indices that say so."""
+def _all_there(came: dict[str, Any], choices: Sequence[Choice]) -> bool:
+    """Whether a whole answer has these choices, in their order and with indices that say so, and none was mended."""
     at = 0
-    for choice in came["choices"]:
-        if choice.get("index") != at:
+    for raw in came["choices"]:
+        if raw.get("index") != at:
             return False
+        if (message := raw.get("message")) and (pieces := choices[at].pieces):
+            said = pieces[-1].delta
+            for key in _MENDED:
+                if key in said and said[key] is not message[key]:
+                    return False
         at += 1
-    return at == count
+    return at == len(choices)
 
 
 def _as_it_came(data: bytes, came: dict[str, JSON], wanted: dict[str, JSON]) -> bytes:

@@ -10,6 +10,7 @@ from typing import Any
 from nproxy.openai.dialect import CHAT, Dialect
 from nproxy.openai.frozen import frozen
 from nproxy.openai.jsonvalue import JSON, dumps, loads
+from nproxy.openai.tools import with_texts
 from nproxy.openai.usage import Usage, parse_usage
 
 _OWN = frozenset({"id", "object", "created", "model", "choices", "usage", "system_fingerprint", "error"})
@@ -22,10 +23,10 @@ EMPTY_VALUES: tuple[JSON, ...] = (None, "", [], {})
 
 _NO_REASON = ("", "null")  # KoboldCpp until March 2025, and Ai00: "null" in unfinished chunks
 
-_NUMBERS = (int, float)  # Cloudflare's Workers AI: a token that is a number comes as one (cloudflare/ai#651)
 _SUCCESS = (None, "", 0, "0", 200, "200")
 """Codes that name no error."""
 
+_NUMBERS = (int, float)  # Cloudflare's Workers AI: a token that is a number comes as one (cloudflare/ai#651)
 
 DONE_DATA = b"[DONE]"
 LONGEST_MARK = 15
@@ -43,8 +44,8 @@ class UpstreamChoice:
     index: int
     """The upstream's."""
     delta: Mapping[str, JSON]
-    """For chat, the delta (of a whole answer: the message) without its role, and with a content that is a number as a
-    text. For legacy completions, `{"text": ...}`."""
+    """For chat, the delta (of a whole answer: the message) without its role, and with texts for a content that is a
+    number and for arguments of calls that are objects. For legacy completions, `{"text": ...}`."""
     role: str | None
     """None also for null and ""."""
     finish_reason: str | None
@@ -191,6 +192,8 @@ def _chat_choice(choice: object, holder: str) -> UpstreamChoice:
             role = None
     if type(content := delta.get("content")) in _NUMBERS:
         delta = {**delta, "content": dumps(content).decode()}
+    if "tool_calls" in delta or "function_call" in delta:
+        delta = with_texts(delta)
     return UpstreamChoice(
         _index(choice), delta, role, _finish_reason(choice), choice.get("logprobs"), _others(choice, _OF_CHAT[holder])
     )

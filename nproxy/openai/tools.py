@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import is_not
 
-from nproxy.openai.jsonvalue import JSON
+from nproxy.openai.jsonvalue import JSON, dumps
 
 CALLS = ("tool_calls", "function_call")
 """The keys of a message, or delta, that contain calls."""
@@ -19,6 +20,36 @@ def must_call(fields: Mapping[str, JSON]) -> bool:
         allowed = choice.get("allowed_tools")
         return not isinstance(allowed, dict) or allowed.get("mode") == "required"
     return choice == "required" or isinstance(fields.get("function_call"), dict)
+
+
+def with_texts(said: Mapping[str, JSON]) -> Mapping[str, JSON]:
+    """Return a message, or delta, in which the arguments of calls are texts; the same if they are.
+
+    llama.cpp (ggml-org/llama.cpp#20198) and MiniMax (can1357/oh-my-pi#1779) sent objects.
+    """
+    calls, function = said.get("tool_calls"), said.get("function_call")
+    if isinstance(calls, list):
+        texts = [_call_with_text(call) for call in calls]
+        if any(map(is_not, texts, calls)):
+            said = {**said, "tool_calls": texts}
+    elif isinstance(calls, dict):
+        said = {**said, "tool_calls": _call_with_text(calls)}
+    return said if function is None else {**said, "function_call": _with_text(function)}
+
+
+def _call_with_text(call: JSON) -> JSON:
+    if not isinstance(call, dict):
+        return call
+    function = call.get("function")
+    text = _with_text(function)
+    return call if text is function else {**call, "function": text}
+
+
+def _with_text(function: JSON) -> JSON:
+    """Return a function that is called, with a text as its arguments."""
+    if not isinstance(function, dict) or not isinstance(arguments := function.get("arguments"), dict):
+        return function
+    return {**function, "arguments": dumps(arguments).decode()}
 
 
 @dataclass(slots=True, eq=False)

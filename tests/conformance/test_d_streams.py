@@ -113,6 +113,15 @@ async def test_D16_a_text_that_comes_as_a_number(scene: Scene, stream: bool) -> 
     assert (await scene.either(stream)).texts == {index: f"[{SEED + index}]" for index in range(scene.n)}
 
 
+@everywhere
+async def test_D16_a_whole_text_that_is_a_number(scene: Scene) -> None:
+    def change(answer: dict[str, Any]) -> dict[str, Any]:
+        return {**answer, "choices": [{**choice, "message": {"content": 7}} for choice in answer["choices"]]}
+
+    scene.does(whole_quirk=change)
+    assert (await scene.whole()).texts == dict.fromkeys(range(scene.n), "7")
+
+
 @of_native
 async def test_D4_choices_that_come_together_go_one_by_one(scene: Scene) -> None:
     scene.does(quirk=quirks.together)

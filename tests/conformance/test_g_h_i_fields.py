@@ -52,6 +52,26 @@ async def test_G1_G5_calls_of_a_whole_answer(scene: Scene) -> None:
         assert all("index" not in c for c in two)
 
 
+@everywhere
+@pytest.mark.parametrize("stream", [False, True])
+async def test_G1_arguments_that_are_an_object_are_a_text(scene: Scene, stream: bool) -> None:
+    """As llama.cpp sent them in March 2026 (ggml-org/llama.cpp#20198), and MiniMax in streams."""
+    asked: dict[str, Any] = call(0, "c", "f") | {"function": {"name": "f", "arguments": {"n": 1}}}
+
+    def change(answer: dict[str, Any]) -> dict[str, Any]:
+        message = {"role": "assistant", "content": None, "tool_calls": [asked]}
+        return {**answer, "choices": [{**choice, "message": message} for choice in answer["choices"]]}
+
+    if not stream:
+        scene.does(whole_quirk=change)
+        calls = [choice["message"]["tool_calls"] for choice in (await scene.whole()).choices]
+        assert [[c["function"]["arguments"] for c in one] for one in calls] == [['{"n":1}']] * scene.n
+        return
+    scene.does(pieces=lambda seed: [{"tool_calls": [asked]}], finish="tool_calls")
+    voices = (await scene.stream()).voices
+    assert [voice.tools for voice in voices] == [{0: ToolCall("c", "f", '{"n":1}')}] * scene.n
+
+
 def ids_of_their_own(seed: int) -> Sequence[Piece]:
     """One call in three pieces, each with another id, as some servers send them."""
     said = [call(0, f"f-{seed}", "f")] + [

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nproxy.openai.jsonvalue import JSON
-from nproxy.openai.tools import ToolCalls, must_call
+from nproxy.openai.tools import ToolCalls, must_call, with_texts
 
 
 def mend(*deltas: list[Any]) -> list[list[Any]]:
@@ -86,6 +86,35 @@ def test_G3_and_so_is_the_function_of_a_legacy_call() -> None:
         {"function_call": {"arguments": "2"}, "role": "assistant"},
     ]
     assert calls.mend_delta({"function_call": None, "tool_calls": None}) == {"function_call": None, "tool_calls": None}
+
+
+OBJECT, TEXT = {"name": "f", "arguments": {"a": "é"}}, {"name": "f", "arguments": '{"a":"é"}'}
+
+
+@pytest.mark.parametrize(
+    ("said", "texts"),
+    [
+        ({"tool_calls": [part(0, function=TEXT), part(1, function=OBJECT)]}, None),
+        ({"tool_calls": part(0, function=OBJECT)}, {"tool_calls": part(0, function=TEXT)}),
+        ({"function_call": OBJECT, "content": "c"}, {"function_call": TEXT, "content": "c"}),
+    ],
+)
+def test_G1_arguments_that_are_an_object_become_a_text(said: dict[str, Any], texts: dict[str, Any] | None) -> None:
+    assert with_texts(said) == (texts or {"tool_calls": [part(0, function=TEXT), part(1, function=TEXT)]})
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"tool_calls": [part(0, function=TEXT), part(1), 5, part(2, function={"arguments": None})]},
+        {"tool_calls": None, "function_call": "f"},
+        {"function_call": TEXT},
+        {"tool_calls": "x"},
+    ],
+)
+def test_G1_other_calls_stay_as_they_are(said: dict[str, Any]) -> None:
+    same = with_texts(said)
+    assert all(same[key] is value for key, value in said.items())
 
 
 def test_G1_a_call_that_is_no_list_becomes_one() -> None:
