@@ -9,8 +9,9 @@ from nproxy.openai.in_band import status_in_band
 from nproxy.openai.jsonvalue import dumps
 from nproxy.openai.sse import SSEDecoder, SSEError, SSEEvent
 
-_FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
+FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 """How a stream of events may begin; the last is a comment. No JSON begins so."""
+LONGEST_FIELD = 6
 
 
 class LegFault(Exception):
@@ -54,7 +55,7 @@ def read_events(body: bytes) -> list[SSEEvent] | None:
 
     Raises LegFault if an event is too large.
     """
-    if not body.lstrip()[:6].startswith(_FIELDS):
+    if not body.lstrip()[:LONGEST_FIELD].startswith(FIELDS):
         return None
     decoder = SSEDecoder()
     try:

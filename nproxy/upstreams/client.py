@@ -14,6 +14,7 @@ from yarl import URL
 
 from nproxy.choices.events import Event, Failure, FailureKind, LegBody, LegEnded, LegFailed
 from nproxy.choices.failure_table import NO_CAPACITY, Follows, follows
+from nproxy.choices.reading import FIELDS, LONGEST_FIELD
 from nproxy.config import Timeouts
 from nproxy.openai.body import Spliced
 from nproxy.openai.frozen import frozen
@@ -90,10 +91,12 @@ class Client:
                 take([LegFailed(call.leg, refusal)])
             elif not 200 <= head.status < 300:
                 take([LegFailed(call.leg, await self._status_failure(reply, call))])
-            elif head.content_type == "text/event-stream":
-                await EventStream(reply, call.leg, started, self._limits, take, replica.lives).run()
             else:
-                take(await self._body(reply, call, started))
+                came = b"" if head.content_type == "text/event-stream" else await self._body(reply, call, started)
+                if isinstance(came, bytes):
+                    await EventStream(reply, call.leg, started, self._limits, take, replica.lives).run(came)
+                else:
+                    take(came)
         finally:
             reply.close()
 
@@ -168,17 +171,24 @@ class Client:
             own_key=call.own_key,
         )
 
-    async def _body(self, reply: Reply, call: Call, started: float) -> list[Event]:
-        """Read a whole answer in JSON form."""
+    async def _body(self, reply: Reply, call: Call, started: float) -> list[Event] | bytes:
+        """Read a whole answer in JSON form.
+
+        If a stream was asked for and comes under another type, what has come of it is returned.
+        """
         leg, limit = call.leg, self._limits.whole
         most = MAX_BODY * min(call.choices, MOST_CHOICES)
         parts: list[bytes] = []
-        size = 0
+        size, start = 0, b""
         reply.watchdog.watch(started + limit.seconds)
         try:
             while data := await reply.read():
                 parts.append(data)
                 size += len(data)
+                if call.streamed and len(start) < LONGEST_FIELD:
+                    start = (start + data).lstrip()[:LONGEST_FIELD]
+                    if start.startswith(FIELDS):
+                        return b"".join(parts)
                 if size > most:
                     why = f"The upstream's answer is larger than {most} bytes; streams have no such limit."
                     return [LegFailed(leg, oversize(why))]

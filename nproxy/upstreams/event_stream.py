@@ -69,10 +69,15 @@ class EventStream:
         self._which = limits.first.which
         self._watchdog.watch(started + limits.first.seconds)
 
-    async def run(self) -> None:
-        """Pass on everything that comes; the last batch ends with LegEnded or LegFailed."""
+    async def run(self, came: bytes = b"") -> None:
+        """Pass on everything that comes; the last batch ends with LegEnded or LegFailed.
+
+        came: what was read before.
+        """
         last: Event = LegEnded(self._leg)
         try:
+            if came and (room := self._segment(came)) is not None:
+                await room
             await self._reply.pour(self._segment)
             self._note(one_by_one(self._leg, self._decoder.close()))
         except SSEError:

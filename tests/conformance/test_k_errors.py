@@ -13,7 +13,7 @@ from tests.conformance.settings import EVERY, everywhere, of_legs, of_several, s
 from tests.fakes import quirks
 from tests.fakes.behaviour import said
 from tests.fakes.upstream import FakeUpstream
-from tests.gateway.conftest import envelope, gateway_for
+from tests.gateway.conftest import CHAT, envelope, gateway_for
 
 FORMS = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 
@@ -257,6 +257,25 @@ async def test_K17_events_under_another_content_type(scene: Scene, stream: bool)
     events = [b"data: %b\n\n" % json.dumps({"choices": [choice]}).encode() for choice in said]
     scene.does(body=b"".join(events), content_type="text/plain")
     assert (await scene.either(stream)).texts == dict.fromkeys(range(scene.n), "x")
+
+
+@everywhere
+@pytest.mark.parametrize("kind", ["application/json", "text/plain"])
+async def test_K17_such_events_are_passed_on_as_they_come(scene: Scene, kind: str) -> None:
+    """vLLM Ascend's proxy (vllm-project/vllm-ascend#5033), RamaLama's with documents (containers/ramalama#2837)."""
+    scene.does(content_type=kind, preamble=b"\n: ping\n\n")
+    held = scene.choice_does(
+        0, content_type=kind, hold_after=3 * scene.n if scene.setting.native else 3, preamble=b"\n: ping\n\n"
+    )
+    gateway = await scene.gateway()
+    raw = b""
+    async with gateway.client.stream("POST", CHAT, json=scene.fields(stream=True)) as answer:
+        async for data in answer.aiter_raw():
+            raw += data
+            if b"seed" in raw:
+                held.go_on.set()
+    assert held.go_on.is_set()
+    assert raw.endswith(b"data: [DONE]\n\n")
 
 
 FOREIGN = [
