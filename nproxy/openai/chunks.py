@@ -144,8 +144,12 @@ def _coded(value: dict[str, Any]) -> bool:
         return bool(outcome.get("status_code"))
     if value.get("error_code"):
         return True
-    said = isinstance(value.get("msg"), str) or isinstance(value.get("message"), str)
-    return said and value.get("code", value.get("status")) not in _SUCCESS
+    if not isinstance(value.get("msg"), str) and not isinstance(value.get("message"), str):
+        return False
+    code = value.get("code")
+    if code is None and str(status := value.get("status")).isdecimal():  # in words, it may tell of progress
+        code = status
+    return code not in _SUCCESS
 
 
 def chunk_of(value: dict[str, Any], dialect: Dialect, holder: str = "delta") -> UpstreamChunk:

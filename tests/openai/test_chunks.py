@@ -146,6 +146,10 @@ def test_K16_a_code_beside_choices_or_without_words_is_no_error() -> None:
     assert chat(status="434", msg=None).error is None
 
 
+def test_K16_a_status_in_words_is_no_error() -> None:
+    assert chat(status="processing", message="The model is loaded.").error is None
+
+
 def test_D2_an_empty_role_is_none() -> None:
     assert one(delta={"role": ""}).role is None
 
