@@ -30,7 +30,7 @@ from engine.server.serving import Serving
 from nproxy.openai import request_id
 from nproxy.openai.body import Body
 from nproxy.openai.dialect import Dialect
-from nproxy.openai.errors import ApiError, body_too_large, invalid_request
+from nproxy.openai.errors import ApiError, body_too_large, invalid_request, unknown_url, wrong_method
 from nproxy.openai.requests import GenerationRequest, parse_chat, parse_completion
 from nproxy.openai.tools import must_call
 from nproxy.openai.wire import Wire
@@ -132,17 +132,9 @@ async def _errors_in_envelope(request: web.Request, handler: _Handler) -> web.St
     except web.HTTPRequestEntityTooLarge:
         return _error(body_too_large(_BODY_BYTES))
     except web.HTTPMethodNotAllowed as error:
-        allow = ", ".join(sorted(error.allowed_methods))
-        return _error(
-            ApiError(
-                405,
-                "This method is not allowed for this path.",
-                type="invalid_request_error",
-                headers={hdrs.ALLOW: allow},
-            )
-        )
-    except web.HTTPException as error:
-        return _error(invalid_request("Unknown request path.", status=error.status))
+        return _error(wrong_method(sorted(error.allowed_methods)))
+    except web.HTTPNotFound:
+        return _error(unknown_url())
     except Exception:
         log.exception("request %s failed", request[_ID])
         return _error(_internal())

@@ -481,6 +481,13 @@ async def test_Q10_a_wrong_method_is_told_all_that_are_right(path: Path) -> None
     async with loading(path), client_of(path) as client:
         answered = await client.post("/v1/models")
         assert (answered.status_code, answered.headers["allow"]) == (405, "GET, HEAD")
+        assert answered.json()["error"]["code"] == "method_not_allowed"
+
+
+async def test_a_path_that_is_not_served_has_the_code_that_the_gateway_gives_it(path: Path) -> None:
+    async with loading(path), client_of(path) as client:
+        answered = await client.post("/v1/moderations", json={"input": "a"})
+        assert (answered.status_code, answered.json()["error"]["code"]) == (404, "unknown_url")
 
 
 async def test_O2_what_is_no_http_is_answered_with_an_id_and_not_echoed(path: Path) -> None:
