@@ -165,7 +165,7 @@ async def test_a_greeting_that_cannot_be_written_does_not_end_it() -> None:
                 stderr=full,
             )
         try:
-            async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(retries=5)) as client:
+            async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(retries=8)) as client:
                 for _ in range(2):  # the second is after the greeting
                     assert (await client.get(f"http://127.0.0.1:{port}/health")).json() == {"status": "ok"}
             process.send_signal(signal.SIGTERM)
