@@ -50,15 +50,24 @@ def _cpu(info: str) -> str:
     return f"{len(names)} x {names[0]}" if names else platform.machine()
 
 
+def path(name: str = NAME) -> Path:
+    """Return the path of the record of this name."""
+    return RESULTS / f"{name}.json"
+
+
+def marks(name: str = NAME) -> tuple[str, str]:
+    """Return the lines of the page between which its tables are."""
+    return f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
+
+
 def record(result: Mapping[str, Any], name: str = NAME) -> Path:
     """Write the record of this name, and rewrite its part of the page, if there is one; returns the record's path."""
-    path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps(result, indent=1) + "\n")
-    begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
+    path(name).write_text(json.dumps(result, indent=1) + "\n")
+    begin, end = marks(name)
     before, found, rest = PAGE.read_text().partition(begin)
     if found:
         PAGE.write_text(before + begin + tables(result) + end + rest.partition(end)[2])
-    return path
+    return path(name)
 
 
 def kept(result: Mapping[str, Any]) -> Path:

@@ -97,21 +97,33 @@ def test_every_setting_that_is_named_is_there() -> None:
         assert (page.PAGE.parent / line.partition("](")[2].removesuffix(")")).exists()
 
 
-def test_a_record_goes_between_the_marks_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", [page.NAME, "gateway-slow"])
+def test_a_record_goes_between_the_marks_of_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     monkeypatch.setattr(page, "PAGE", tmp_path / "page.md")
-    monkeypatch.setattr(page, "RESULT", tmp_path / "gateway.json")
-    page.PAGE.write_text(f"before\n{page.BEGIN}old\n{page.END}behind\n")
+    monkeypatch.setattr(page, "RESULTS", tmp_path)
+    begin, end = page.marks(name)
+    page.PAGE.write_text(f"before\n{begin}old\n{end}behind\n")
     for _ in range(2):
-        page.record(RECORD)
-        text = page.PAGE.read_text()
-        assert text == f"before\n{page.BEGIN}{page.tables(RECORD)}{page.END}behind\n"
-    assert json.loads(page.RESULT.read_text()) == RECORD
+        page.record(RECORD, name)
+        assert page.PAGE.read_text() == f"before\n{begin}{page.tables(RECORD)}{end}behind\n"
+    assert json.loads((tmp_path / f"{name}.json").read_text()) == RECORD
+
+
+def test_a_record_that_has_no_marks_leaves_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "PAGE", tmp_path / "page.md")
+    monkeypatch.setattr(page, "RESULTS", tmp_path)
+    page.PAGE.write_text("before\n")
+    page.record(RECORD, "gateway-slow")
+    assert page.PAGE.read_text() == "before\n"
 
 
 def test_the_page_tells_what_was_recorded() -> None:
-    """Whoever changes the tables writes the page anew: `page.record(json.loads(page.RESULT.read_text()))`."""
-    between = page.PAGE.read_text().partition(page.BEGIN)[2].partition(page.END)[0]
-    assert between == page.tables(json.loads(page.RESULT.read_text()))
+    """Whoever changes the tables writes the page anew: `page.record(json.loads(page.path().read_text()))`."""
+    begin, end = page.marks()
+    between = page.PAGE.read_text().partition(begin)[2].partition(end)[0]
+    assert between == page.tables(json.loads(page.path().read_text()))
 
 
 def test_a_processor_by_its_name() -> None:
