@@ -4,7 +4,7 @@
 
 Installs the pinned versions, starts the gateways, plays every case against each of them in turn, as many rounds as
 asked, and prints tables. A complete run (no --peers, --only or --quick) writes them to bench/results/gateway.json and
-into docs/performance.md; with --record any run does. --name gateway-pgo writes them under another name.
+into docs/performance.md; with --record any run does. --name gateway-debian-python writes them under another name.
 """
 
 from __future__ import annotations
