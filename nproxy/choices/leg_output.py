@@ -208,21 +208,21 @@ class LegOutput:
         """
         if not self.spoke:
             raise LegFault(Failure(FailureKind.CUT, "The upstream's answer was empty."))
-        missing, broken = [], False
+        missing, broken, count = [], False, len(self.choices)
         for choice in self.choices:
             if not choice.began:
                 missing.append(choice.index)
             elif not choice.finished:
                 broken = True
-        if len(missing) == len(self.choices):
+        if missing and len(missing) == count:
             raise LegFault(Failure(FailureKind.SHORT, "The upstream's answer contains no choices."))
         if broken:
             raise LegFault(Failure(FailureKind.CUT, "The upstream's answer ended before it was complete."))
-        if len(self.choices) > self.leg.width:
+        if count > self.leg.width:
             if self.unplaced:
                 raise LegFault(Failure(FailureKind.SHORT, _WHOSE))
             self._note_prompt()
-        self.brought = len(self.choices) - len(missing)
+        self.brought = count - len(missing)
         return missing
 
     def _note_prompt(self) -> None:
