@@ -42,6 +42,18 @@ def test_closed_streams_are_as_good_as_the_null_device() -> None:
     assert run("nproxy config-schema >&-").returncode == 0
 
 
+def test_children_have_them_too() -> None:
+    """An engine child whose standard error is closed writes its log into one of its sockets."""
+    code = """
+import os
+from nproxy.cli.standard_streams import make_fit
+make_fit()
+os._exit(os.waitstatus_to_exitcode(os.system("true >&0 && true <&1 && true >&2")))
+"""
+    for closed in ("<&-", ">&-", "2>&-", "<&- >&- 2>&-"):
+        assert run(f"'{sys.executable}' -c '{code}' {closed}").returncode == 0
+
+
 async def chat(text: str, **environ: str) -> Terminal:
     """The terminal after `nproxy chat` got such an answer."""
     said = {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": "stop"}]}

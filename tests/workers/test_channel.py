@@ -12,7 +12,8 @@ import pytest
 from nproxy.workers import channel as channels
 from nproxy.workers import frames
 from nproxy.workers.channel import Channel, ChannelClosed, connect
-from nproxy.workers.messages import Beat, Message, Query, Ready, Result
+from nproxy.workers.frames import frame
+from nproxy.workers.messages import Beat, Message, Query, Ready, Result, encode
 
 
 @dataclass
@@ -60,6 +61,16 @@ async def test_a_question_has_its_answer(pair: Pair) -> None:
 async def test_a_question_without_an_answer_ends(pair: Pair) -> None:
     with pytest.raises(TimeoutError):
         await pair.channel.ask("metrics", 0.01)
+
+
+async def test_an_answer_to_who_has_just_given_up_is_dropped_and_nothing_is_left_of_the_question(pair: Pair) -> None:
+    asked = asyncio.ensure_future(pair.channel.ask("metrics", 30))
+    await asyncio.sleep(0)
+    asked.cancel()  # what a timeout does, too
+    pair.channel.data_received(frame(encode(Result(0, "late"))))
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+    assert not pair.channel._asked
 
 
 async def test_a_message_that_is_too_long_is_not_sent_and_the_channel_stays(

@@ -90,6 +90,19 @@ async def test_it_tells_when_it_is_ready_reloads_lives_and_stops(systemd: System
         assert await process.wait() == 0
 
 
+async def test_signs_of_life_come_twice_as_often_as_they_are_expected(monkeypatch: pytest.MonkeyPatch) -> None:
+    sleep, pauses = asyncio.sleep, list[float]()
+
+    async def long(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(3600)
+
+    monkeypatch.setattr(asyncio, "sleep", long)
+    async with Notifier(None, 3.0).serving(asyncio.Event()):
+        await sleep(0.01)
+    assert pauses == [1.5]
+
+
 def test_what_is_in_the_environment_is_taken_out_of_it() -> None:
     environ = {"NOTIFY_SOCKET": "/run/n", "WATCHDOG_USEC": "3000000", "WATCHDOG_PID": str(os.getpid()), "HOME": "/"}
     assert Notifier.of(environ) == Notifier("/run/n", 3.0)
