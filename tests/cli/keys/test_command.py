@@ -73,9 +73,13 @@ def _made(name: str, file: Path) -> str:
 
 
 def test_many_at_once_lose_none(tmp_path: Path) -> None:
-    file = tmp_path / "keys.yaml"
+    """Whether they name the file, or a link to it in another folder."""
+    file, folder = tmp_path / "keys.yaml", tmp_path / "links"
+    folder.mkdir()
+    (folder / "keys.yaml").symlink_to(file)
+    names = file, folder / "keys.yaml"
     with ThreadPoolExecutor(8) as threads:
-        made = [*threads.map(lambda number: _made(f"team-{number}", file), range(24))]
+        made = [*threads.map(lambda number: _made(f"team-{number}", names[number % 2]), range(24))]
     digests = {hashlib.sha256(key.encode()).digest() for key in made}
     assert {digest for key in read_keys(file) for digest in key.hash} == digests
 
