@@ -43,14 +43,16 @@ async def test_a_name_is_asked_for_once_in_a_while(monkeypatch: pytest.MonkeyPat
 
 
 class Resolver:
-    """Answers as it is told: an address, or an error. hangs: until it is cleared, it does not answer."""
+    """Answers as it is told: an address, or an error. answers: while it is cleared, it does not. asked: how often."""
 
     def __init__(self) -> None:
         self.says: str | OSError = "127.0.0.1"
+        self.asked = 0
         self.answers = threading.Event()
         self.answers.set()
 
     def getaddrinfo(self, _: str, port: int, **__: object) -> list[object]:
+        self.asked += 1
         self.answers.wait()
         if isinstance(self.says, OSError):
             raise self.says
@@ -82,10 +84,12 @@ async def test_a_resolver_that_hangs_delays_no_name_that_is_known(
     resolver.answers.clear()
     resolver.says = "127.0.0.2"
     async with asyncio.timeout(30):
-        assert [await first(connector) for _ in range(50)] == ["127.0.0.1"] * 50
+        assert [await first(connector) for _ in range(200)] == ["127.0.0.1"] * 200
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
             await first(connector, "unknown.test")
+    connector._forget(asyncio.get_running_loop().time() + connecting.FORGET_SECONDS)
+    assert len(connector._known) == 2, "who asks again waits for the same lookup"
     monkeypatch.setattr(connecting, "NAME_SECONDS", 60.0)
     resolver.answers.set()
     await until(lambda: not any(known.lookup for known in connector._known.values()))
@@ -120,6 +124,17 @@ async def test_a_resolver_that_fails_is_asked_again_and_the_old_addresses_are_us
         return await first(connector) == "127.0.0.2"
 
     await until(found)
+
+
+async def test_a_resolver_that_fails_is_not_asked_by_every_call(
+    resolver: Resolver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connecting, "SLOW_SECONDS", 60.0)
+    connector = connecting.Connector()
+    await first(connector)
+    resolver.says = socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+    assert [await first(connector) for _ in range(3)] == ["127.0.0.1"] * 3
+    assert resolver.asked == 2
 
 
 async def test_a_name_that_has_no_address_any_more_is_not_called(resolver: Resolver) -> None:
