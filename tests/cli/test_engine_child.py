@@ -236,9 +236,10 @@ async def test_a_child_that_says_it_is_ill_is_started_again(
         first, second = ids(lives)
         assert gone(first)
         assert not gone(second)
+        words = ("unwell" * 100)[:200]
         told = [record.getMessage() for record in caplog.records]
         assert told == [
-            *(f"engine failed a health check ({number} of 3): 503 " for number in (1, 2, 3)),
+            *(f"engine failed a health check ({number} of 3): 503 {words}" for number in (1, 2, 3)),
             "engine hangs; restarting it in 0.0 s",
         ]
 
@@ -310,7 +311,9 @@ async def test_an_engine_whose_core_hangs_is_started_again(
         assert "engine hangs; restarting it" in caplog.text
 
 
-async def test_pauses_grow_to_a_limit(socket: Path, lives: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pauses_grow_to_a_limit_and_start_anew_after_a_long_life(
+    socket: Path, lives: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(backoff, "FIRST_PAUSE", 0.01)
     monkeypatch.setattr(backoff, "LONGEST_PAUSE", 0.03)
     pauses: list[float] = []
@@ -327,7 +330,10 @@ async def test_pauses_grow_to_a_limit(socket: Path, lives: Path, monkeypatch: py
             await ready.get()
             os.kill(ids(lives)[-1], signal.SIGKILL)
         await ready.get()
-    assert pauses == [0.01, 0.02, 0.03, 0.03]
+        monkeypatch.setattr(backoff, "STEADY_SECONDS", 0.0)
+        os.kill(ids(lives)[-1], signal.SIGKILL)
+        await ready.get()
+    assert pauses == [0.01, 0.02, 0.03, 0.03, 0.01]
 
 
 async def test_a_child_that_never_was_ready_ends_the_body_with_its_error(socket: Path, lives: Path) -> None:

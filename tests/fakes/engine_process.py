@@ -25,10 +25,13 @@ class Health(BaseHTTPRequestHandler):
     statuses: Iterator[int] = itertools.repeat(200)
 
     def do_GET(self) -> None:
-        self.send_response(next(self.statuses) if self.path == "/health" else 404)
-        self.send_header("content-length", "0")
+        status = next(self.statuses) if self.path == "/health" else 404
+        body = b"unwell" * 100 if status == 503 else b""
+        self.send_response(status)
+        self.send_header("content-length", str(len(body)))
         with contextlib.suppress(BrokenPipeError):  # the client has not waited
             self.end_headers()
+            self.wfile.write(body)
 
     def address_string(self) -> str:
         return "unix"

@@ -37,6 +37,11 @@ async def test_the_gateway_is_ready_if_a_worker_is(workers: list[Answering], rea
     assert await Parent.why_unready(cast("Any", parent)) == reason
 
 
+async def test_a_gateway_that_drains_says_so() -> None:
+    parent = SimpleNamespace(supervisor=SimpleNamespace(ending=True, serving=[]))
+    assert await Parent.why_unready(cast("Any", parent)) == "The gateway is shutting down."
+
+
 async def test_a_worker_that_does_not_answer_holds_up_no_answer_of_another() -> None:
     parent = SimpleNamespace(
         supervisor=SimpleNamespace(ending=False, serving=[Answering(None, 3600.0), Answering(None, 0.01)])

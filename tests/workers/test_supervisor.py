@@ -106,7 +106,9 @@ async def test_a_worker_that_does_not_end_in_time_is_killed(monkeypatch: pytest.
     async with kept() as scene:
         stopped = scene.serving
         assert stopped is not None
+        assert os.getsid(stopped) == stopped, "Ctrl-C reaches the parent only"
         os.kill(stopped, signal.SIGSTOP)
+        scene.supervisor.drain(3600.0)
         scene.supervisor.drain(0.0)
         await until(lambda: not scene.supervisor.living, PATIENCE)
         assert [worker.how for worker in scene.lost] == ["did not exit in time"]
@@ -192,8 +194,9 @@ async def test_told_to_end_before_anybody_was_ready() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         scene = Scene(listener)
         async with asyncio.timeout(PATIENCE), beside(scene.supervisor.run()):
-            await until(lambda: bool(scene.supervisor.living), PATIENCE)
-            scene.supervisor.drain(30.0)
+            while not scene.supervisor.living:
+                await asyncio.sleep(0)
+            scene.supervisor.drain(3600.0)  # before there is a process that it could be told to
             await until(lambda: not scene.supervisor.living, PATIENCE)
         assert not scene.supervisor.started.is_set() or scene.lost
 
