@@ -92,6 +92,20 @@ def test_a_key_that_is_mended_takes_the_failure_away(pages: Pages, logs: Path) -
         assert page.is_hidden("#failure")
 
 
+def test_a_key_that_an_upstream_once_refused_is_not_required(pages: Pages, logs: Path) -> None:
+    refused = Behaviour(status=401, body=b'{"error": {"message": "Not you.", "code": "invalid_api_key"}}')
+    with scripted(refused) as upstream, gateway(upstream.url, log=logs / "once.log") as server:
+        page = pages.open(server)
+        send(page, n="2")
+        page.wait_for_selector("#failure:has-text('Not you.')")
+        page.wait_for_selector("[name=key]:focus")
+        upstream.behaviour = Behaviour()
+        send(page)
+        page.wait_for_selector("#failure", state="hidden")
+        ended(page)
+        assert all(texts(page)) and len(texts(page)) == 2
+
+
 def test_a_refusal_of_log_probabilities_points_to_what_asks_for_them(pages: Pages, logs: Path) -> None:
     with scripted(Behaviour()) as upstream, gateway(upstream.url, log=logs / "logprobs.log") as server:
         page = pages.open(server)

@@ -83,11 +83,15 @@ export class Form {
     return true;
   }
 
+  /** Set whether nothing can be sent without a key. */
+  requireKey(required) {
+    this.#form.elements.key.required = required;
+  }
+
   /** Ask for a key, as the server does; `message` says what is wrong with one that is there. */
   wantKey(message) {
     const { key } = this.#form.elements;
     key.closest(".field").hidden = false;
-    key.required = true;
     if (this.key === "") key.focus();
     else this.blame("key", message);
   }

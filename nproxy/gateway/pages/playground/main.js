@@ -204,11 +204,13 @@ async function loadModels(wait = FIRST_WAIT) {
   const later = () => (waiting = setTimeout(loadModels, wait, Math.min(2 * wait, LAST_WAIT)));
   try {
     const models = await listModels(form.key);
+    form.requireKey(false);
     form.offer(models);
     if (passing) forget();
     if (models.length === 0) later();
   } catch (error) {
     form.offer([]);
+    form.requireKey(error.status === 401); // not after a refused request: that may be the upstream's, and pass
     if (error.status === 401) return form.wantKey(error.message);
     if (wait === FIRST_WAIT) fail(error); // it is said once
     passing = true;
