@@ -240,6 +240,20 @@ def test_what_is_set_for_a_choice_outlives_the_typing_of_another_n(pages: Pages,
         assert page.locator("#each-rows .row").count() == 3
 
 
+def test_alternatives_count_only_beside_log_probabilities(pages: Pages, logs: Path) -> None:
+    with scripted(Behaviour()) as upstream, gateway(upstream.url, log=logs / "alternatives.log") as server:
+        page = pages.open(server)
+        page.fill("[name=top_logprobs]", "99")
+        page.uncheck("[name=logprobs]")
+        send(page, n="1")
+        page.wait_for_selector(".choice .finish:has-text('stop')")
+        assert "logprobs" not in upstream.calls[-1].body
+        page.reload()
+        assert page.is_disabled("[name=top_logprobs]")
+        page.check("[name=logprobs]")
+        page.wait_for_selector("[name=top_logprobs]:enabled:invalid")
+
+
 def test_a_very_long_prompt_is_a_short_name_in_the_history(pages: Pages, logs: Path) -> None:
     with scripted(Behaviour()) as upstream, gateway(upstream.url, log=logs / "very-long.log") as server:
         page = pages.open(server)

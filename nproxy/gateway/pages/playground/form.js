@@ -16,9 +16,10 @@ export class Form {
   constructor(form) {
     this.#form = form;
     this.#rows = form.querySelector("#each-rows");
-    const { n } = form.elements;
+    const { n, logprobs } = form.elements;
     n.addEventListener("input", () => this.#fitRows(false)); // a number that is being typed passes through others
     n.addEventListener("change", () => this.#fitRows(n.validity.valid));
+    logprobs.addEventListener("change", () => this.#fitAlternatives());
     form.addEventListener("input", (event) => this.#clear(event.target));
   }
 
@@ -45,6 +46,7 @@ export class Form {
       else if (name === "logprobs") elements.logprobs.checked = value;
       else if (name !== "each" && elements[name]) elements[name].value = value;
     }
+    this.#fitAlternatives();
     this.#fitRows();
     this.#rows.querySelectorAll(".row").forEach((_, index) => {
       for (const name of EACH) this.#own(index, name).value = values.each[index]?.[name] ?? "";
@@ -135,6 +137,12 @@ export class Form {
 
   #own(index, name) {
     return this.#rows.querySelector(`[name="each.${index}.${CSS.escape(name)}"]`);
+  }
+
+  /** Alternatives are those of log probabilities; while the field is disabled, the browser does not check it. */
+  #fitAlternatives() {
+    const { logprobs, top_logprobs } = this.#form.elements;
+    top_logprobs.disabled = !logprobs.checked;
   }
 
   /** Make as many rows as choices, or at least as many; rows that stay keep their values. */
