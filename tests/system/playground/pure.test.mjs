@@ -247,6 +247,8 @@ test("history is bounded in number, in size, and by the room there is", () => {
   assert.deepEqual(history.entries.map((one) => one.at), Array.from({ length: MOST_KEPT }, (_, at) => MOST_KEPT + 2 - at));
   for (let at = 90; at < 95; at += 1) history.add({ at, text: "x".repeat(MOST_CHARACTERS / 3) });
   assert.deepEqual(history.entries.map((one) => one.at), [94, 93]);
+  assert.equal(history.add({ at: 95, text: "x".repeat(MOST_CHARACTERS) }), false);
+  assert.equal(history.add({ at: 95 }), true);
   const narrow = new History(fake(32), () => true); // of entries of 8 characters
   for (let at = 0; at < 9; at += 1) narrow.add({ at });
   assert.deepEqual(narrow.entries.map((one) => one.at), [8, 7, 6, 5]);
@@ -257,7 +259,7 @@ test("history that is not wanted is forgotten, and none is kept", () => {
   const history = new History(store, () => true);
   history.add({ at: 1 });
   history.wanted = false;
-  history.add({ at: 2 });
+  assert.equal(history.add({ at: 2 }), false);
   assert.deepEqual(history.entries, []);
   assert.equal(new History(store, () => true).wanted, false);
   history.wanted = true;

@@ -198,6 +198,25 @@ def test_what_was_typed_is_there_again_and_what_had_come_is_in_the_history(pages
         assert (finishes(page), all(texts(page))) == (["stopped"] * 3, True)
 
 
+@pytest.mark.parametrize("why", ["nothing came", "no room"])
+def test_what_is_not_kept_is_not_said_to_be_in_the_history(pages: Pages, logs: Path, why: str) -> None:
+    held = Behaviour(hold_after=0 if why == "nothing came" else 2)
+    with scripted(held) as upstream, gateway(upstream.url, log=logs / f"left-{why.split()[0]}.log") as server:
+        page = pages.open(server)
+        if why == "no room":
+            page.evaluate(FULL)
+        send(page, n="2")
+        if why == "no room":
+            begun(page, 2)
+        else:
+            wait_for(lambda: len(upstream.open_calls) == 2, seconds=20.0, what="the calls")
+        page.reload()
+        page.wait_for_selector("#status:has-text('that was stopped')")
+        assert "History" not in page.text_content("#status")
+        page.click("#open-history")
+        assert page.text_content("#history-list") == "Nothing is kept."
+
+
 def test_a_tab_that_is_closed_ends_its_calls(pages: Pages, logs: Path) -> None:
     with scripted(Behaviour(hold_after=2)) as upstream, gateway(upstream.url, log=logs / "closed.log") as server:
         page = pages.open(server)

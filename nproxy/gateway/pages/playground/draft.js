@@ -12,18 +12,18 @@ export class Draft {
     this.#sound = sound;
   }
 
-  /** Save the values. running: whether an answer was in progress, which ends with the page. */
-  keep(values, running) {
-    this.#storage.write(DRAFT, JSON.stringify({ values, running }));
+  /** Save the values. left: "" or what to say after the page was left, of an answer that ended with it. */
+  keep(values, left = "") {
+    this.#storage.write(DRAFT, JSON.stringify({ values, left }));
   }
 
-  /** The last saved `{values, running}`; values are null if none are saved or they are not valid. */
+  /** The last saved `{values, left}`; values are null if none are saved or they are not valid. */
   get last() {
     try {
-      const { values, running } = JSON.parse(this.#storage.read(DRAFT));
-      return { values: this.#sound(values) ? values : null, running: running === true };
+      const { values, left } = JSON.parse(this.#storage.read(DRAFT));
+      return { values: this.#sound(values) ? values : null, left: left ?? "" };
     } catch {
-      return { values: null, running: false };
+      return { values: null, left: "" };
     }
   }
 }

@@ -33,10 +33,10 @@ export class History {
     return this.#kept().map(({ entry }) => entry);
   }
 
-  /** Add an entry; the oldest ones are dropped if there is no room. */
+  /** Add an entry, and return whether it is kept; the oldest ones are dropped if there is no room. */
   add(entry) {
     const text = JSON.stringify(entry);
-    if (!this.wanted || text.length > MOST_CHARACTERS) return;
+    if (!this.wanted || text.length > MOST_CHARACTERS) return false;
     const name = `${ENTRY}.${entry.at}.${Math.random()}`;
     const kept = this.#kept();
     for (const other of this.#names()) if (!kept.some((one) => one.name === other)) this.#storage.forget(other);
@@ -47,7 +47,9 @@ export class History {
       size -= freed;
     };
     while (kept.length >= MOST_KEPT || size > MOST_CHARACTERS) drop();
-    while (!this.#storage.write(name, text) && kept.length > 0) drop();
+    let written = this.#storage.write(name, text);
+    for (; !written && kept.length > 0; written = this.#storage.write(name, text)) drop();
+    return written;
   }
 
   /** Delete all entries. */

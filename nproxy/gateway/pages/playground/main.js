@@ -66,20 +66,20 @@ async function exchange() {
 
 const spoken = () => run.choices.some((choice) => choice.first !== null);
 
-/** Add what came to the history, once. */
+/** Add what came to the history, once; returns whether it is there. */
 function keep() {
-  if (asked !== null) history.add({ at: Date.now(), values: asked, run: kept(run) });
+  const added = asked !== null && history.add({ at: Date.now(), values: asked, run: kept(run) });
   asked = null;
+  return added;
 }
 
 /** Before the page goes: keep the form, and stop an answer that is under way. Nothing that is awaited happens any more. */
 function leave() {
-  const running = request !== null;
-  draft.keep(form.values, running);
-  if (!running) return;
+  draft.keep(form.values);
+  if (request === null) return;
   stop();
   end(run, "stopped", performance.now());
-  if (spoken()) keep();
+  draft.keep(form.values, spoken() && keep() ? `${LEFT} ${KEPT}` : LEFT);
 }
 
 function send() {
@@ -231,10 +231,10 @@ function onKey(event) {
 }
 
 function start() {
-  const { values, running } = draft.last;
+  const { values, left } = draft.last;
   form.values = { ...DEFAULTS, ...(values ?? history.entries[0]?.values) };
-  if (running) set($("status"), history.wanted ? `${LEFT} ${KEPT}` : LEFT);
-  $("form").addEventListener("input", () => draft.keep(form.values, false));
+  set($("status"), left);
+  $("form").addEventListener("input", () => draft.keep(form.values));
   addEventListener("pagehide", leave);
   $("legend").append("Probability ", ...legend());
   $("form").addEventListener("submit", (event) => {
