@@ -10,7 +10,7 @@ from tests.fakes.upstream import Behaviour
 from tests.real.processes import Server
 from tests.system.browser import CONTRAST, picture
 from tests.system.playground.servers import gateway, scripted
-from tests.system.playground.window import LINE, PHONE, Pages, begun, ended, send, view
+from tests.system.playground.window import LINE, PHONE, WIDE, Pages, begun, ended, send, view
 
 
 @pytest.mark.model
@@ -98,6 +98,14 @@ def test_answers_come_to_the_top_of_a_phone(pages: Pages, logs: Path) -> None:
         picture(page, "phone-streaming")
         upstream.go_on()
         ended(page)
+
+
+@pytest.mark.parametrize("viewport", [WIDE, PHONE, {"width": 600, "height": 740}])
+def test_the_chosen_view_fills_its_tab(pages: Pages, logs: Path, viewport: dict[str, int]) -> None:
+    with scripted(Behaviour()) as upstream, gateway(upstream.url, log=logs / "tab.log") as server:
+        page = pages.open(server, viewport=viewport, device_scale_factor=2)
+        frame, tab = (page.locator(at).bounding_box() for at in ("#views", "#views :checked + span"))
+        assert tab["height"] == frame["height"] - 2, "all but its border"
 
 
 def test_a_message_without_spaces_stays_within_a_phone(pages: Pages, logs: Path) -> None:
