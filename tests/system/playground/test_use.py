@@ -254,6 +254,23 @@ def test_alternatives_count_only_beside_log_probabilities(pages: Pages, logs: Pa
         page.wait_for_selector("[name=top_logprobs]:enabled:invalid")
 
 
+def test_the_time_goes_on_while_nothing_comes(pages: Pages, logs: Path) -> None:
+    with scripted(Behaviour(hold_after=0)) as upstream, gateway(upstream.url, log=logs / "stall.log") as server:
+        page = pages.open(server)
+        for chunks, before in ((0, "Waiting for the first token · "), (2, "tokens")):
+            upstream.behaviour = Behaviour(hold_after=chunks)
+            send(page, n="2")
+            page.wait_for_selector(f"#status:has-text('{before}')")
+            if chunks:
+                begun(page, 2)
+            page.wait_for_timeout(300)  # what has come is painted
+            first = page.text_content("#status")
+            page.wait_for_timeout(300)
+            assert page.text_content("#status") != first
+            page.keyboard.press("Escape")
+            ended(page)
+
+
 def test_a_very_long_prompt_is_a_short_name_in_the_history(pages: Pages, logs: Path) -> None:
     with scripted(Behaviour()) as upstream, gateway(upstream.url, log=logs / "very-long.log") as server:
         page = pages.open(server)

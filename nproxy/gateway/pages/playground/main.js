@@ -31,7 +31,6 @@ let run = null; // the run that is shown
 let request = null; // the AbortController of the request in progress
 let asked = null; // the form's values for it, until what came is in the history
 let sending = null; // the promise that resolves when it has ended
-let painting = false;
 let waiting = 0; // the timer for asking again for models
 let passing = false; // whether the failure that is shown is over when the models are listed
 
@@ -44,11 +43,11 @@ async function exchange() {
   const focused = document.activeElement;
   show(begin(Number(asked.n), performance.now()), asked);
   busy(true, focused);
+  paintWhile(request);
   try {
     for await (const said of ask(streaming(bodyOf(asked)), form.key, request.signal)) {
       if (said.headers) run.answered = headersOf(said.headers);
       else take(run, said, performance.now());
-      paintSoon();
     }
     end(run, "done", performance.now());
   } catch (error) {
@@ -136,14 +135,14 @@ function headersOf(headers) {
   return { mode: headers.get("x-nproxy-mode"), upstream: headers.get("x-nproxy-upstream"), legs: headers.get("x-nproxy-legs") };
 }
 
-// ---- painting, at most once per frame
+// ---- painting
 
-function paintSoon() {
-  if (painting) return;
-  painting = true;
+/** Paint in every frame while this request is in progress: the time goes on even if nothing comes. */
+function paintWhile(mine) {
   requestAnimationFrame(() => {
-    painting = false;
+    if (request !== mine) return;
     paint();
+    paintWhile(mine);
   });
 }
 
@@ -156,8 +155,8 @@ function paint() {
 }
 
 function statusOf(run) {
-  if (run.state === "waiting") return "Waiting for the first token ...";
   const { count, exact, seconds, speed } = total(run, performance.now());
+  if (run.state === "waiting") return `Waiting for the first token · ${seconds.toFixed(1)} s`;
   const { mode, upstream, legs } = run.answered;
   const asked = run.usage ? quantity(run.usage.prompt_tokens, "prompt token") : null;
   const said = `${exact ? "" : "≈ "}${quantity(count, "token")}`;
