@@ -271,6 +271,20 @@ def test_the_time_goes_on_while_nothing_comes(pages: Pages, logs: Path) -> None:
             ended(page)
 
 
+def test_many_columns_take_turns_in_growing(pages: Pages, logs: Path) -> None:
+    """The text of a column is laid out again as it grows; sixteen of them at once would take longer than a frame."""
+    says = Behaviour(pieces=lambda seed: [f" {seed}"] * 40, pause=0.02)
+    with scripted(says) as upstream, gateway(upstream.url, log=logs / "turns.log") as server:
+        page = pages.open(server)
+        page.evaluate(WATCH)
+        send(page, n="16")
+        ended(page)
+        grown = page.evaluate("grown")
+        assert set().union(*grown) == set(range(16)), "each had its turn"
+        assert max(map(len, grown)) <= 4
+        assert all(len(text.split()) == 40 for text in texts(page))
+
+
 def test_a_very_long_prompt_is_a_short_name_in_the_history(pages: Pages, logs: Path) -> None:
     with scripted(Behaviour()) as upstream, gateway(upstream.url, log=logs / "very-long.log") as server:
         page = pages.open(server)
@@ -282,6 +296,16 @@ def test_a_very_long_prompt_is_a_short_name_in_the_history(pages: Pages, logs: P
         page.click("#history-list button")
         assert len(page.input_value("[name=prompt]")) == 50_000, "whole"
 
+
+WATCH = """() => {
+  window.grown = [];
+  new MutationObserver((records) => {
+    const texts = [...document.querySelectorAll(".choice .text")];
+    const grew = texts.flatMap((text, at) => (records.some(({ target }) => text.contains(target)) ? [at] : []));
+    if (document.querySelector("#send").hidden) window.grown.push(grew);
+  }).observe(document.querySelector("#columns"), { subtree: true, childList: true, characterData: true });
+}"""
+"""Records in `grown` which texts change together while an answer is in progress."""
 
 EDGES = """(element) => {
   const node = document.createTreeWalker(element, NodeFilter.SHOW_TEXT).nextNode();

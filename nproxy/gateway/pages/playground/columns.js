@@ -18,10 +18,14 @@ const FINISHES = {
 const NOT_KEPT = "The history keeps no log probabilities.";
 const NONE_CAME = "No log probabilities came with this answer.";
 
+/** How many columns are painted in one frame of a stream: a browser lays out a text that grows again as a whole. */
+const AT_ONCE = 4;
+
 /** All columns of a run. */
 export class Columns {
   #element;
   #columns = [];
+  #turn = 0;
 
   constructor(element) {
     this.#element = element;
@@ -35,7 +39,20 @@ export class Columns {
 
   /** Show the current state of a run; `view` is "text", "heat" or "differences". */
   render(run, view) {
-    for (const [index, column] of this.#columns.entries()) column.render(run, run.choices[index], view);
+    for (const index of this.#columns.keys()) this.#renderOne(run, index, view);
+  }
+
+  /** The same for a few columns, which take turns. */
+  renderSome(run, view) {
+    const { length } = this.#columns;
+    for (let left = Math.min(AT_ONCE, length); left > 0; left -= 1) {
+      this.#turn = (this.#turn + 1) % length;
+      this.#renderOne(run, this.#turn, view);
+    }
+  }
+
+  #renderOne(run, index, view) {
+    this.#columns[index].render(run, run.choices[index], view);
   }
 }
 

@@ -137,22 +137,24 @@ function headersOf(headers) {
 
 // ---- painting
 
-/** Paint in every frame while this request is in progress: the time goes on even if nothing comes. */
+/** Paint some columns in every frame while this request is in progress: the time goes on even if nothing comes. */
 function paintWhile(mine) {
   requestAnimationFrame(() => {
     if (request !== mine) return;
-    paint();
+    columns.renderSome(run, view());
+    set($("status"), statusOf(run));
     paintWhile(mine);
   });
 }
 
 function paint() {
   if (run === null) return;
-  const view = document.querySelector("[name=view]:checked").value;
-  $("legend").hidden = view !== "heat";
-  columns.render(run, view);
+  $("legend").hidden = view() !== "heat";
+  columns.render(run, view());
   set($("status"), statusOf(run));
 }
+
+const view = () => document.querySelector("[name=view]:checked").value;
 
 function statusOf(run) {
   const { count, exact, seconds, speed } = total(run, performance.now());
