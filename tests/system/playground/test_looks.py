@@ -108,6 +108,13 @@ def test_the_chosen_view_fills_its_tab(pages: Pages, logs: Path, viewport: dict[
         assert tab["height"] == frame["height"] - 2, "all but its border"
 
 
+def test_a_checkbox_stands_below_the_fields(pages: Pages, logs: Path) -> None:
+    with scripted(Behaviour()) as upstream, gateway(upstream.url, log=logs / "edge.log") as server:
+        page = pages.open(server)
+        field, box = (page.locator(f"[name={name}]").bounding_box() for name in ("seed", "logprobs"))
+        assert box["x"] == field["x"]
+
+
 def test_a_message_without_spaces_stays_within_a_phone(pages: Pages, logs: Path) -> None:
     says = f'{{"error": {{"message": "See https://example.org/{"a" * 200}", "param": "n"}}}}'
     with (
