@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Literal, get_args
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from engine.errors import ConfigError
 
@@ -25,19 +26,6 @@ Quantization = Literal["int8"]
 Device = Literal["auto", "cpu", "cuda"]
 Kernels = Literal["auto", "torch", "native", "triton"]
 Pooling = Literal["mean", "last"]
-_WORDS: dict[str, tuple[str | None, ...]] = {
-    "dtype": get_args(Dtype),
-    "quantization": (*get_args(Quantization), None),
-    "device": get_args(Device),
-    "kernels": get_args(Kernels),
-    "pooling": (*get_args(Pooling), None),
-}
-"""The settings that are one of a few words. A program may set them to anything; the command line and the gateway's
-settings file check them earlier.
-"""
-_INTEGERS = ("block_size", "max_sequences", "max_queue", "max_logprobs", "max_responses", "max_response_bytes")
-_INTEGERS_OR_NONE = ("num_blocks", "max_model_len", "max_batch_tokens", "share_gate", "seed")
-_FLAGS = ("cuda_graphs", "deterministic", "prefix_cache")
 
 
 def cpu_pool(longest: int) -> int:
@@ -121,18 +109,10 @@ class EngineConfig:
     """The base of the seeds given to requests without one; None draws it from the system."""
 
     def __post_init__(self) -> None:
-        for name, words in _WORDS.items():
-            if (value := getattr(self, name)) not in words:
-                raise ConfigError(f"{name} must be {', '.join(map(str, words[:-1]))} or {words[-1]}, not {value!r}")
-        self._check_types()
-        positive = {
-            "block_size": self.block_size,
-            "num_blocks": self.num_blocks,
-            "max_model_len": self.max_model_len,
-            "max_sequences": self.max_sequences,
-        }
-        for name, value in positive.items():
-            if value is not None and value < 1:
+        for name, annotation in get_type_hints(type(self)).items():
+            _check_type(name, getattr(self, name), annotation)
+        for name in ("block_size", "num_blocks", "max_model_len", "max_sequences"):
+            if (value := getattr(self, name)) is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1, not {value}")
         if self.kv_fraction is not None and not 0 < self.kv_fraction < 1:
             raise ConfigError(f"kv_fraction must be between 0 and 1, not {self.kv_fraction}")
@@ -152,19 +132,6 @@ class EngineConfig:
                 f"max_batch_tokens ({self.max_batch_tokens}) must be at least max_sequences ({self.max_sequences})"
                 f" plus block_size ({self.block_size})"
             )
-
-    def _check_types(self) -> None:
-        """Raise ConfigError for numbers and flags that are something else: a program may pass anything."""
-        for name in (*_INTEGERS, *_INTEGERS_OR_NONE):
-            value = getattr(self, name)
-            whole = isinstance(value, Integral) and not isinstance(value, bool)
-            if not whole and (value is not None or name in _INTEGERS):
-                raise ConfigError(f"{name} must be an integer, not {value!r}")
-        for name in _FLAGS:
-            if not isinstance(value := getattr(self, name), bool):
-                raise ConfigError(f"{name} must be True or False, not {value!r}")
-        if self.kv_fraction is not None and not isinstance(self.kv_fraction, int | float):
-            raise ConfigError(f"kv_fraction must be a number, not {self.kv_fraction!r}")
 
     @property
     def least_batch_tokens(self) -> int:
@@ -209,3 +176,25 @@ class EngineConfig:
                 f" of {bytes_per_token} bytes"
             )
         return blocks
+
+
+def _check_type(name: str, value: Any, annotation: Any) -> None:
+    """Raise ConfigError for a word, number or flag that the setting's annotation does not allow.
+
+    A program may set anything; the command line and the gateway's settings file check earlier. Texts and adapters are
+    not checked here.
+    """
+    allowed = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    kind = allowed[0]
+    if get_origin(kind) is Literal:
+        *words, last = get_args(kind) + ((None,) if NoneType in allowed else ())
+        if value not in (*words, last):
+            raise ConfigError(f"{name} must be {', '.join(words)} or {last}, not {value!r}")
+    if value is None and NoneType in allowed:
+        return
+    if kind is int and (isinstance(value, bool) or not isinstance(value, Integral)):
+        raise ConfigError(f"{name} must be an integer, not {value!r}")
+    if kind is float and not isinstance(value, int | float):
+        raise ConfigError(f"{name} must be a number, not {value!r}")
+    if kind is bool and not isinstance(value, bool):
+        raise ConfigError(f"{name} must be True or False, not {value!r}")
