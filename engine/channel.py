@@ -15,7 +15,7 @@ from engine.config import EngineConfig
 from engine.errors import CoreFailed, CoreRefused
 from engine.messages import HEADER, Abort, Add, Broken, Embed, Ready, Start, StepDone, ToCore, pack, unpack
 
-_LOADER = "engine.cpu_runner:load"
+_LOADER = "engine.loading:load_runner"
 _END_SECONDS = 5.0
 _SPINS = 10_000  # rounds of spinning of a math thread that waits for another
 _Expected = TypeVar("_Expected", Ready, StepDone)

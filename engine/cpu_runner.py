@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 
-from engine import deterministic_trial
 from engine.attention.cache import KvCache
 from engine.attention.compute import Attention
 from engine.attention.torch_backend import TorchBackend
-from engine.backends import Machine, backend, cpu_backend
+from engine.backends import Machine, cpu_backend
 from engine.batch import FIXED_SPAN, SPAN, Batch, StepOutput
 from engine.config import EngineConfig, cpu_pool
 from engine.errors import ConfigError
@@ -39,52 +38,10 @@ from engine.sampling.logprobs import logprobs, positions
 from engine.sampling.sampler import Sampler
 from engine.token_layout import adapted, chunks_at, drawn_from
 
-if TYPE_CHECKING:
-    from engine.device.runner import DeviceRunner
-
 _ROWS = 32  # rows of a pass in deterministic mode; products of one row alone take about half as long
 # Items of at least so many keys are read in place if that kernel is the faster one: for every dtype except a bfloat16
 # that the CPU multiplies natively, for which batched products are faster. Deterministic mode always uses products.
 _IN_PLACE = 256
-
-
-def load(config: EngineConfig) -> CpuRunner | DeviceRunner:
-    """Load the model on the backend that the settings and this machine determine; like CpuRunner.load.
-
-    Also raises ConfigError if deterministic mode is asked for and does not hold on this machine.
-    """
-    if config.deterministic and FIXED_SPAN % config.block_size:
-        raise ConfigError(f"deterministic: block_size must divide {FIXED_SPAN}, and {config.block_size} does not")
-    runner = _load(config)
-    if config.deterministic:
-        _try_deterministic(config, runner)
-    return runner
-
-
-def _try_deterministic(config: EngineConfig, runner: CpuRunner | DeviceRunner) -> None:
-    """Raise ConfigError if deterministic mode does not hold here, for the model itself or for one of its adapters."""
-
-    def run(batch: Batch) -> StepOutput:
-        return runner.submit(batch).result()
-
-    for adapter in (None, *(name for name, _ in config.adapters)):
-        if not deterministic_trial.holds(run, runner.ready, config.max_sequences, config.max_logprobs, adapter):
-            which = "" if adapter is None else f" with the adapter {adapter}"
-            raise ConfigError(
-                f"deterministic: here a row's numbers depend on the rows beside it{which}; another dtype or number of"
-                f" threads (OMP_NUM_THREADS, now {torch.get_num_threads()}) may do"
-            )
-
-
-def _load(config: EngineConfig) -> CpuRunner | DeviceRunner:
-    machine = Machine.here()
-    chosen = backend(config, machine)
-    if chosen.device.type == "cpu" and chosen.kernels != "triton":
-        return CpuRunner.load(config)
-    # Imported here because it imports Triton, which need not be installed for a CPU.
-    from engine.device.runner import DeviceRunner
-
-    return DeviceRunner.load(config, chosen)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from bench.steal import TRIES, undisturbed
 from engine.backends import Machine, cpu_backend
 from engine.config import EngineConfig
 from engine.core import Core
-from engine.cpu_runner import load
+from engine.loading import load_runner
 from engine.messages import Abort, Add, Sampling
 from engine.native.backend import compiled
 from engine.native.build import Kernels, Timings
@@ -181,7 +181,7 @@ def main(words: Sequence[str]) -> None:
     config = EngineConfig(str(packed()), **options)
     native = show(config)
     timings = Timings() if native is None else native.timings
-    core = Core(config, load(config))
+    core = Core(config, load_runner(config))
     told = {**conditions(), "dtype": core.ready.dtype, "quantization": asked.quantization, "steps": STEPS}
     told["threads"] = torch.get_num_threads()
     measure(core, min(asked.prompts), min(asked.n), timings)  # warms up

@@ -24,8 +24,8 @@ from bench.gpu.table import Result
 from engine.batch import Batch
 from engine.config import EngineConfig
 from engine.core import Pending
-from engine.cpu_runner import load
 from engine.device.runner import DeviceRunner
+from engine.loading import load_runner
 from engine.messages import Add, Sampling
 
 _WAITS, _COMPILED = "steps that wait for the device", "kernels compiled while serving"
@@ -96,7 +96,7 @@ def _served(run: Run, folder: Path, **settings: Any) -> Served:
         settings |= {"device": "cpu", "kernels": "triton", "dtype": "float32"}
         settings |= {"num_blocks": 64, "max_sequences": 8, "max_batch_tokens": 8 + 2 * run.plan.block}
     config = EngineConfig(str(folder), block_size=run.plan.block, **settings)
-    runner = load(config)
+    runner = load_runner(config)
     assert isinstance(runner, DeviceRunner)
     return Served(config, runner, run.clock)
 

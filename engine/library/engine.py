@@ -13,11 +13,11 @@ from typing import Any, Self, Unpack
 
 from engine.config import EngineConfig
 from engine.core import Core
-from engine.cpu_runner import load
 from engine.errors import RequestError
 from engine.library.answers import Answer, Delta, Usage, choice_of, delta_of
 from engine.library.options import ChatOptions, Messages, StreamingOptions, TextOptions, body_of, check_options
 from engine.library.shared import News, SharedCore
+from engine.loading import load_runner
 from engine.messages import Add, Embed, Embedded
 from engine.server.answering.best_of import the_best
 from engine.server.answering.choice_text import ChoiceText
@@ -54,7 +54,7 @@ class Engine:
         config = EngineConfig(str(model), **options)
         self._tokenizer = load_tokenizer(Path(model), config.tool_parser, config.reasoning_parser)
         self._pooling = read_pooling(config)
-        core = Core(config, load(config), self._tokenizer.backend.to_str())
+        core = Core(config, load_runner(config), self._tokenizer.backend.to_str())
         self._core = SharedCore(core, config.room)
         self._adapters = frozenset([name for name, _ in config.adapters])
         self._limits = Limits(config.max_sequences, _UNBOUNDED)

@@ -21,8 +21,8 @@ from engine.batch import Batch, Draw, Past, StepOutput
 from engine.config import EngineConfig
 from engine.core import Core
 from engine.cpu_runner import CpuRunner
-from engine.cpu_runner import load as load_any
 from engine.errors import ConfigError
+from engine.loading import load_runner
 from engine.messages import Add, Logprobs, Ready, Sampling, Stats
 from engine.models.bridge import Bridge
 from engine.models.lora import Pair, add_pair
@@ -254,15 +254,15 @@ def test_draws_do_not_depend_on_the_draws_beside_them() -> None:
 def test_blocks_must_divide_the_span_of_an_item(tiny_folder: Path) -> None:
     """Else a row's items would depend on the rows beside it: 512 and 256 tokens are 504 and 240 in blocks of 24."""
     settings = EngineConfig(str(tiny_folder), num_blocks=20, block_size=24)
-    load_any(settings)
+    load_runner(settings)
     with pytest.raises(ConfigError, match="deterministic: block_size must divide 256, and 24 does not"):
-        load_any(replace(settings, deterministic=True))
+        load_runner(replace(settings, deterministic=True))
 
 
 @pytest.mark.parametrize("places", [slice(None), slice(5, 6)], ids=["every place", "one within"])
 def test_loading_tries_what_it_promises(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, places: Any) -> None:
     settings = EngineConfig(str(tiny_folder), dtype="bfloat16", num_blocks=20, deterministic=True)
-    assert load_any(settings).ready.dtype == "bfloat16"
+    assert load_runner(settings).ready.dtype == "bfloat16"
     plain = TorchOps.norm
 
     def by_place(*given: Any) -> torch.Tensor:
@@ -272,8 +272,8 @@ def test_loading_tries_what_it_promises(tiny_folder: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(TorchOps, "norm", by_place)
     with pytest.raises(ConfigError, match="deterministic: here a row's numbers depend on the rows beside it"):
-        load_any(settings)
-    load_any(replace(settings, deterministic=False))
+        load_runner(settings)
+    load_runner(replace(settings, deterministic=False))
 
 
 @pytest.mark.parametrize("block_size", [1, 4, 16])
@@ -305,17 +305,17 @@ def test_loading_tries_adapters_too(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     write_adapter(tmp_path / "a", model, ["model.layers.0.mlp.down_proj"], 1)
     settings = EngineConfig(str(tmp_path / "model"), dtype="float32", num_blocks=20, deterministic=True)
     adapted = replace(settings, adapters=(("a", str(tmp_path / "a")),))
-    load_any(adapted)
+    load_runner(adapted)
 
     def by_place(y: torch.Tensor, x: torch.Tensor, pair: Pair, tokens: torch.Tensor) -> None:
         add_pair(y, x * (1 + torch.arange(len(x)).unsqueeze(1) / 100), pair, tokens)
 
     monkeypatch.setattr("engine.models.llama.add_pair", by_place)
-    load_any(settings)
+    load_runner(settings)
     with pytest.raises(
         ConfigError, match="deterministic: here a row's numbers depend on the rows beside it with the adapter a;"
     ):
-        load_any(adapted)
+        load_runner(adapted)
 
 
 @pytest.mark.model

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from engine.cpu_runner import CpuRunner, load
+from engine.cpu_runner import CpuRunner
 from engine.device.memory import largest_batch
 from engine.device.runner import DeviceRunner
 from engine.device.sampler import DeviceSampler
 from engine.errors import ConfigError, ModelError
 from engine.kernels import launch
 from engine.kernels.add_product import add_product
+from engine.loading import load_runner
 from engine.messages import Add, Embed, Sampling
 from engine.models.llama import Decoder
 from tests.engine.device.running import Recorder, adapter, config, device_runner, group, run, same, write
@@ -110,7 +111,7 @@ def test_what_prompts_tell(llama: Path) -> None:
     prompt = group(0, 30, 1, 1, 0).prompt
     scored = replace(group(1, 30, 1, 1, 0), prompt_logprobs=2)
     adds: list[Add | Embed] = [scored, Embed(2, prompt[:11], "mean"), Embed(3, prompt[:7], "last")]
-    runner = load(settings)
+    runner = load_runner(settings)
     assert isinstance(runner, DeviceRunner)
     mine, _ = run(runner, settings, adds)
     theirs, _ = run(CpuRunner.load(settings), settings, adds)
@@ -162,7 +163,7 @@ def test_the_step_that_memory_is_measured_by_runs(llama: Path) -> None:
 def test_heads_that_no_kernel_takes_are_refused_as_the_model_is_loaded(tmp_path: Path) -> None:
     write(tmp_path, head_dim=288)
     with pytest.raises(ModelError, match="heads of 288 numbers"):
-        load(config(tmp_path, kernels="triton"))
+        load_runner(config(tmp_path, kernels="triton"))
 
 
 def test_a_device_that_is_too_small_is_told_in_words(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +172,7 @@ def test_a_device_that_is_too_small_is_told_in_words(llama: Path, monkeypatch: p
 
     monkeypatch.setattr("engine.device.runner.load_model", load_model)
     with pytest.raises(ConfigError, match="is too small for the model, the KV cache and a step of 32 tokens"):
-        load(config(llama, kernels="triton"))
+        load_runner(config(llama, kernels="triton"))
 
 
 def test_a_device_whose_multiprocessors_are_too_small_is_told_in_words(
@@ -182,7 +183,7 @@ def test_a_device_whose_multiprocessors_are_too_small_is_told_in_words(
 
     monkeypatch.setattr("engine.device.runner.load_model", load_model)
     with pytest.raises(ConfigError, match=r"\(shared memory: it needs 115200 of 101376\): set device to cpu"):
-        load(config(llama, kernels="triton"))
+        load_runner(config(llama, kernels="triton"))
 
 
 def test_deterministic_mode_is_exact_in_any_company(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:

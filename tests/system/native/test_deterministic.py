@@ -13,8 +13,8 @@ from engine.attention.torch_backend import TorchBackend
 from engine.backends import Machine
 from engine.config import EngineConfig
 from engine.cpu_runner import CpuRunner
-from engine.cpu_runner import load as load_any
 from engine.errors import ConfigError
+from engine.loading import load_runner
 from engine.models.lora import Pair
 from engine.models.products import Products
 from engine.native.backend import NativeBackend
@@ -130,7 +130,7 @@ def test_where_a_product_is_torchs_torch_runs_it(tmp_path: Path) -> None:
     """A vocabulary that is no multiple of a panel: the head is torch's, so rows run apart."""
     save(tmp_path, **SIZES | {"vocab_size": 1003})
     config = EngineConfig(str(tmp_path), dtype="bfloat16", num_blocks=900, block_size=SIZE, deterministic=True)
-    runner = load_any(config)
+    runner = load_runner(config)
     assert isinstance(runner, CpuRunner)
     assert isinstance(runner._backend, TorchBackend)
     assert runner.ready.kernels == "torch"
@@ -138,7 +138,7 @@ def test_where_a_product_is_torchs_torch_runs_it(tmp_path: Path) -> None:
     answered, _ = answers(runner, adds, every=1)
     assert answered == {key: mine for one in adds for key, mine in alone(runner, one).items()}
     with pytest.raises(ConfigError, match="kernels is native, which does not support this model in deterministic mode"):
-        load_any(replace(config, kernels="native"))
+        load_runner(replace(config, kernels="native"))
 
 
 def test_where_an_adapters_product_is_torchs_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
