@@ -151,8 +151,8 @@ class Batch:
         return of_chunks + [row.draw for row in self.rows if row.draw is not None]
 
 
-Stuck = Literal["rules", "scores"]
-"""Why nothing can be drawn: a sequence's rules together leave no token, or the model's scores are not numbers."""
+Stuck = Literal["rules", "logits"]
+"""Why nothing can be drawn: a sequence's rules together leave no token, or its logits are not finite numbers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ def chunk(sequence: Sequence, end: int, block_size: int) -> Chunk:
         start=start,
         blocks=sequence.blocks[: -(-end // block_size)],
         draws=tuple([_draw(one, one.length + one.ahead) for one in leaving]),
-        next_tokens=group.prompt[start + 1 : end + 1] if group.scoring else (),
+        next_tokens=group.prompt[start + 1 : end + 1] if group.needs_prompt_logprobs else (),
         prompt_logprobs=group.prompt_logprobs or 0,
         pooling=group.pooling,
         last=last,

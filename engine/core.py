@@ -27,7 +27,7 @@ _STUCK: dict[Stuck, tuple[str, Literal["unsatisfiable", "failed"]]] = {
         "no token is left to sample: allowed tokens, bad words, min_tokens and grammar exclude all tokens",
         "unsatisfiable",
     ),
-    "scores": ("the model's logits are not finite numbers", "failed"),
+    "logits": ("the model's logits are not finite numbers", "failed"),
 }
 _NO_VECTOR = "the model's hidden states are not finite numbers"
 
@@ -214,7 +214,7 @@ class Core:
         ended |= {group: GroupFailed(group, reason, "grammar") for group, reason in against.items()}
         lost = [one.group for one in outcome.started if any(map(_is_nan, one.prompt_logprobs or ()))]
         lost += [drawn.group for drawn in outcome.tokens if _is_nan(drawn.logprobs)]
-        ended |= {group: GroupFailed(group, *_STUCK["scores"]) for group in lost}
+        ended |= {group: GroupFailed(group, *_STUCK["logits"]) for group in lost}
         for group, failure in ended.items():
             self.scheduler.abort(group)
             self._failed.append(failure)

@@ -102,7 +102,7 @@ class CpuRunner:
                 return StepOutput()
             logits: list[torch.Tensor] = []
             places: dict[int, int] = {}  # by sequence, the row of all these logits to draw from
-            scored: dict[int, tuple[Logprobs, ...]] = {}
+            prompt_logprobs: dict[int, tuple[Logprobs, ...]] = {}
             pooled: dict[int, tuple[float, ...]] = {}
             for part in passes(batch, self._rows):
                 x = self._forward(part)
@@ -111,13 +111,15 @@ class CpuRunner:
                 places |= {draw.sequence: first + i for draw, i in zip(part.batch.draws, which, strict=True)}
                 if which:
                     logits.append(self._logits(x, sources + sources[-1:] * (len(part.rows) - len(sources))))
-                scored |= self._prompt_logprobs(part.batch, x)
+                prompt_logprobs |= self._prompt_logprobs(part.batch, x)
                 pooled |= self._pooled(part.batch, x)
             output = StepOutput()
             if draws := batch.draws:
-                scores = logits[0] if len(logits) == 1 else torch.cat(logits)
-                output = self._sampler.sample(scores, [places[draw.sequence] for draw in draws], draws, batch.masks)
-            return replace(output, prompt_logprobs=scored, pooled=pooled) if scored or pooled else output
+                joined = logits[0] if len(logits) == 1 else torch.cat(logits)
+                output = self._sampler.sample(joined, [places[draw.sequence] for draw in draws], draws, batch.masks)
+            if prompt_logprobs or pooled:
+                return replace(output, prompt_logprobs=prompt_logprobs, pooled=pooled)
+            return output
 
     def _logits(self, x: torch.Tensor, sources: list[int]) -> torch.Tensor:
         """Return the logits [N, V] after the given tokens of a pass."""
@@ -142,17 +144,17 @@ class CpuRunner:
 
         Logits are computed for a slice of positions at a time.
         """
-        scores: dict[int, tuple[Logprobs, ...]] = {}
+        by_sequence: dict[int, tuple[Logprobs, ...]] = {}
         size = positions(self.ready.vocab_size)
         for chunk, begin in chunks_at(batch):
-            scored: list[Logprobs] = []
+            own: list[Logprobs] = []
             for start in range(0, len(chunk.next_tokens), size):
                 followers = chunk.next_tokens[start : start + size]
                 logits = self._model.logits(x[begin + start : begin + start + len(followers)])
-                scored += logprobs(logits, [(i, token, chunk.prompt_logprobs) for i, token in enumerate(followers)])
-            if scored:
-                scores[chunk.sequence] = tuple(scored)
-        return scores
+                own += logprobs(logits, [(i, token, chunk.prompt_logprobs) for i, token in enumerate(followers)])
+            if own:
+                by_sequence[chunk.sequence] = tuple(own)
+        return by_sequence
 
     def _pooled(self, batch: Batch, x: torch.Tensor) -> dict[int, tuple[float, ...]]:
         """Return the pooled hidden states that chunks ask for, by sequence: their sum, or the prompt's last one."""

@@ -47,16 +47,16 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 class Gathered:
     """What the chunks of a prompt return besides keys and values, collected in the order of the chunks.
 
-    scores: log probabilities of the prompt's tokens computed so far, from the second token on, if the request asks for
-    them. hidden: the sum of the hidden states so far, if it asks for those.
+    prompt_logprobs: those of the tokens computed so far, from the second token on, if the request asks for them.
+    hidden: the sum of the hidden states so far, if it asks for those.
     """
 
-    scores: list[Logprobs] = field(default_factory=list)
+    prompt_logprobs: list[Logprobs] = field(default_factory=list)
     hidden: tuple[float, ...] = ()
 
-    def take(self, scores: tuple[Logprobs, ...], hidden: tuple[float, ...]) -> None:
+    def take(self, prompt_logprobs: tuple[Logprobs, ...], hidden: tuple[float, ...]) -> None:
         """Add what the next chunk returned."""
-        self.scores += scores
+        self.prompt_logprobs += prompt_logprobs
         if hidden:
             self.hidden = tuple([a + b for a, b in zip(self.hidden, hidden, strict=True)]) if self.hidden else hidden
 
@@ -95,14 +95,14 @@ class SequenceGroup:
     """
 
     @property
-    def scoring(self) -> bool:
+    def needs_prompt_logprobs(self) -> bool:
         """Whether its prompt's log probabilities are still to be computed."""
         return self.prompt_logprobs is not None and not self.started
 
     @property
     def skips_known_blocks(self) -> bool:
         """Whether it may begin behind computed blocks: not if every position of the prompt has to return something."""
-        return not self.scoring and self.pooling != "mean"
+        return not self.needs_prompt_logprobs and self.pooling != "mean"
 
     def living(self) -> list[Sequence]:
         """Return the sequences that are not done, in order of choice."""

@@ -68,8 +68,8 @@ def publish(
 
 def started(group: SequenceGroup, gathered: Gathered) -> Started:
     """Return the message that a group's prompt is computed, with what was asked for about it."""
-    scores = None if group.prompt_logprobs is None else (None, *gathered.scores)
-    return Started(group.id, group.cached_tokens or 0, scores)
+    logprobs = None if group.prompt_logprobs is None else (None, *gathered.prompt_logprobs)
+    return Started(group.id, group.cached_tokens or 0, logprobs)
 
 
 def embedded(group: SequenceGroup, gathered: Gathered) -> Embedded:

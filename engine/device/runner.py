@@ -28,8 +28,8 @@ from engine.device.graphs import Graphs, Record, Recorded, Step, cuda_recorder
 from engine.device.memory import KV_FRACTION, find_room, largest_batch
 from engine.device.ops import TritonOps
 from engine.device.packing import pack_chunks, pack_tokens
+from engine.device.prompt_logprobs import PromptLogprobs
 from engine.device.sampler import DeviceSampler, Drawn
-from engine.device.scores import Scores
 from engine.device.transfer import Buffers, Fetched
 from engine.errors import ConfigError
 from engine.kernels import launch
@@ -54,15 +54,15 @@ class DevicePending:
     """A step in flight."""
 
     drawn: Drawn | None
-    scored: Mapping[int, Scores]
+    prompt_logprobs: Mapping[int, PromptLogprobs]
     pooled: Mapping[int, Fetched]
 
     def result(self) -> StepOutput:
         """Wait for the step and return its output."""
         output = self.drawn.collect() if self.drawn else StepOutput()
-        scored = {sequence: scores.collect() for sequence, scores in self.scored.items()}
+        logprobs = {sequence: one.collect() for sequence, one in self.prompt_logprobs.items()}
         pooled = {sequence: tuple(sums.tensor().tolist()) for sequence, sums in self.pooled.items()}
-        return replace(output, prompt_logprobs=scored, pooled=pooled) if scored or pooled else output
+        return replace(output, prompt_logprobs=logprobs, pooled=pooled) if logprobs or pooled else output
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +228,7 @@ class DeviceRunner:
             self._drawn = {draw.sequence: number for number, draw in enumerate(draws)}
             return pending
         logits: list[torch.Tensor] = []
-        scored: dict[int, Scores] = {}
+        prompt_logprobs: dict[int, PromptLogprobs] = {}
         pooled: dict[int, Fetched] = {}
         for number, part in enumerate(parts):
             arrays = self._arrays(part, batch.copies if number == 0 else ())
@@ -237,14 +237,14 @@ class DeviceRunner:
             there, x, _ = self._run(part, arrays)
             if part.logits:
                 logits.append(self._model.logits(x[there["drawn_from"]] if part.batch.chunks else x))
-            scored |= self._scores(part.batch, x, there)
+            prompt_logprobs |= self._prompt_logprobs(part.batch, x, there)
             pooled |= self._pooled(part.batch, x)
         drawn = None
         if drawing:
-            scores = logits[0] if len(logits) == 1 else torch.cat(logits)
-            drawn = self._sampler.launch(scores, drawing, there, self._last)
+            joined = logits[0] if len(logits) == 1 else torch.cat(logits)
+            drawn = self._sampler.launch(joined, drawing, there, self._last)
         self._drawn = {draw.sequence: number for number, draw in enumerate(draws)}
-        return DevicePending(drawn, scored, pooled)
+        return DevicePending(drawn, prompt_logprobs, pooled)
 
     def _whole(self, batch: Batch, part: _Part, drawing: Plan) -> Drawn:
         """Run a batch of one part that may be recorded whole, its draws included."""
@@ -338,16 +338,17 @@ class DeviceRunner:
 
         return draw
 
-    def _scores(self, batch: Batch, x: torch.Tensor, there: Views) -> dict[int, Scores]:
+    def _prompt_logprobs(self, batch: Batch, x: torch.Tensor, there: Views) -> dict[int, PromptLogprobs]:
         """Return the prompt log probabilities of the chunks with next_tokens, by sequence."""
-        scores: dict[int, Scores] = {}
+        logprobs: dict[int, PromptLogprobs] = {}
         at = 0
         for chunk, begin in chunks_at(batch):
             if count := len(chunk.next_tokens):
                 followers = there["followers"][at : at + count]
-                scores[chunk.sequence] = Scores(x[begin : begin + count], followers, chunk.prompt_logprobs, self._model)
+                mine = x[begin : begin + count]
+                logprobs[chunk.sequence] = PromptLogprobs(mine, followers, chunk.prompt_logprobs, self._model)
                 at += count
-        return scores
+        return logprobs
 
     def _pooled(self, batch: Batch, x: torch.Tensor) -> dict[int, Fetched]:
         """Return the pooled hidden states that chunks ask for, by sequence: their sum, or the prompt's last one."""

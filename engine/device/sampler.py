@@ -35,7 +35,7 @@ _EVERY_LAUNCH: tuple[dict[str, Any], ...] = (
     {"allowed_tokens": (0, 1)},
     {"top_p": 0.5, "logit_bias": ((0, 1.0),), "bad_words": ((1,),), "frequency_penalty": 0.5},
 )
-_STUCK: dict[int, Stuck] = {-1: "rules", -2: "scores"}
+_STUCK: dict[int, Stuck] = {-1: "rules", -2: "logits"}
 
 
 @dataclass(frozen=True, slots=True)

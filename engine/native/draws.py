@@ -13,7 +13,7 @@ from engine.batch import Draw, Stuck
 from engine.native.build import Kernels
 from engine.sampling.draw import Exponentials, FromWhole
 
-_WHY: dict[int, Stuck] = {-1: "scores", -2: "rules"}
+_WHY: dict[int, Stuck] = {-1: "logits", -2: "rules"}
 """As in C: the values that stand in place of a token."""
 
 

@@ -85,7 +85,7 @@ def _hopeless(scores: torch.Tensor) -> dict[int, Stuck]:
     if best.isfinite().all():
         return {}
     return {
-        row: "rules" if value == -math.inf else "scores"
+        row: "rules" if value == -math.inf else "logits"
         for row, value in enumerate(best.tolist())
         if not math.isfinite(value)
     }

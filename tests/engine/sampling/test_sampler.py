@@ -160,7 +160,7 @@ def test_scores_that_are_no_numbers_end_their_own_sequence_only(wanted: dict[str
     expected = _sample(logits, draws)
     logits[1, 300] = value
     output = _sample(logits, draws)
-    assert output.stuck == {1: "scores"}
+    assert output.stuck == {1: "logits"}
     assert output.tokens == (expected.tokens[0], expected.tokens[2])
     assert output.logprobs == {0: expected.logprobs[0], 2: expected.logprobs[2]}
 

@@ -74,7 +74,7 @@ def test_where_nothing_can_be_drawn_it_says_why(vocab: int, dtype: torch.dtype) 
     scores[4] = -torch.inf
     scores[5, vocab - 1] = torch.nan
     told = from_whole(kernels(dtype))(scores, range(6), draws_of(6, 1.0))
-    assert told[1] == told[2] == told[5] == "scores"
+    assert told[1] == told[2] == told[5] == "logits"
     assert told[4] == "rules"
     assert isinstance(told[0], int)
     assert isinstance(told[3], int)
@@ -105,4 +105,4 @@ def test_a_step_draws_what_torch_draws(dtype: torch.dtype, other: torch.dtype) -
     ours = Sampler(from_whole=from_whole(kernels(dtype))).sample(scores, range(45), draws, {})
     theirs = Sampler().sample(scores, range(45), draws, {})
     assert ours == theirs
-    assert theirs.stuck == {7: "scores", 9: "rules"}
+    assert theirs.stuck == {7: "logits", 9: "rules"}

@@ -36,7 +36,7 @@ class _Slice:
         ]
 
 
-class Scores:
+class PromptLogprobs:
     """Log probabilities of a chunk's following tokens, perhaps still being computed."""
 
     def __init__(
