@@ -14,7 +14,7 @@ from operator import attrgetter
 from engine.blocks import BlockPool, BlockTable
 from engine.sequence import Sequence, SequenceGroup, State
 
-by_age = attrgetter("order")
+by_age = attrgetter("age")
 _LOOK_AHEAD = 64  # waiting groups that are considered per admission
 _LOOK_PAST = 2048  # waiting groups that are gone through for these; one that waits for what another does costs little
 PATIENCE = 16
@@ -47,14 +47,14 @@ def giving_way(running: Iterable[Sequence]) -> Iterator[tuple[Sequence, int]]:
     """
     groups: dict[int, list[Sequence]] = {}
     for sequence in running:
-        groups.setdefault(sequence.group.number, []).append(sequence)
-    heap = [(-len(siblings), -number) for number, siblings in groups.items()]
+        groups.setdefault(sequence.group.arrival, []).append(sequence)
+    heap = [(-len(siblings), -arrival) for arrival, siblings in groups.items()]
     heapify(heap)
     while heap:
-        width, number = heap[0]
-        yield groups[-number].pop(), -width
+        width, arrival = heap[0]
+        yield groups[-arrival].pop(), -width
         if width < -1:
-            heapreplace(heap, (width + 1, number))
+            heapreplace(heap, (width + 1, arrival))
         else:
             heappop(heap)
 
@@ -70,8 +70,8 @@ def _lacks(sequence: Sequence, awaited: Iterable[tuple[int, bytes]]) -> bool:
 class Queue:
     """The waiting sequences, oldest first, and the rules by which they are admitted.
 
-    steps: how many have begun so far. unit: the number of known blocks that is used is rounded down to a multiple of
-    it.
+    steps: how many have begun so far. unit: known blocks are used in multiples of so many only, which in deterministic
+    mode are a whole chunk.
     """
 
     def __init__(self, pool: BlockPool, max_sequences: int, unit: int = 1) -> None:
@@ -83,7 +83,7 @@ class Queue:
 
     def put(self, sequence: Sequence) -> None:
         """Add a waiting sequence, at its place by age."""
-        sequence.since = self.steps
+        sequence.waiting_since = self.steps
         insort(self.waiting, sequence, key=by_age)
 
     def admit(self, running: list[Sequence]) -> Sequence | None:
@@ -138,19 +138,19 @@ class Queue:
         this step.
         """
         latest = self.steps - PATIENCE
-        if all(sequence.since > latest for sequence in self.waiting):
+        if all(sequence.waiting_since > latest for sequence in self.waiting):
             return None
         victims = list(takewhile(lambda victim: victim[1] > 1, giving_way(running)))
         if not victims:
             return None
         shares = [-share for _, share in victims]  # ascending, because the widest group gives way first
         freed: list[int] | None = None  # counted for the first claim that has victims: it looks at all their blocks
-        present = {sequence.group.number for sequence in running}
+        present = {sequence.group.arrival for sequence in running}
         slots = sum([sequence.width for sequence in running])
         for sequence in self._heads():
             width = sequence.width
             most = bisect_left(shares, -width)
-            if not most or sequence.since > latest or sequence.group.number in present:
+            if not most or sequence.waiting_since > latest or sequence.group.arrival in present:
                 continue
             known = self._known(sequence)
             if self._coming(sequence, len(known), running):
@@ -188,15 +188,15 @@ class Queue:
         they compute again includes that token. The latter lasts longer if the step behind the one in flight could not
         be run.
         """
-        heads = (next(siblings) for _, siblings in groupby(self.waiting, key=lambda sequence: sequence.group.number))
-        return (head for head in heads if head.since < self.steps and not head.ahead)
+        heads = (next(siblings) for _, siblings in groupby(self.waiting, key=lambda sequence: sequence.group.arrival))
+        return (head for head in heads if head.waiting_since < self.steps and not head.in_flight)
 
     def _known(self, sequence: Sequence) -> BlockTable:
         """Return the blocks that need not be computed.
 
         The last token always is computed, because its logits are drawn from.
         """
-        most = (sequence.prefill - 1) // self._pool.block_size
+        most = (sequence.prefill_length - 1) // self._pool.block_size
         sequence.name_blocks(most, self._pool.block_size)
         known = self._pool.find(sequence.keys, most) if sequence.group.skips_known_blocks else ()
         return known[: len(known) // self._unit * self._unit]
@@ -206,11 +206,11 @@ class Queue:
         prompt is going to compute it.
         """
         last = known + self._unit - 1
-        if last >= (sequence.prefill - 1) // self._pool.block_size or not sequence.group.skips_known_blocks:
+        if last >= (sequence.prefill_length - 1) // self._pool.block_size or not sequence.group.skips_known_blocks:
             return None
         key = sequence.keys[last]
         # A prompt whose last chunk is in flight is in DECODE already, with tokens in flight.
-        prompts = [one for one in running if one.state is State.PREFILL or one.ahead]
+        prompts = [one for one in running if one.state is State.PREFILL or one.in_flight]
         return (last, key) if any(key in one.keys[last : last + 1] for one in prompts) else None
 
     def _blocks(self, sequence: Sequence, width: int, known: BlockTable) -> int:

@@ -15,8 +15,8 @@ def row(sequence: Sequence, block_size: int) -> Row:
     No other sequence may hold the block that its key and value are written to.
     """
     group, position = sequence.group, sequence.position
-    token = None if sequence.ahead else sequence.output[position - len(group.prompt)]
-    draw = None if sequence.replay else _draw(sequence, position + 1)
+    token = None if sequence.in_flight else sequence.output[position - len(group.prompt)]
+    draw = None if sequence.to_replay else _draw(sequence, position + 1)
     cut = len(group.prompt) // block_size * block_size if group.replays else 0
     return Row(sequence.id, token, position, sequence.blocks, draw, group.adapter, cut)
 
@@ -26,7 +26,7 @@ def chunk(sequence: Sequence, end: int, block_size: int) -> Chunk:
 
     If that ends the prefill, it has the draws of all sequences that leave prefill.
     """
-    group, start, last = sequence.group, sequence.computed, end == sequence.prefill
+    group, start, last = sequence.group, sequence.computed, end == sequence.prefill_length
     leaving: list[Sequence] = []
     if last and not group.pooling and not (group.replays and sequence.output):
         leaving = [sequence] if sequence.output else group.living()
@@ -35,7 +35,7 @@ def chunk(sequence: Sequence, end: int, block_size: int) -> Chunk:
         tokens=sequence.span(start, end),
         start=start,
         blocks=sequence.blocks[: -(-end // block_size)],
-        draws=tuple([_draw(one, one.length + one.ahead) for one in leaving]),
+        draws=tuple([_draw(one, one.length + one.in_flight) for one in leaving]),
         next_tokens=group.prompt[start + 1 : end + 1] if group.needs_prompt_logprobs else (),
         prompt_logprobs=group.prompt_logprobs or 0,
         pooling=group.pooling,
@@ -53,6 +53,6 @@ def _draw(sequence: Sequence, position: int) -> Draw:
         position=position,
         sampling=sampling,
         past=Past(group.prompt, sequence.output) if sequence.needs_past and sampling.looks_back else None,
-        banned=group.stop_tokens if len(sequence.output) + sequence.ahead < sampling.min_tokens else frozenset(),
+        banned=group.stop_tokens if len(sequence.output) + sequence.in_flight < sampling.min_tokens else frozenset(),
         logprobs=group.logprobs,
     )

@@ -25,14 +25,15 @@ def shared_out(prompts: Iterable[Sequence], budget: int, size: int) -> list[tupl
     ends: list[tuple[Sequence, int]] = []
     for sequence in prompts:
         half = max(budget // 2 // size, 1) * size
-        end = sequence.prefill if sequence.prefill - sequence.computed <= budget else sequence.computed + half
+        left = sequence.prefill_length - sequence.computed
+        end = sequence.computed + (left if left <= budget else half)
         ends.append((sequence, end))
         budget -= end - sequence.computed
         if budget < size:
             break
     cut: list[tuple[Sequence, int]] = []
     for sequence, end in ends:
-        more = min(sequence.prefill - end, budget // size * size)
+        more = min(sequence.prefill_length - end, budget // size * size)
         budget -= more
         cut.append((sequence, end + more))
     return cut
@@ -54,7 +55,7 @@ def fixed(prompts: Iterable[Sequence], budget: int, chunk: int) -> list[tuple[Se
     """
     ends: list[tuple[Sequence, int]] = []
     for sequence in prompts:
-        end = min(sequence.computed + chunk, sequence.prefill)
+        end = min(sequence.computed + chunk, sequence.prefill_length)
         budget -= end - sequence.computed
         if budget < 0:
             break

@@ -43,8 +43,8 @@ class Scheduler:
         self._gate = config.gate(ready.device, ready.kv_bytes_per_token // ready.layers)
         # Deterministic mode: requests share whole chunks only, because only these are always computed in the same way.
         self._fixed_chunk = chunking.fixed_size(config, self._tokens) if config.deterministic else None
-        shared = self._fixed_chunk // ready.block_size if self._fixed_chunk else 1
-        self.queue = Queue(self.pool, config.max_sequences, shared)
+        unit = self._fixed_chunk // ready.block_size if self._fixed_chunk else 1
+        self.queue = Queue(self.pool, config.max_sequences, unit)
         self.running: list[Sequence] = []
         self.limits = Limits(config, ready)
         self.forks = 0
@@ -102,16 +102,16 @@ class Scheduler:
                 room = self._max_model_len - len(message.prompt)
                 for choice in message.choices:
                     needs_past = message.grammar is not None or choice.sampling.looks_back
-                    limit = min(choice.max_tokens, room)
-                    self._add_sequence(group, choice.seed, limit, choice.sampling, needs_past=needs_past)
+                    max_tokens = min(choice.max_tokens, room)
+                    self._add_sequence(group, choice.seed, max_tokens, choice.sampling, needs_past=needs_past)
         self.queue.put(group.sequences[0])
         return [sequence.id for sequence in group.sequences]
 
     def _add_sequence(
-        self, group: SequenceGroup, seed: int, limit: int, sampling: Sampling, *, needs_past: bool
+        self, group: SequenceGroup, seed: int, max_tokens: int, sampling: Sampling, *, needs_past: bool
     ) -> None:
         state = State.FOLLOWING if group.sequences else State.WAITING
-        sequence = Sequence(self._numbered, group, len(group.sequences), seed, limit, sampling, needs_past, state)
+        sequence = Sequence(self._numbered, group, len(group.sequences), seed, max_tokens, sampling, needs_past, state)
         self._numbered += 1
         self._sequences[sequence.id] = sequence
         group.sequences.append(sequence)
@@ -178,7 +178,7 @@ class Scheduler:
             if chunk.last and not chunk.pooling:
                 self._leave_prefill(sequence)
         for draw in batch.draws:
-            self._sequences[draw.sequence].ahead += 1
+            self._sequences[draw.sequence].in_flight += 1
         self._flights.append(StepInFlight(batch, tuple(prompts)))
         self._latest = batch
 
@@ -194,7 +194,7 @@ class Scheduler:
         stuck: dict[int, Stuck] = {}
         for number, why in output.stuck.items():
             if sequence := self._sequences.get(number):
-                sequence.ahead -= 1
+                sequence.in_flight -= 1
                 stuck[sequence.group.id] = why
         tokens = [
             self._extend(self._sequences[number], token, output.logprobs.get(number))
@@ -231,7 +231,7 @@ class Scheduler:
         else:
             sequence.blocks = self.pool.own(sequence.blocks, index)
         row = batch_entries.row(sequence, self.pool.block_size)
-        sequence.replay = max(sequence.replay - 1, 0)
+        sequence.to_replay = max(sequence.to_replay - 1, 0)
         return row
 
     def _prompts(self) -> Iterator[Sequence]:
@@ -242,7 +242,7 @@ class Scheduler:
             yield admitted
 
     def _unfinished(self) -> list[Sequence]:
-        return [one for one in self.running if one.state is State.PREFILL and one.computed < one.prefill]
+        return [one for one in self.running if one.state is State.PREFILL and one.computed < one.prefill_length]
 
     def _let_in(self, sequence: Sequence) -> None:
         insort(self.running, sequence, key=by_age)
@@ -254,8 +254,8 @@ class Scheduler:
 
     def _leave_prefill(self, leader: Sequence) -> None:
         leader.move(State.DECODE)
-        leader.replay = max(leader.length - leader.prefill - 1, 0)
-        leader.name_blocks(leader.prefill // self.pool.block_size, self.pool.block_size)  # once for all
+        leader.to_replay = max(leader.length - leader.prefill_length - 1, 0)
+        leader.name_blocks(leader.prefill_length // self.pool.block_size, self.pool.block_size)  # once for all
         followers = [sequence for sequence in leader.group.sequences if sequence.state is State.FOLLOWING]
         self.pool.fork(leader.blocks, len(followers))
         self.forks += len(followers)
@@ -267,11 +267,11 @@ class Scheduler:
     def _extend(self, sequence: Sequence, token: int, logprobs: Logprobs | None) -> TokenDrawn:
         group = sequence.group
         sequence.output.append(token)
-        sequence.ahead -= 1
+        sequence.in_flight -= 1
         finish: Finish | None = None
         if token in group.stop_tokens:
             finish = "stop"
-        elif len(sequence.output) >= sequence.limit:
+        elif len(sequence.output) >= sequence.max_tokens:
             finish = "length"
         if finish is not None:
             self._end(sequence)
@@ -286,7 +286,7 @@ class Scheduler:
             pass  # it is in no queue and holds nothing
         elif heir is not None:
             heir.blocks, heir.computed, heir.keys = sequence.blocks, sequence.computed, sequence.keys
-            heir.since = sequence.since
+            heir.waiting_since = sequence.waiting_since
             heir.move(state)
             queue[queue.index(sequence)] = heir
         else:

@@ -66,7 +66,7 @@ class SequenceGroup:
     """One request: what its sequences have in common. The fields of its Add or Embed are explained there."""
 
     id: int
-    number: int
+    arrival: int
     """Its place in the order of arrival."""
     prompt: tuple[int, ...]
     root: bytes
@@ -119,17 +119,17 @@ class Sequence:
     choice: int
     seed: int
     """The key of its own random numbers, int64."""
-    limit: int
+    max_tokens: int
     """The most new tokens: what was asked for, or what the model's context leaves."""
     sampling: Sampling
     needs_past: bool
     """Whether a token can be drawn only when the host knows the token before it."""
     state: State
-    since: int = 0
+    waiting_since: int = 0
     """The step in which it began to wait; valid while WAITING."""
     output: list[int] = field(default_factory=list)
     """The tokens drawn so far."""
-    ahead: int = 0
+    in_flight: int = 0
     """How many more tokens the steps in flight draw."""
     blocks: tuple[int, ...] = ()
     """Its block table. It is replaced, never changed in place, so siblings share one tuple until they diverge."""
@@ -137,13 +137,13 @@ class Sequence:
     """While in PREFILL: how many of its tokens have keys and values, or will have when the steps in flight have run."""
     keys: list[bytes] = field(default_factory=list)
     """The keys of its first full blocks, as far as they were needed."""
-    replay: int = 0
+    to_replay: int = 0
     """While in DECODE: how many of its drawn tokens are run again before the newest one."""
 
     @property
-    def order(self) -> tuple[int, int]:
-        """The sort key for age, oldest first: the group's arrival, then the choice."""
-        return self.group.number, self.choice
+    def age(self) -> tuple[int, int]:
+        """The sort key, oldest first: the group's arrival, then the choice."""
+        return self.group.arrival, self.choice
 
     @property
     def length(self) -> int:
@@ -151,34 +151,34 @@ class Sequence:
         return len(self.group.prompt) + len(self.output)
 
     @property
-    def prefill(self) -> int:
+    def prefill_length(self) -> int:
         """How many of its tokens are computed in chunks."""
         return len(self.group.prompt) if self.group.replays else self.length
 
     @property
     def position(self) -> int:
         """While in DECODE: the position of the token that its next row runs."""
-        return self.length - 1 + self.ahead - self.replay
+        return self.length - 1 + self.in_flight - self.to_replay
 
     @property
     def ending(self) -> bool:
         """Whether the newest token in flight is certainly its last."""
-        return len(self.output) + self.ahead >= self.limit
+        return len(self.output) + self.in_flight >= self.max_tokens
 
     @property
     def ready(self) -> bool:
         """Whether a row of it can run now, whether or not its newest token is known."""
-        return self.state is State.DECODE and not (self.ahead and (self.needs_past or self.ending))
+        return self.state is State.DECODE and not (self.in_flight and (self.needs_past or self.ending))
 
     @property
     def hindered(self) -> bool:
         """Whether a row of it could run now if its token in flight were known."""
-        return self.state is State.DECODE and self.needs_past and self.ahead > 0 and not self.ending
+        return self.state is State.DECODE and self.needs_past and self.in_flight > 0 and not self.ending
 
     @property
     def width(self) -> int:
         """How many sequences it runs, now or once it leaves prefill: for a group's leader, all living siblings."""
-        return 1 if self.output or self.ahead else self.group.alive
+        return 1 if self.output or self.in_flight else self.group.alive
 
     def span(self, start: int, end: int) -> tuple[int, ...]:
         """Return its tokens, of prompt and output, at positions start .. end - 1."""

@@ -74,13 +74,13 @@ def check(engine: Core) -> None:
     queued = running + waiting
     scheduler.pool.check_integrity(sequence.blocks for sequence in queued)
     for queue in (running, waiting):
-        assert [one.order for one in queue] == sorted(one.order for one in queue)
+        assert [one.age for one in queue] == sorted(one.age for one in queue)
     assert all(one.state in (State.PREFILL, State.DECODE) for one in running)
     assert all(one.state is State.WAITING and not one.blocks for one in waiting)
     assert len({id(one) for one in queued}) == len(queued)
     assert all(one.group.overtaken <= len(one.group.sequences) for one in queued)
     under_way = Counter(draw.sequence for flight in scheduler._flights for draw in flight.batch.draws)
-    assert all(one.ahead == under_way[one.id] for one in queued)
+    assert all(one.in_flight == under_way[one.id] for one in queued)
     assert len(scheduler._flights) <= 2
     before: dict[int, int] = {}  # the block before each block, which must be the same in every table
     for one in running:

@@ -78,12 +78,12 @@ def test_who_gives_way_or_has_a_token_in_flight_does_not_come_back_in_the_same_s
     queue = engine.scheduler.queue
     engine.add(add(1, 5, 1, 4))
     (one,) = queue.waiting
-    assert one.since == queue.steps
+    assert one.waiting_since == queue.steps
     assert queue.admit([]) is None
     queue.steps += 1
-    one.ahead = 1
+    one.in_flight = 1
     assert queue.admit([]) is None
-    one.ahead = 0
+    one.in_flight = 0
     assert queue.admit([]) is one
 
 

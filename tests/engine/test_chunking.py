@@ -16,7 +16,7 @@ SIZE = 4
 
 @dataclass
 class Prompt:
-    prefill: int
+    prefill_length: int
     computed: int = 0
 
 

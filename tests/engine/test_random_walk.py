@@ -130,7 +130,7 @@ def test_the_same_with_steps_that_overlap(cache: bool, early: Callable[[int], bo
     def look() -> None:
         nonlocal preempted
         check(walk.engine)
-        preempted += sum([one.ahead for one in scheduler.queue.waiting])
+        preempted += sum([one.in_flight for one in scheduler.queue.waiting])
 
     runner.between = look
     walk.go(200)
