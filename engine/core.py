@@ -12,10 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
-from engine.batch import Batch, Reads, StepOutput, Stuck, count_reads
+from engine.batch import Batch, StepOutput, Stuck
 from engine.config import EngineConfig
 from engine.errors import CoreFailed
 from engine.grammar import Grammars
+from engine.kv_spans import Reads, count_reads
 from engine.messages import Abort, Add, Embed, Embedded, GroupFailed, Logprobs, Ready, Stats, StepDone
 from engine.scheduler import Scheduler
 from engine.step_in_flight import Outcome

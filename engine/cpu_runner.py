@@ -17,9 +17,10 @@ from engine.attention.cache import KvCache
 from engine.attention.compute import Attention
 from engine.attention.torch_backend import TorchBackend
 from engine.backends import Machine, cpu_backend
-from engine.batch import FIXED_SPAN, SPAN, Batch, StepOutput
+from engine.batch import Batch, StepOutput
 from engine.config import EngineConfig, cpu_pool
 from engine.errors import ConfigError
+from engine.kv_spans import FIXED_SPAN, SPAN
 from engine.messages import Logprobs, Ready
 from engine.models.load import load_model
 from engine.models.lora import TokensOf

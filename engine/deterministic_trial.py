@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from engine.batch import Batch, Chunk, Draw, Row, StepOutput, plan_kv_spans
+from engine.batch import Batch, Chunk, Draw, Row, StepOutput
+from engine.kv_spans import plan_kv_spans
 from engine.messages import Logprobs, Ready, Sampling
 
 Run = Callable[[Batch], StepOutput]

@@ -8,10 +8,11 @@ import torch
 
 from engine import deterministic_trial
 from engine.backends import Machine, backend
-from engine.batch import FIXED_SPAN, Batch, StepOutput
+from engine.batch import Batch, StepOutput
 from engine.config import EngineConfig
 from engine.cpu_runner import CpuRunner
 from engine.errors import ConfigError
+from engine.kv_spans import FIXED_SPAN
 
 if TYPE_CHECKING:
     from engine.device.runner import DeviceRunner

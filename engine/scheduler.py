@@ -16,9 +16,10 @@ from collections.abc import Collection, Iterator
 
 from engine import batch_entries, chunking, prefix
 from engine.admission import Queue, blocks_wanted, by_age, giving_way
-from engine.batch import Batch, Row, StepOutput, Stuck, continued, plan_kv_spans
+from engine.batch import Batch, Row, StepOutput, Stuck
 from engine.blocks import BlockPool
 from engine.config import EngineConfig
+from engine.kv_spans import continue_kv_spans, plan_kv_spans
 from engine.limits import Limits
 from engine.messages import Add, Embed, Embedded, Logprobs, Ready, Sampling, Started, TokenDrawn
 from engine.sequence import Finish, Gathered, Sequence, SequenceGroup, State
@@ -155,7 +156,7 @@ class Scheduler:
             ends = chunking.fixed(prompts, budget, self._fixed_chunk)
         chunks = tuple([batch_entries.chunk(sequence, end, size) for sequence, end in ends])
         copies, latest = self.pool.drain_copies(), self._latest
-        kv_spans = continued(latest, rows, size)
+        kv_spans = continue_kv_spans(latest, rows, size)
         continues = kv_spans is not None and not chunks and not copies
         if kv_spans is None:
             kv_spans = plan_kv_spans(rows, size, gate=self._gate)

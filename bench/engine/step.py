@@ -26,9 +26,10 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from engine.batch import Batch, Chunk, Draw, Row, plan_kv_spans
+from engine.batch import Batch, Chunk, Draw, Row
 from engine.config import EngineConfig
 from engine.cpu_runner import CpuRunner
+from engine.kv_spans import plan_kv_spans
 from engine.messages import Sampling
 
 _NEW = 64  # tokens that fit behind the prompt

@@ -14,13 +14,14 @@ import torch
 from bench.gpu.cases import Shape
 from engine.attention.cache import KvCache
 from engine.attention.tiles import plan_tiles
-from engine.batch import Batch, Chunk, Draw, Row, plan_kv_spans
+from engine.batch import Batch, Chunk, Draw, Row
 from engine.config import EngineConfig
 from engine.device.attention import DeviceAttention
 from engine.kernels import launch
 from engine.kernels.attn_items import Work, attn_items
 from engine.kernels.merge_parts import merge_parts
 from engine.kernels.prefill_attn import prefill_attn
+from engine.kv_spans import plan_kv_spans
 from engine.messages import Sampling
 from engine.models.spec import AttentionSpec, kv_values_per_token
 

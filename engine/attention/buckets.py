@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from engine.batch import Item, Row
+from engine.batch import Row
+from engine.kv_spans import Item
 
 _LAUNCH = 6000  # what one more bucket of items costs a layer, in the units of `_cost`
 _BUCKET_KEYS = 1 << 14  # most keys gathered at once: the copy should fit into the last-level cache

@@ -16,7 +16,8 @@ from engine.attention.buckets import WIDE
 from engine.attention.cache import KvCache
 from engine.attention.plan import Bucket, ChunkPlan, InPlace, Layout, Plan, Planner, begun_blocks
 from engine.attention.products import Together, steady
-from engine.batch import SPAN, Batch
+from engine.batch import Batch
+from engine.kv_spans import SPAN
 from engine.models.spec import AttentionSpec
 
 # What scaled_dot_product_attention calls on a CPU; called directly for the log-sum-exp [1, K, rows] that it drops.

@@ -11,7 +11,8 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from engine.batch import Item, Row
+from engine.batch import Row
+from engine.kv_spans import Item
 
 
 class Lying(NamedTuple):

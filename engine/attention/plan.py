@@ -18,7 +18,8 @@ import torch
 from engine.attention.buckets import Group, alike, fixed
 from engine.attention.cache import KvCache
 from engine.attention.in_place import lying
-from engine.batch import SPAN, Batch, Chunk, Item, Row, cut_items
+from engine.batch import Batch, Chunk, Row
+from engine.kv_spans import SPAN, Item, cut_items
 from engine.models.spec import AttentionSpec
 
 _Made = TypeVar("_Made")

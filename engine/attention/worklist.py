@@ -1,6 +1,6 @@
 """The work list of a device's decode attention: KV spans of the fork tree cut into items, as arrays of int32.
 
-The walk of the tree is in engine/batch.py. There are no loops over items or positions here, because a step of 256
+The walk of the tree is in engine/kv_spans.py. There are no loops over items or positions here, because a step of 256
 sequences has thousands of them. No torch.
 """
 
@@ -13,7 +13,8 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from engine.batch import KvSpan, Row, span_tokens
+from engine.batch import KvSpan, Row
+from engine.kv_spans import span_tokens
 
 MOST_PARTS = 32
 """How many items spans are cut into where they are too few."""
@@ -38,7 +39,7 @@ class Tiling:
     each, because every row of an item costs a partial result that is written and read again.
     """
     span: int = 256
-    """Items are cut at multiples of it; it divides batch.SPAN."""
+    """Items are cut at multiples of it; it divides kv_spans.SPAN."""
     shortest: int = 256
     """Where a list is so short that half of the device would be idle, items of several rows take a half or a quarter
     of a span, of so many tokens at least.

@@ -19,13 +19,14 @@ from numpy.typing import NDArray
 from engine.attention.cache import KvCache
 from engine.attention.tiles import plan_tiles
 from engine.attention.worklist import Tables, Tiling, newest, work_list
-from engine.batch import FIXED_SPAN, SPAN, Batch, KvSpan, Row, span_tokens
+from engine.batch import Batch, KvSpan, Row
 from engine.device.frame import Arrays
 from engine.kernels import launch
 from engine.kernels.attn_items import Work, attn_items
 from engine.kernels.merge_parts import merge_parts
 from engine.kernels.prefill_attn import prefill_attn
 from engine.kernels.qkv_rope_store import qkv_rope_store, store
+from engine.kv_spans import FIXED_SPAN, SPAN, span_tokens
 from engine.models.ops import Heads
 from engine.models.spec import AttentionSpec
 

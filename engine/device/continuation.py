@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.attention.worklist import HI, LO, TABLE
-from engine.batch import FIXED_SPAN, Batch, Draw, Row, span_tokens
+from engine.batch import Batch, Draw, Row
 from engine.device.draws import Plan
 from engine.device.frame import Arrays
 from engine.device.graphs import Recorded
 from engine.kernels.draw_table import POSITION
+from engine.kv_spans import FIXED_SPAN, span_tokens
 
 LINES = "lines"
 """The name of a recorded step's draws, of which it has as many as rows."""

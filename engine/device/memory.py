@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 import torch
 
-from engine.batch import Batch, Chunk, Draw, Row, plan_kv_spans
+from engine.batch import Batch, Chunk, Draw, Row
 from engine.config import EngineConfig
+from engine.kv_spans import plan_kv_spans
 from engine.messages import Sampling
 
 KV_FRACTION = 0.9

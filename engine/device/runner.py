@@ -17,7 +17,7 @@ import torch
 
 from engine.attention.cache import KvCache
 from engine.backends import Backend, round_once
-from engine.batch import FIXED_SPAN, Batch, Draw, StepOutput
+from engine.batch import Batch, Draw, StepOutput
 from engine.config import EngineConfig, cpu_pool
 from engine.device.attention import DeviceAttention, Turns
 from engine.device.buckets import buckets, capacity
@@ -35,6 +35,7 @@ from engine.errors import ConfigError
 from engine.kernels import launch
 from engine.kernels.copy_blocks import copy_blocks
 from engine.kernels.draw_table import DRAW
+from engine.kv_spans import FIXED_SPAN
 from engine.models.load import load_model
 from engine.models.lora import TokensOf
 from engine.models.model import Model

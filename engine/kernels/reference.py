@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 
 import torch
 
-from engine.batch import Item
+from engine.kv_spans import Item
 
 
 def span_slots(blocks: Sequence[int], lo: int, hi: int, block_size: int) -> torch.Tensor:

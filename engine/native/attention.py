@@ -18,7 +18,8 @@ import torch
 
 from engine.attention.cache import KvCache
 from engine.attention.plan import by_layer, kinds, slots_of, within_window
-from engine.batch import FIXED_SPAN, Batch, Chunk, Item, Row, cut_items
+from engine.batch import Batch, Chunk, Row
+from engine.kv_spans import FIXED_SPAN, Item, cut_items
 from engine.models.spec import AttentionSpec
 from engine.native.build import LANES, MOST_DIM, MOST_GROUP, Kernels, KvLayer, Work
 

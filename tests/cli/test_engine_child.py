@@ -20,8 +20,8 @@ import psutil
 import pytest
 from pydantic import ValidationError
 
-from engine.batch import FIXED_SPAN as batch_span
 from engine.config import EngineConfig
+from engine.kv_spans import FIXED_SPAN as batch_span
 from engine.options import engine_config
 from engine.options import parser as engine_arguments
 from engine.text.parsers.families import REASONING_FAMILIES, TOOL_FAMILIES

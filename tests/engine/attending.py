@@ -8,8 +8,9 @@ import torch
 
 from engine.attention.cache import KvCache
 from engine.attention.compute import Attention
-from engine.batch import Batch, Item, Row
+from engine.batch import Batch, Row
 from engine.kernels import reference
+from engine.kv_spans import Item
 from engine.models.spec import AttentionSpec
 from tests.engine.forest import BLOCK
 

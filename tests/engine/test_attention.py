@@ -11,8 +11,9 @@ import torch
 
 from engine.attention.cache import KvCache
 from engine.attention.compute import Attention
-from engine.batch import Batch, Chunk, Item, KvSpan, Row, cut_items, plan_kv_spans
+from engine.batch import Batch, Chunk, KvSpan, Row
 from engine.kernels import reference
+from engine.kv_spans import Item, cut_items, plan_kv_spans
 from engine.models.spec import AttentionSpec
 from tests.engine.attending import SPECIAL, Case, spec_of, special
 from tests.engine.forest import BLOCK, DRAW, forest_of

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from engine.batch import Batch, KvSpan, Row, continued, plan_kv_spans
+from engine.batch import Batch, KvSpan, Row
+from engine.kv_spans import continue_kv_spans, plan_kv_spans
 from engine.scheduler import Scheduler
 from tests.engine.test_random_walk import Walk
 
@@ -55,13 +56,16 @@ def test_only_the_span_with_the_newest_position_grows() -> None:
     spans = KvSpan((0, 1), 0, 8), KvSpan((0,), 8, 10), KvSpan((1,), 8, 10)
     before = Batch(rows=BEFORE.rows, kv_spans=spans)
     assert spans == plan_kv_spans(before.rows, 4)
-    assert continued(before, _after(), 4) == (spans[0], KvSpan((0,), 8, 11), KvSpan((1,), 8, 11))
+    assert continue_kv_spans(before, _after(), 4) == (spans[0], KvSpan((0,), 8, 11), KvSpan((1,), 8, 11))
 
 
 def test_a_cut_in_the_block_before_stays() -> None:
     rows = (Row(1, None, 9, BLOCKS, None, cut=8),)
     before = Batch(rows=rows, kv_spans=plan_kv_spans(rows, 4))
-    assert continued(before, (Row(1, None, 10, BLOCKS, None, cut=8),), 4) == (KvSpan((0,), 0, 8), KvSpan((0,), 8, 11))
+    assert continue_kv_spans(before, (Row(1, None, 10, BLOCKS, None, cut=8),), 4) == (
+        KvSpan((0,), 0, 8),
+        KvSpan((0,), 8, 11),
+    )
 
 
 @pytest.mark.parametrize(
@@ -77,7 +81,7 @@ def test_a_cut_in_the_block_before_stays() -> None:
     ids=["one has ended", "another order", "another sequence", "two further", "other blocks", "none"],
 )
 def test_other_rows_do_not_continue(rows: tuple[Row, ...]) -> None:
-    assert continued(BEFORE, rows, 4) is None
+    assert continue_kv_spans(BEFORE, rows, 4) is None
 
 
 def test_a_block_that_begins_belongs_to_the_last_span() -> None:
@@ -85,8 +89,8 @@ def test_a_block_that_begins_belongs_to_the_last_span() -> None:
     before = Batch(rows=rows, kv_spans=plan_kv_spans(rows, 4))
     assert before.kv_spans == (KvSpan((0, 1), 0, 4), KvSpan((0,), 4, 8), KvSpan((1,), 4, 7))
     after = Row(5, 1, 8, (0, 1, 3), None), Row(6, 1, 7, (0, 2), None)
-    assert continued(before, after, 4) == plan_kv_spans(after, 4)
+    assert continue_kv_spans(before, after, 4) == plan_kv_spans(after, 4)
 
 
 def test_a_table_that_grows_within_a_block_is_another_one() -> None:
-    assert continued(BEFORE, _after(blocks=(0, 1, 3, 4)), 4) is None
+    assert continue_kv_spans(BEFORE, _after(blocks=(0, 1, 3, 4)), 4) is None

@@ -17,11 +17,12 @@ from transformers import AutoConfig, LlamaForCausalLM
 from transformers.initialization import no_init_weights
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
-from engine.batch import Batch, Chunk, Draw, Row, StepOutput, plan_kv_spans
+from engine.batch import Batch, Chunk, Draw, Row, StepOutput
 from engine.config import EngineConfig
 from engine.core import Core
 from engine.cpu_runner import CpuRunner
 from engine.errors import ConfigError, ModelError
+from engine.kv_spans import plan_kv_spans
 from engine.messages import Add, Logprobs, Sampling
 from engine.passes import Pass
 from engine.sampling import logprobs as raw_logprobs

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from engine.attention.in_place import lying
-from engine.batch import Batch, Item, KvSpan, Row, plan_kv_spans
+from engine.batch import Batch, KvSpan, Row
+from engine.kv_spans import Item, plan_kv_spans
 from tests.engine.attending import SPECIAL, Case, spec_of, special
 from tests.engine.forest import BLOCK, DRAW, forest_of
 

@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaForCausalLM
 
-from engine.batch import Batch, Chunk, Draw, Row, plan_kv_spans
+from engine.batch import Batch, Chunk, Draw, Row
+from engine.kv_spans import plan_kv_spans
 from engine.messages import Sampling
 from tests.fakes.tiny_models import BLOCK, Scorer, reference_logits, save
 

@@ -8,7 +8,8 @@ import pytest
 
 from engine.attention.buckets import fixed
 from engine.attention.plan import within_window
-from engine.batch import SPAN, Batch, Chunk, Draw, Row, cut_items, plan_kv_spans
+from engine.batch import Batch, Chunk, Draw, Row
+from engine.kv_spans import SPAN, cut_items, plan_kv_spans
 from engine.messages import Sampling
 from engine.passes import Pass, fixed_rows, passes
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from engine.batch import Batch, Chunk, Draw, KvSpan, Row, plan_kv_spans
+from engine.batch import Batch, Chunk, Draw, KvSpan, Row
 from engine.config import EngineConfig
 from engine.device.attention import within_window
 from engine.device.memory import largest_batch
 from engine.device.packing import pack_chunks, pack_tokens
+from engine.kv_spans import plan_kv_spans
 from engine.messages import Sampling
 from engine.token_layout import adapted, chunks_at, drawn_from
 

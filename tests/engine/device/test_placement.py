@@ -20,13 +20,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.interpreter import InterpretedFunction
 
 from engine.attention.cache import KvCache
-from engine.batch import Batch, Chunk, Draw, Past, Row, plan_kv_spans
+from engine.batch import Batch, Chunk, Draw, Past, Row
 from engine.config import EngineConfig
 from engine.device import sampler, transfer
 from engine.device.frame import Arrays, Frame, Views
 from engine.device.graphs import Recording, Step
 from engine.device.runner import DevicePending, DeviceRunner
 from engine.kernels import launch
+from engine.kv_spans import plan_kv_spans
 from engine.messages import Sampling
 from engine.models.bridge import Bridge
 from engine.models.llama import Decoder

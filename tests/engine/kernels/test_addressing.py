@@ -9,12 +9,13 @@ import torch
 
 from engine.attention.tiles import plan_tiles
 from engine.attention.worklist import Tables, Tiling, work_list
-from engine.batch import Chunk, Row, plan_kv_spans
+from engine.batch import Chunk, Row
 from engine.kernels import launch, reference
 from engine.kernels.attn_items import Work, attn_items
 from engine.kernels.copy_blocks import copy_blocks
 from engine.kernels.prefill_attn import prefill_attn
 from engine.kernels.qkv_rope_store import store
+from engine.kv_spans import plan_kv_spans
 from tests.engine.forest import DRAW
 
 BLOCK, DIM = 16, 16

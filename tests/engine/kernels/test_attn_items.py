@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from engine.attention.worklist import Tables, Tiling, WorkList, work_list
-from engine.batch import Item, KvSpan, Row, plan_kv_spans
+from engine.batch import KvSpan, Row
 from engine.kernels import launch, reference
 from engine.kernels.attn_items import Work, attn_items
 from engine.kernels.merge_parts import merge_parts
+from engine.kv_spans import Item, plan_kv_spans
 from tests.engine.forest import BLOCK, DRAW, forest_of
 
 SCALE = 0.3

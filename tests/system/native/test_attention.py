@@ -10,8 +10,9 @@ import torch
 from engine.attention.cache import KvCache
 from engine.attention.compute import Attention
 from engine.attention.plan import begun_blocks
-from engine.batch import Batch, Chunk, Item, Row, plan_kv_spans
+from engine.batch import Batch, Chunk, Row
 from engine.kernels import reference
+from engine.kv_spans import Item, plan_kv_spans
 from engine.models.ops import Heads
 from engine.models.spec import AttentionSpec
 from engine.native.attention import NativeAttention, fits

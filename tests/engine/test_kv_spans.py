@@ -9,7 +9,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.batch import Draw, Item, Reads, Row, count_reads, cut_items, plan_kv_spans
+from engine.batch import Draw, Row
+from engine.kv_spans import Item, Reads, count_reads, cut_items, plan_kv_spans
 from engine.messages import Sampling
 
 BLOCK = 4
