@@ -18,8 +18,8 @@ from bench.gpu.cases import Shape
 from bench.gpu.layer import UNSHARED, Fork, Layer, Planned, Tables, attention_spec
 from bench.gpu.run import Run
 from bench.gpu.table import Result
-from engine.attention.tiles import plan_tiles
 from engine.batch import Chunk, Row
+from engine.device.tiles import plan_tiles
 from engine.kernels import launch
 from engine.kernels.attn_items import Work
 from engine.kernels.prefill_attn import prefill_attn

@@ -13,10 +13,10 @@ import torch
 
 from bench.gpu.cases import Shape
 from engine.attention.cache import KvCache
-from engine.attention.tiles import plan_tiles
 from engine.batch import Batch, Chunk, Draw, Row
 from engine.config import EngineConfig
 from engine.device.attention import DeviceAttention
+from engine.device.tiles import plan_tiles
 from engine.kernels import launch
 from engine.kernels.attn_items import Work, attn_items
 from engine.kernels.merge_parts import merge_parts

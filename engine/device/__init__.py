@@ -9,6 +9,8 @@ ops              what a decoder asks of its backend
 draws            a step's draws as arrays
 sampler          tokens from logits; they stay on the device
 prompt_logprobs  log probabilities of a prompt's own tokens
+worklist         the work list of decode attention: KV spans cut into items, as arrays
+tiles            the work list of prefill attention
 buckets          sizes that steps are padded to, and how long a work list a recorded step takes
 graphs           decoding steps, recorded and replayed
 continuation     the recorded step that follows another, moved on instead of planned

@@ -17,10 +17,10 @@ import torch
 from numpy.typing import NDArray
 
 from engine.attention.cache import KvCache
-from engine.attention.tiles import plan_tiles
-from engine.attention.worklist import Tables, Tiling, newest, work_list
 from engine.batch import Batch, KvSpan, Row
 from engine.device.frame import Arrays
+from engine.device.tiles import plan_tiles
+from engine.device.worklist import Tables, Tiling, newest, work_list
 from engine.kernels import launch
 from engine.kernels.attn_items import Work, attn_items
 from engine.kernels.merge_parts import merge_parts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from engine.attention.worklist import MOST_PARTS
+from engine.device.worklist import MOST_PARTS
 
 _SMALL = (1, 2, 4, 8)
 _FINE, _FINE_END = 8, 64  # up to 64 rows a step is memory-bound and padding is nearly free, but sampling is not

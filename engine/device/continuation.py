@@ -12,11 +12,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.attention.worklist import HI, LO, TABLE
 from engine.batch import Batch, Draw, Row
 from engine.device.draws import Plan
 from engine.device.frame import Arrays
 from engine.device.graphs import Recorded
+from engine.device.worklist import HI, LO, TABLE
 from engine.kernels.draw_table import POSITION
 from engine.kv_spans import FIXED_SPAN, span_tokens
 

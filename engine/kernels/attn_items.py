@@ -214,7 +214,7 @@ def _attn_items(
 
 
 class Work(NamedTuple):
-    """A work list (engine/attention/worklist.py) on the device, int32; tensors may be longer than the list.
+    """A work list (engine/device/worklist.py) on the device, int32; tensors may be longer than the list.
 
     counts [3]: how many wide items, narrow items and rows of the step are valid.
     """

@@ -139,7 +139,7 @@ def prefill_attn(
     """Compute attention of chunks' queries q [T, Q, D] over all their keys so far in kv [2K, S, D], into out [T, Q *
     D].
 
-    tiles int32 [N, 5] and blocks int32 [B]: from attention.tiles.plan_tiles, whose `queries` must be those of `shape`.
+    tiles int32 [N, 5] and blocks int32 [B]: from device.tiles.plan_tiles, whose `queries` must be those of `shape`.
     The first count[0] of the tiles are computed, so N may be a capacity. What no tile covers stays unchanged. scale,
     window, softcap, sinks [Q]: as in reference.prefill_attn. shape: the launch table's, except for smaller ones in
     tests.

@@ -6,9 +6,9 @@ from itertools import count, islice
 
 import pytest
 
-from engine.attention.worklist import Tables, Tiling, work_list
 from engine.batch import Draw, Row
 from engine.device.buckets import bucket_for, buckets, capacity
+from engine.device.worklist import Tables, Tiling, work_list
 from engine.kernels import launch
 from engine.kv_spans import plan_kv_spans
 from engine.messages import Sampling

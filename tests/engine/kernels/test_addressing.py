@@ -7,9 +7,9 @@ import mmap
 import pytest
 import torch
 
-from engine.attention.tiles import plan_tiles
-from engine.attention.worklist import Tables, Tiling, work_list
 from engine.batch import Chunk, Row
+from engine.device.tiles import plan_tiles
+from engine.device.worklist import Tables, Tiling, work_list
 from engine.kernels import launch, reference
 from engine.kernels.attn_items import Work, attn_items
 from engine.kernels.copy_blocks import copy_blocks

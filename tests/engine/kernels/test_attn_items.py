@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from engine.attention.worklist import Tables, Tiling, WorkList, work_list
 from engine.batch import KvSpan, Row
+from engine.device.worklist import Tables, Tiling, WorkList, work_list
 from engine.kernels import launch, reference
 from engine.kernels.attn_items import Work, attn_items
 from engine.kernels.merge_parts import merge_parts

@@ -11,8 +11,8 @@ from itertools import pairwise
 import pytest
 import torch
 
-from engine.attention.tiles import plan_tiles
 from engine.batch import Chunk
+from engine.device.tiles import plan_tiles
 from engine.kernels import launch, reference
 from engine.kernels.prefill_attn import prefill_attn
 

@@ -10,8 +10,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.attention.worklist import Tables, Tiling, WorkList, work_list
 from engine.batch import Row
+from engine.device.worklist import Tables, Tiling, WorkList, work_list
 from engine.kv_spans import SPAN, plan_kv_spans
 from tests.engine.forest import BLOCK, DRAW, forest_of
 

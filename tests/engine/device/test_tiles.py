@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from engine.attention.tiles import plan_tiles
 from engine.batch import Chunk
+from engine.device.tiles import plan_tiles
 
 BLOCK = 4
 
