@@ -27,19 +27,19 @@ from engine.models.lora import TokensOf
 from engine.models.model import Model
 from engine.models.products import TORCH
 from engine.models.rope import rotations
-from engine.models.spec import kv_values_per_token
+from engine.models.spec import kv_bytes_per_token
 from engine.native.backend import NativeBackend, compiled, takes
 from engine.native.build import Kernels
 from engine.native.draws import exponentials, from_whole
 from engine.native.products import NativeProducts
-from engine.passes import Pass, fixed_rows, passes
+from engine.passes import Pass, passes, rows_per_pass
 from engine.readiness import ready_of
 from engine.resources import give_back, ram, usable_cores
 from engine.sampling.logprobs import logprobs, positions
 from engine.sampling.sampler import Sampler
 from engine.token_layout import adapted, chunks_at, drawn_from
 
-_ROWS = 32  # rows of a pass in deterministic mode; products of one row alone take about half as long
+_MOST_ROWS = 32  # rows of a pass in deterministic mode; products of one row alone take about half as long
 # Items of at least so many keys are read in place if that kernel is the faster one: for every dtype except a bfloat16
 # that the CPU multiplies natively, for which batched products are faster. Deterministic mode always uses products.
 _IN_PLACE = 256
@@ -58,7 +58,7 @@ class CpuRunner:
     _cache: KvCache
     _backend: NativeBackend | TorchBackend
     _sampler: Sampler
-    _rows: int | None = None  # decoding rows of one pass, in deterministic mode by torch
+    _rows_per_pass: int | None = None  # decoding rows of one pass, in deterministic mode by torch
 
     @classmethod
     def load(cls, config: EngineConfig) -> CpuRunner:
@@ -78,7 +78,7 @@ class CpuRunner:
             Path(config.model), dtype, config.max_model_len, config.adapters, int8=int8, products=products
         )
         give_back()
-        token_bytes = kv_values_per_token(model.attention) * dtype.itemsize
+        token_bytes = kv_bytes_per_token(model.attention, dtype.itemsize)
         blocks = config.kv_blocks(token_bytes, ram(), cap=cpu_pool(model.context * token_bytes))
         try:
             cache = KvCache(model.attention, blocks, config.block_size, dtype)
@@ -89,8 +89,7 @@ class CpuRunner:
         ready = ready_of(config, model, cache, made.kernels)
         rows = None
         if config.deterministic and isinstance(made, TorchBackend):
-            # In transformers' classes a row's numbers may depend on its index in the batch, so each row runs alone.
-            rows = fixed_rows(config.max_sequences, _ROWS) if model.steady else 1
+            rows = rows_per_pass(config.max_sequences, _MOST_ROWS, steady=model.steady)
         sampler = Sampler() if native is None else Sampler(exponentials(native), from_whole(native))
         return cls(ready, model, cache, made, sampler, rows)
 
@@ -105,7 +104,7 @@ class CpuRunner:
             places: dict[int, int] = {}  # by sequence, the row of all these logits to draw from
             prompt_logprobs: dict[int, tuple[Logprobs, ...]] = {}
             pooled: dict[int, tuple[float, ...]] = {}
-            for part in passes(batch, self._rows):
+            for part in passes(batch, self._rows_per_pass):
                 x = self._forward(part)
                 sources, which = drawn_from(part.batch)
                 first = sum(map(len, logits))

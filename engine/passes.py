@@ -26,9 +26,13 @@ class Pass:
     rows: tuple[Row, ...]
 
 
-def fixed_rows(max_sequences: int, most: int) -> int:
-    """Return how many rows run in one pass: the power of two that holds all sequences, but at most `most`."""
-    return min(1 << (max_sequences - 1).bit_length(), most)
+def rows_per_pass(max_sequences: int, most: int, *, steady: bool = True) -> int:
+    """Return how many decoding rows run in one pass: the power of two that holds all sequences, but at most `most`.
+
+    steady: of the model (Model.steady). In the classes of transformers that are not, a row's numbers may depend on its
+    index in the batch, so each row runs alone.
+    """
+    return min(1 << (max_sequences - 1).bit_length(), most) if steady else 1
 
 
 def passes(batch: Batch, rows: int | None) -> list[Pass]:

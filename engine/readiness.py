@@ -6,7 +6,7 @@ from engine.attention.cache import KvCache
 from engine.config import EngineConfig
 from engine.messages import Ready
 from engine.models.model import Model
-from engine.models.spec import kv_values_per_token
+from engine.models.spec import kv_bytes_per_token
 
 
 def ready_of(config: EngineConfig, model: Model, cache: KvCache, kernels: str) -> Ready:
@@ -17,7 +17,7 @@ def ready_of(config: EngineConfig, model: Model, cache: KvCache, kernels: str) -
         max_model_len=model.context,
         blocks=cache.blocks,
         block_size=cache.block_size,
-        kv_bytes_per_token=kv_values_per_token(model.attention) * cache.dtype.itemsize,
+        kv_bytes_per_token=kv_bytes_per_token(model.attention, cache.dtype.itemsize),
         eos_tokens=model.eos,
         device=device,
         dtype=str(cache.dtype).removeprefix("torch."),

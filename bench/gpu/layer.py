@@ -23,7 +23,7 @@ from engine.kernels.merge_parts import merge_parts
 from engine.kernels.prefill_attn import prefill_attn
 from engine.kv_spans import plan_kv_spans
 from engine.messages import Sampling
-from engine.models.spec import AttentionSpec, kv_values_per_token
+from engine.models.spec import AttentionSpec, kv_bytes_per_token
 
 UNSHARED = 1 << 60
 """A gate that no KV span passes: every row reads its whole past itself."""
@@ -111,7 +111,7 @@ class Layer:
     @property
     def gate(self) -> int:
         """The engine's own gate for this cache, in tokens."""
-        token = kv_values_per_token((self.spec,)) * self.cache.dtype.itemsize
+        token = kv_bytes_per_token((self.spec,), self.cache.dtype.itemsize)
         return EngineConfig("").gate(self.cache.device.type, token)
 
     @property

@@ -40,13 +40,13 @@ from engine.models.load import load_model
 from engine.models.lora import TokensOf
 from engine.models.model import Model
 from engine.models.rope import turns
-from engine.models.spec import kv_values_per_token
-from engine.passes import Pass, fixed_rows, passes
+from engine.models.spec import kv_bytes_per_token
+from engine.passes import Pass, passes, rows_per_pass
 from engine.readiness import ready_of
 from engine.resources import ram
 from engine.token_layout import adapted, chunks_at, drawn_from
 
-_ROWS = 128  # rows of a pass in deterministic mode: a GPU computes so many in little more time than one
+_MOST_ROWS = 128  # rows of a pass in deterministic mode: a GPU computes so many in little more time than one
 _BESIDE = 1 << 20  # bytes behind a recorded step's arrays and masks: for draws, copies
 
 
@@ -116,14 +116,13 @@ class DeviceRunner:
         if model.frequencies is not None:
             tables = turns(model.frequencies, min(model.context, cache.tokens))
             self._turns = Turns(*(table.to(cache.device) for table in tables))
-        self._rows: int | None = None  # decoding rows of one pass, in deterministic mode
+        self._rows_per_pass: int | None = None  # decoding rows of one pass, in deterministic mode
         if config.deterministic:
-            # In transformers' classes a row's numbers may depend on its index in the batch, so each row runs alone.
-            self._rows = fixed_rows(config.max_sequences, _ROWS) if model.steady else 1
+            self._rows_per_pass = rows_per_pass(config.max_sequences, _MOST_ROWS, steady=model.steady)
         if adds is None:  # recording also compiles it for every number of rows
             adds = record is not None and cache.device.type == "cuda" and cache.dtype.itemsize == 2
         self._adds = adds and not config.deterministic
-        sizes = (self._rows,) if self._rows else buckets(config.max_sequences)
+        sizes = (self._rows_per_pass,) if self._rows_per_pass else buckets(config.max_sequences)
         places = {rows: capacity(rows, model.context, FIXED_SPAN) for rows in sizes}
         most = max(places.values())
         self._attention = DeviceAttention(model.attention, cache, max(places), most, cuts=config.deterministic)
@@ -166,7 +165,7 @@ class DeviceRunner:
         device = backend.device
         round_once()
         model = load_model(Path(config.model), backend.dtype, config.max_model_len, config.adapters, device)
-        token_bytes = kv_values_per_token(model.attention) * backend.dtype.itemsize
+        token_bytes = kv_bytes_per_token(model.attention, backend.dtype.itemsize)
 
         def cache(blocks: int) -> KvCache:
             return KvCache(model.attention, blocks, config.block_size, backend.dtype, device)
@@ -221,7 +220,7 @@ class DeviceRunner:
         return DevicePending(self._drawn_by(going.recorded, going.plan), {}, {})
 
     def _planned(self, batch: Batch) -> DevicePending:
-        parts = [self._part(one) for one in passes(batch, self._rows)]
+        parts = [self._part(one) for one in passes(batch, self._rows_per_pass)]
         draws = batch.draws
         drawing = self._sampler.plan(_logit_rows(parts, draws), draws, batch.masks) if draws else None
         if drawing and len(parts) == 1 and _every_row_draws(parts[0], drawing):

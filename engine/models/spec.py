@@ -26,9 +26,9 @@ class AttentionSpec:
     """A score s becomes softcap * tanh(s / softcap)."""
 
 
-def kv_values_per_token(layers: tuple[AttentionSpec, ...]) -> int:
-    """Return how many numbers of the KV cache one token takes, over all layers."""
-    return sum(2 * layer.kv_heads * layer.head_dim for layer in layers)
+def kv_bytes_per_token(layers: tuple[AttentionSpec, ...], itemsize: int) -> int:
+    """Return how many bytes of the KV cache one token takes, over all layers, in numbers of `itemsize` bytes."""
+    return sum(2 * layer.kv_heads * layer.head_dim for layer in layers) * itemsize
 
 
 @dataclass(frozen=True, slots=True)

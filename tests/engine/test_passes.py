@@ -11,7 +11,7 @@ from engine.attention.plan import within_window
 from engine.batch import Batch, Chunk, Draw, Row
 from engine.kv_spans import SPAN, cut_items, plan_kv_spans
 from engine.messages import Sampling
-from engine.passes import Pass, fixed_rows, passes
+from engine.passes import Pass, passes, rows_per_pass
 
 SIZE = 16
 
@@ -29,7 +29,7 @@ def batch(*rows: Row, chunks: tuple[Chunk, ...] = ()) -> Batch:
 
 @pytest.mark.parametrize(("sequences", "rows"), [(1, 1), (2, 2), (3, 4), (17, 32), (32, 32), (256, 32)])
 def test_rows_at_a_time(sequences: int, rows: int) -> None:
-    assert fixed_rows(sequences, 32) == rows
+    assert rows_per_pass(sequences, 32) == rows
 
 
 def test_by_default_a_step_is_one_pass() -> None:

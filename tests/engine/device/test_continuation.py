@@ -48,7 +48,7 @@ def went_on(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def _planned(runner: DeviceRunner, batch: Batch) -> Arrays:
-    part = runner._part(next(iter(passes(batch, runner._rows))))
+    part = runner._part(next(iter(passes(batch, runner._rows_per_pass))))
     plan = runner._sampler.plan(range(len(batch.rows)), batch.draws, {})
     assert plan.plain
     return runner._arrays(part, ()) | {LINES: plan.lines(part.rows)}
