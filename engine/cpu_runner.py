@@ -178,9 +178,9 @@ def _cpu_backend(
     """
     fixed = config.deterministic
     positions = min(model.context, cache.tokens)
-    turns = None if model.frequencies is None else rotations(model.frequencies, positions)
-    if native is not None and turns is not None and takes(model, fixed=fixed):
-        return NativeBackend(model, cache, native, turns, fixed=fixed)
+    table = None if model.frequencies is None else rotations(model.frequencies, positions)
+    if native is not None and table is not None and takes(model, fixed=fixed):
+        return NativeBackend(model, cache, native, table, fixed=fixed)
     if config.kernels == "native":
         mode = " in deterministic mode" if fixed else ""
         raise ConfigError(
@@ -193,4 +193,4 @@ def _cpu_backend(
         fixed=fixed,
         in_place=None if fixed or (cache.dtype == torch.bfloat16 and not emulated) else _IN_PLACE,
     )
-    return TorchBackend(model, attention, turns, cache.dtype, steady=fixed)
+    return TorchBackend(model, attention, table, cache.dtype, steady=fixed)

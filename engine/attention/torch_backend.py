@@ -22,14 +22,14 @@ from engine.passes import Pass
 class TorchBackend:
     """Runs passes through one model.
 
-    turns: each position's rotation, [positions, D / 2]; None for models that rotate by themselves. steady: for
+    rotations: each position's rotation, [positions, D / 2]; None for models that rotate by themselves. steady: for
     deterministic mode.
     """
 
     kernels: ClassVar = "torch"
     model: Model
     attention: Attention
-    turns: torch.Tensor | None
+    rotations: torch.Tensor | None
     dtype: torch.dtype
     steady: bool = False
 
@@ -43,8 +43,8 @@ class TorchBackend:
         attend: Attend = partial(self.attention.run, self.attention.begin(part.batch))
         if len(part.rows) > len(part.batch.rows):
             attend = partial(_attend_first, attend, len(part.batch.rows))
-        turn = None if self.turns is None else self.turns[positions].unsqueeze(1)
-        return (SteadyOps if self.steady else TorchOps)(attend, turn, self.dtype)
+        rotation = None if self.rotations is None else self.rotations[positions].unsqueeze(1)
+        return (SteadyOps if self.steady else TorchOps)(attend, rotation, self.dtype)
 
 
 def _attend_first(

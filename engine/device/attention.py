@@ -31,7 +31,7 @@ from engine.models.ops import Heads
 from engine.models.spec import AttentionSpec
 
 
-class Turns(NamedTuple):
+class Rotations(NamedTuple):
     """Each position's rotation of each pair of a head: cosines, sines [positions, D / 2] float32."""
 
     cosines: torch.Tensor
@@ -165,16 +165,22 @@ class DeviceAttention:
         return self._attend(plan, layer, q.contiguous(), sinks)
 
     def run_fused(
-        self, plan: Plan, layer: int, qkv: torch.Tensor, heads: Heads, turns: Turns | None, positions: torch.Tensor
+        self,
+        plan: Plan,
+        layer: int,
+        qkv: torch.Tensor,
+        heads: Heads,
+        rotations: Rotations | None,
+        positions: torch.Tensor,
     ) -> torch.Tensor:
         """Run one layer: norm and rotate the heads of qkv [T, (Q + 2K) * D], store, attend; return [T, Q * D], like
         `run`.
 
-        turns: if it is None, heads are not rotated. positions: the tokens', [T].
+        rotations: if it is None, heads are not rotated. positions: the tokens', [T].
         """
         spec = self._layers[layer]
         q = qkv.new_empty(len(qkv), spec.heads, spec.head_dim)
-        cosines, sines = turns or (None, None)
+        cosines, sines = rotations or (None, None)
         qkv_rope_store(
             qkv,
             cosines,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.device.attention import DeviceAttention, Plan, Turns
+from engine.device.attention import DeviceAttention, Plan, Rotations
 from engine.kernels import launch
 from engine.kernels.activation import silu_mul
 from engine.kernels.add_product import add_product
@@ -17,14 +17,14 @@ from engine.models.ops import Heads
 
 @dataclass(frozen=True, slots=True)
 class TritonOps:
-    """One step's backend. turns: None for models that rotate by themselves. positions: of the step's tokens, [T].
+    """One step's backend. rotations: None for models that rotate by themselves. positions: of the step's tokens, [T].
 
     adds: whether products of few rows may be added to the residual stream by a kernel.
     """
 
     attention: DeviceAttention
     plan: Plan
-    turns: Turns | None
+    rotations: Rotations | None
     positions: torch.Tensor
     dtype: torch.dtype
     adds: bool = False
@@ -50,8 +50,8 @@ class TritonOps:
 
     def heads(self, layer: int, qkv: torch.Tensor, heads: Heads) -> torch.Tensor:
         """Like DecoderOps.heads."""
-        turns = self.turns if heads.rotated else None
-        return self.attention.run_fused(self.plan, layer, qkv, heads, turns, self.positions)
+        rotations = self.rotations if heads.rotated else None
+        return self.attention.run_fused(self.plan, layer, qkv, heads, rotations, self.positions)
 
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
         """Like DecoderOps.silu_mul."""

@@ -19,7 +19,7 @@ from engine.attention.cache import KvCache
 from engine.backends import Backend, round_once
 from engine.batch import Batch, Draw, StepOutput
 from engine.config import EngineConfig, cpu_pool
-from engine.device.attention import DeviceAttention, Turns
+from engine.device.attention import DeviceAttention, Rotations
 from engine.device.buckets import buckets, capacity
 from engine.device.continuation import LINES, Continuation
 from engine.device.draws import Plan
@@ -39,7 +39,7 @@ from engine.kv_spans import FIXED_SPAN
 from engine.models.load import load_model
 from engine.models.lora import TokensOf
 from engine.models.model import Model
-from engine.models.rope import turns
+from engine.models.rope import cosines_and_sines
 from engine.models.spec import kv_bytes_per_token
 from engine.passes import Pass, passes, rows_per_pass
 from engine.readiness import ready_of
@@ -112,10 +112,10 @@ class DeviceRunner:
         self._cache = cache
         # Several threads may call, each with its own current device and stream; steps are ordered on one stream only.
         self._stream = torch.cuda.current_stream(cache.device) if cache.device.type == "cuda" else None
-        self._turns: Turns | None = None
+        self._rotations: Rotations | None = None
         if model.frequencies is not None:
-            tables = turns(model.frequencies, min(model.context, cache.tokens))
-            self._turns = Turns(*(table.to(cache.device) for table in tables))
+            tables = cosines_and_sines(model.frequencies, min(model.context, cache.tokens))
+            self._rotations = Rotations(*(table.to(cache.device) for table in tables))
         self._rows_per_pass: int | None = None  # decoding rows of one pass, in deterministic mode
         if config.deterministic:
             self._rows_per_pass = rows_per_pass(config.max_sequences, _MOST_ROWS, steady=model.steady)
@@ -313,7 +313,7 @@ class DeviceRunner:
         tokens = torch.where(sources >= 0, drawn, there["tokens"])
         plan = self._attention.plan(there, prompt_tokens)
         adds = self._adds and not prompt_tokens
-        ops = TritonOps(self._attention, plan, self._turns, positions, self._cache.dtype, adds)
+        ops = TritonOps(self._attention, plan, self._rotations, positions, self._cache.dtype, adds)
         return self._model.run(tokens, positions, ops, adapters)
 
     def _frame(self, rows: int, places: int) -> Frame:

@@ -86,11 +86,11 @@ class Ops(AttentionOps, DecoderOps, Protocol):
 class TorchOps:
     """A CPU's backend: torch's own operations.
 
-    turn: the tokens' rotations, as rotate_ takes them; None for models that rotate by themselves.
+    rotation: the tokens' rotations, as rotate_ takes them; None for models that rotate by themselves.
     """
 
     attention: Attend
-    turn: torch.Tensor | None
+    rotation: torch.Tensor | None
     dtype: torch.dtype
 
     def attend(self, layer: int, q: torch.Tensor, kv: torch.Tensor, sinks: torch.Tensor | None = None) -> torch.Tensor:
@@ -118,8 +118,8 @@ class TorchOps:
         if heads.q_norm is not None and heads.k_norm is not None:
             _norm_heads_(by_head[:, : spec.heads], heads.q_norm, heads.eps)
             _norm_heads_(by_head[:, spec.heads : spec.heads + spec.kv_heads], heads.k_norm, heads.eps)
-        if heads.rotated and self.turn is not None:
-            rotate_(by_head[:, : spec.heads + spec.kv_heads], self.turn)
+        if heads.rotated and self.rotation is not None:
+            rotate_(by_head[:, : spec.heads + spec.kv_heads], self.rotation)
         return self.attention(layer, by_head[:, : spec.heads], by_head[:, spec.heads :], None)
 
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:

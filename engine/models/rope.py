@@ -46,7 +46,7 @@ def _llama3(inverse: torch.Tensor, scaling: Llama3Scaling) -> torch.Tensor:
     return torch.where(wavelength < shortest, inverse, scaled)
 
 
-def turns(inverse: torch.Tensor, positions: int) -> tuple[torch.Tensor, torch.Tensor]:
+def cosines_and_sines(inverse: torch.Tensor, positions: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return cosines and sines for positions 0 .. positions - 1, [positions, head_dim / 2] float32 each."""
     angles = torch.outer(torch.arange(positions, dtype=torch.float32), inverse)
     return angles.cos(), angles.sin()
@@ -54,7 +54,7 @@ def turns(inverse: torch.Tensor, positions: int) -> tuple[torch.Tensor, torch.Te
 
 def rotations(inverse: torch.Tensor, positions: int) -> torch.Tensor:
     """Return unit complex numbers for positions 0 .. positions - 1, [positions, head_dim / 2], complex64."""
-    return torch.complex(*turns(inverse, positions))
+    return torch.complex(*cosines_and_sines(inverse, positions))
 
 
 def interleave(rows: torch.Tensor, heads: int) -> torch.Tensor:
@@ -63,12 +63,12 @@ def interleave(rows: torch.Tensor, heads: int) -> torch.Tensor:
     return shaped.transpose(1, 2).reshape(rows.shape)
 
 
-def rotate_(heads: torch.Tensor, turn: torch.Tensor) -> None:
-    """Rotate queries or keys in place: heads [tokens, heads, head_dim], turn [tokens, 1, head_dim / 2].
+def rotate_(heads: torch.Tensor, rotation: torch.Tensor) -> None:
+    """Rotate queries or keys in place: heads [tokens, heads, head_dim], rotation [tokens, 1, head_dim / 2].
 
     Computed in float32 whatever the dtype of `heads`, and rounded once.
     """
     pairs = heads.float().view(*heads.shape[:-1], -1, 2)  # float() returns the tensor itself if it is float32
-    torch.view_as_complex(pairs).mul_(turn)
+    torch.view_as_complex(pairs).mul_(rotation)
     if heads.dtype != torch.float32:
         heads.copy_(pairs.flatten(-2))

@@ -56,25 +56,25 @@ def takes(model: Model, *, fixed: bool) -> TypeGuard[Decoder]:
 class NativeBackend:
     """Runs passes through one decoder, over its cache.
 
-    turns: each position's rotation, [positions, D / 2] complex64. fixed: as for NativeAttention.
+    rotations: each position's rotation, [positions, D / 2] complex64. fixed: as for NativeAttention.
     """
 
     kernels: ClassVar = "native"
 
     def __init__(
-        self, model: Decoder, cache: KvCache, kernels: Kernels, turns: torch.Tensor, *, fixed: bool = False
+        self, model: Decoder, cache: KvCache, kernels: Kernels, rotations: torch.Tensor, *, fixed: bool = False
     ) -> None:
         self._model = model
         self._attention = NativeAttention(model.attention, cache, kernels, fixed=fixed)
         self._stack = Stack.of(model, self._attention, kernels)
         self._cache = cache
         self._kernels = kernels
-        self._turns = turns
+        self._rotations = rotations
 
     def run(
         self, part: Pass, tokens: torch.Tensor, positions: torch.Tensor, adapted: Sequence[TokensOf]
     ) -> torch.Tensor:
         """Run a pass through all layers, like Model.run."""
         plan = self._attention.plan(part.batch)
-        ops = NativeOps(self._kernels, self._stack, self._attention, self._cache, plan, self._turns[positions])
+        ops = NativeOps(self._kernels, self._stack, self._attention, self._cache, plan, self._rotations[positions])
         return self._model.run(tokens, positions, ops, adapted)

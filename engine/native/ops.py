@@ -21,7 +21,7 @@ from engine.native.stack import Stack
 class NativeOps:
     """One step's backend for the engine's own decoder (DecoderOps); it runs no other model.
 
-    turns: the tokens' rotations [T, D / 2], complex64. stack: for models whose products are all in C, otherwise None.
+    rotations: the tokens', [T, D / 2] complex64. stack: for models whose products are all in C, otherwise None.
     """
 
     kernels: Kernels
@@ -29,13 +29,13 @@ class NativeOps:
     attention: NativeAttention
     cache: KvCache
     plan: NativePlan
-    turns: torch.Tensor
+    rotations: torch.Tensor
 
     def layers(self, x: torch.Tensor) -> bool:
         """Like DecoderOps.layers."""
         if self.stack is None:
             return False
-        self.stack.run(self.plan, x, self.turns)
+        self.stack.run(self.plan, x, self.rotations)
         return True
 
     def add(self, x: torch.Tensor, h: torch.Tensor, linear: Linear) -> torch.Tensor:
@@ -57,7 +57,7 @@ class NativeOps:
             None if heads.q_norm is None else heads.q_norm.data_ptr(),
             None if heads.k_norm is None else heads.k_norm.data_ptr(),
             heads.eps,
-            self.turns.data_ptr() if heads.rotated else None,
+            self.rotations.data_ptr() if heads.rotated else None,
             self.plan.slots.data_ptr(),
             pool.data_ptr(),
             pool.shape[1],

@@ -42,8 +42,8 @@ class Stack:
         narrow = max(max(layer.output.inputs, layer.down.inputs) for layer in known)
         return cls(model, attention, kernels, (DecoderLayer * len(known))(*known), wide, narrow)
 
-    def run(self, plan: NativePlan, x: torch.Tensor, turns: torch.Tensor) -> None:
-        """Run the residual stream x [T, H] float32 through all layers, in place. turns [T, D / 2]: complex64."""
+    def run(self, plan: NativePlan, x: torch.Tensor, rotations: torch.Tensor) -> None:
+        """Run the residual stream x [T, H] float32 through all layers, in place. rotations [T, D / 2]: complex64."""
         tokens, hidden = x.shape
         widths = (hidden, hidden, self.wide, self.narrow)
         results = torch.empty(tokens, sum(widths), dtype=self.kernels.dtype)
@@ -57,7 +57,7 @@ class Stack:
             len(self.layers),
             self.model.spec.eps,
             x.data_ptr(),
-            turns.data_ptr(),
+            rotations.data_ptr(),
             plan.slots.data_ptr(),
             byref(Scratch(*pointers, more.data_ptr())),
             tokens,
