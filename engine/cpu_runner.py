@@ -176,21 +176,20 @@ def _cpu_backend(
     emulated: the processor has no products in bfloat16. Raises ConfigError if the settings ask for the native backend
     and it does not support this model.
     """
-    fixed = config.deterministic
     positions = min(model.context, cache.tokens)
     table = None if model.frequencies is None else rotations(model.frequencies, positions)
-    if native is not None and table is not None and takes(model, fixed=fixed):
-        return NativeBackend(model, cache, native, table, fixed=fixed)
+    if native is not None and table is not None and takes(model, deterministic=config.deterministic):
+        return NativeBackend(model, cache, native, table, deterministic=config.deterministic)
     if config.kernels == "native":
-        mode = " in deterministic mode" if fixed else ""
+        mode = " in deterministic mode" if config.deterministic else ""
         raise ConfigError(
             f"kernels is native, which does not support this model{mode}: set it to auto, which uses torch's kernels"
         )
     attention = Attention(
         model.attention,
         cache,
-        FIXED_SPAN if fixed else SPAN,
-        fixed=fixed,
-        in_place=None if fixed or (cache.dtype == torch.bfloat16 and not emulated) else _IN_PLACE,
+        FIXED_SPAN if config.deterministic else SPAN,
+        deterministic=config.deterministic,
+        in_place=None if config.deterministic or (cache.dtype == torch.bfloat16 and not emulated) else _IN_PLACE,
     )
-    return TorchBackend(model, attention, table, cache.dtype, steady=fixed)
+    return TorchBackend(model, attention, table, cache.dtype, deterministic=config.deterministic)

@@ -15,15 +15,15 @@ WIDE = 4  # rows of a fixed item before the cut: padding for a single row, again
 _STEP = 128  # fixed items' spans are multiples of so many keys: few shapes, against little padding
 
 
-class Group(NamedTuple):
-    """Items to run as one batch of products, each padded to `width` rows and `span` blocks."""
+class BucketItems(NamedTuple):
+    """The items of one bucket, to run as one batch of products, each padded to `width` rows and `span` blocks."""
 
     items: list[Item]
     width: int
     span: int
 
 
-def fixed(rows: Sequence[Row], items: Sequence[Item], block_size: int) -> list[Group]:
+def buckets_of_fixed_shapes(rows: Sequence[Row], items: Sequence[Item], block_size: int) -> list[BucketItems]:
     """Group items by shapes that depend on the item alone.
 
     Items before their rows' cut have one width; items behind it, which belong to one row each, have another. Spans are
@@ -37,13 +37,13 @@ def fixed(rows: Sequence[Row], items: Sequence[Item], block_size: int) -> list[G
         tiles = [item.rows[i : i + width] for i in range(0, len(item.rows), width)]
         by_shape.setdefault((width, span), []).extend([replace(item, rows=tile) for tile in tiles])
     return [
-        Group(part, width, span)
+        BucketItems(part, width, span)
         for (width, span), mine in by_shape.items()
         for part in _at_once(mine, span * block_size)
     ]
 
 
-def alike(items: Sequence[Item]) -> list[Group]:
+def cheapest_buckets(items: Sequence[Item]) -> list[BucketItems]:
     """Group items so that padding each item to its group's widest and longest, and launching the groups, costs least.
 
     Shapes are sorted, widest and then longest first, and the order is cut where the sum of costs is lowest: best[i] is
@@ -65,13 +65,13 @@ def alike(items: Sequence[Item]) -> list[Group]:
         cost, begin = min(options)
         best.append(cost)
         cut.append(begin)
-    groups: list[Group] = []
+    groups: list[BucketItems] = []
     end = len(shapes)
     while end:
         group = [item for shape in shapes[cut[end] : end] for item in by_shape[shape]]
         for part in _at_once(group, max(keys[cut[end] : end])):
             width, span = max([len(item.rows) for item in part]), max([len(item.blocks) for item in part])
-            groups.append(Group(part, width, span))
+            groups.append(BucketItems(part, width, span))
         end = cut[end]
     return groups
 

@@ -15,7 +15,7 @@ import torch
 from engine.attention.buckets import WIDE
 from engine.attention.cache import KvCache
 from engine.attention.plan import Bucket, ChunkPlan, InPlace, Layout, Plan, Planner, begun_blocks
-from engine.attention.products import Together, steady
+from engine.attention.products import Together, deterministic_products
 from engine.batch import Batch
 from engine.kv_spans import SPAN
 from engine.models.spec import AttentionSpec
@@ -29,8 +29,8 @@ _TILE = 64  # queries of a prompt that are scored together, so that their scores
 class Attention:
     """One model's attention over one cache: `begin` a step, then `run` once per layer.
 
-    span, fixed, in_place: as in Planner. Items read in place are computed by torch's flash kernel for CPUs. It has no
-    softcap, so if a layer has one, nothing is read in place.
+    span, deterministic, in_place: as in Planner. Items read in place are computed by torch's flash kernel for CPUs. It
+    has no softcap, so if a layer has one, nothing is read in place.
     """
 
     def __init__(
@@ -39,16 +39,16 @@ class Attention:
         cache: KvCache,
         span: int = SPAN,
         *,
-        fixed: bool = False,
+        deterministic: bool = False,
         in_place: int | None = None,
     ) -> None:
         self._layers = tuple(layers)
         self._cache = cache
         if any(layer.softcap is not None for layer in layers):
             in_place = None
-        self._planner = Planner(layers, cache, span, fixed=fixed, in_place=in_place)
+        self._planner = Planner(layers, cache, span, deterministic=deterministic, in_place=in_place)
         self._chunks = Together(cache.dtype)
-        self._items = steady(cache.dtype, _shapes(layers)) if fixed else Together(cache.dtype)
+        self._items = deterministic_products(cache.dtype, _shapes(layers)) if deterministic else Together(cache.dtype)
         self._closed = torch.full((_TILE, _TILE), -torch.inf, dtype=cache.dtype)
         self._later = self._closed.triu(1)  # [query, key]
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import torch
 
-from engine.attention.buckets import Group, alike, fixed
+from engine.attention.buckets import BucketItems, buckets_of_fixed_shapes, cheapest_buckets
 from engine.attention.cache import KvCache
 from engine.attention.in_place import lying
 from engine.batch import Batch, Chunk, Row
@@ -114,7 +114,7 @@ class Plan:
 class Planner:
     """Plans steps over one cache for a model's layers; decoding rows read items of up to `span` keys.
 
-    fixed: the shapes in which a row is computed depend on its position and its cut alone (deterministic mode).
+    deterministic: the shapes in which a row is computed depend on its position and its cut alone.
     in_place: items of at least so many keys are read in place if their blocks are consecutive; if it is None, none are.
     """
 
@@ -124,12 +124,12 @@ class Planner:
         cache: KvCache,
         span: int = SPAN,
         *,
-        fixed: bool = False,
+        deterministic: bool = False,
         in_place: int | None = None,
     ) -> None:
         self._cache = cache
         self._span = span
-        self._fixed = fixed
+        self._deterministic = deterministic
         self._in_place = in_place
         self._kinds = kinds(layers)
 
@@ -152,7 +152,7 @@ class Planner:
             chunks.append(self._chunk(chunk, begin, kind))
             begin += len(chunk.tokens)
         if kind.window is not None:
-            items = within_window(batch.rows, items, self._cache.block_size, kind.window, whole=self._fixed)
+            items = within_window(batch.rows, items, self._cache.block_size, kind.window, whole=self._deterministic)
         in_place, buckets, parts, places = self._decoding(batch.rows, items, kind)
         group = kind.heads // kind.kv_heads
         lse = torch.empty(places + 1, group)
@@ -212,8 +212,10 @@ class Planner:
         sources = torch.tensor(where, dtype=torch.int64).view(most, -1 if most else 0)
         return tuple(in_place), tuple(buckets), sources, first
 
-    def _groups(self, rows: Sequence[Row], items: Sequence[Item]) -> list[Group]:
-        return fixed(rows, items, self._cache.block_size) if self._fixed else alike(items)
+    def _groups(self, rows: Sequence[Row], items: Sequence[Item]) -> list[BucketItems]:
+        if self._deterministic:
+            return buckets_of_fixed_shapes(rows, items, self._cache.block_size)
+        return cheapest_buckets(items)
 
 
 def kinds(layers: Sequence[AttentionSpec]) -> list[AttentionSpec]:

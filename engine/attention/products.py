@@ -49,8 +49,8 @@ class Apart(Together):
         torch.stack([torch.bmm(mine, values) for mine, values in parts], 1, out=out.view(-1, items, *out.shape[1:]))
 
 
-def steady(dtype: torch.dtype, shapes: Iterable[tuple[int, int, int]]) -> Together:
-    """Return the products for deterministic mode on this machine, with as many threads as torch has now.
+def deterministic_products(dtype: torch.dtype, shapes: Iterable[tuple[int, int, int]]) -> Together:
+    """Return the products of deterministic mode on this machine, with as many threads as torch has now.
 
     shapes: all (key heads, rows of a product, head_dim) that decoding will use.
     """

@@ -14,7 +14,7 @@ import torch
 from engine.attention.compute import Attention
 from engine.models.lora import TokensOf
 from engine.models.model import Model
-from engine.models.ops import Attend, SteadyOps, TorchOps
+from engine.models.ops import Attend, DeterministicOps, TorchOps
 from engine.passes import Pass
 
 
@@ -22,8 +22,7 @@ from engine.passes import Pass
 class TorchBackend:
     """Runs passes through one model.
 
-    rotations: each position's rotation, [positions, D / 2]; None for models that rotate by themselves. steady: for
-    deterministic mode.
+    rotations: each position's rotation, [positions, D / 2]; None for models that rotate by themselves.
     """
 
     kernels: ClassVar = "torch"
@@ -31,7 +30,7 @@ class TorchBackend:
     attention: Attention
     rotations: torch.Tensor | None
     dtype: torch.dtype
-    steady: bool = False
+    deterministic: bool = False
 
     def run(
         self, part: Pass, tokens: torch.Tensor, positions: torch.Tensor, adapted: Sequence[TokensOf]
@@ -44,7 +43,7 @@ class TorchBackend:
         if len(part.rows) > len(part.batch.rows):
             attend = partial(_attend_first, attend, len(part.batch.rows))
         rotation = None if self.rotations is None else self.rotations[positions].unsqueeze(1)
-        return (SteadyOps if self.steady else TorchOps)(attend, rotation, self.dtype)
+        return (DeterministicOps if self.deterministic else TorchOps)(attend, rotation, self.dtype)
 
 
 def _attend_first(

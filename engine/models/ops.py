@@ -129,7 +129,7 @@ class TorchOps:
 
 
 @dataclass(frozen=True, slots=True)
-class SteadyOps(TorchOps):
+class DeterministicOps(TorchOps):
     """A CPU's backend in deterministic mode: a number does not depend on its place in a tensor.
 
     torch's own silu computes the elements left over at the end of a thread's share with another exponential than the

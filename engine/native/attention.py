@@ -96,18 +96,18 @@ class NativeAttention:
         kernels: Kernels,
         span: int = _SPAN,
         *,
-        fixed: bool = False,
+        deterministic: bool = False,
     ) -> None:
         """Describe the layers to the kernels.
 
-        fixed: a row's results do not depend on the other rows (deterministic mode). Then what several rows may read
+        deterministic: a row's results do not depend on the other rows. Then what several rows may read
         together, up to their cuts, is read in the same way by one row, which costs more.
         """
         self._cache = cache
         self._attention = kernels.attention
         self._queries = kernels.queries
         self._span = span
-        self._fixed = fixed
+        self._deterministic = deterministic
         self._kinds = kinds(layers)
         self.layers = [
             KvLayer(
@@ -172,7 +172,7 @@ class NativeAttention:
     ) -> None:
         """Add the rows' items. before: the number of the chunks' tokens."""
         if window is not None:
-            items = within_window(rows, items, self._cache.block_size, window, whole=self._fixed)
+            items = within_window(rows, items, self._cache.block_size, window, whole=self._deterministic)
         for item in items:
             table = len(made.blocks)
             made.blocks += item.blocks
@@ -184,7 +184,7 @@ class NativeAttention:
                 else:
                     firsts = [max(rows[row].position - window + 1 - item.lo, 0) for row in together]
                     seen = [bound for first in firsts for bound in (first, keys)]
-                steady = self._fixed and item.hi <= rows[item.rows[0]].cut
+                steady = self._deterministic and item.hi <= rows[item.rows[0]].cut
                 made.add(table, [before + row for row in together], seen, steady=steady)
 
     def run(self, plan: NativePlan, number: int, qkv: torch.Tensor) -> torch.Tensor:

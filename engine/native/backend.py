@@ -39,10 +39,10 @@ def compiled(config: EngineConfig, dtype: torch.dtype) -> Kernels | None:
         return None
 
 
-def takes(model: Model, *, fixed: bool) -> TypeGuard[Decoder]:
+def takes(model: Model, *, deterministic: bool) -> TypeGuard[Decoder]:
     """Whether the kernels support this model: it must be the engine's own decoder, with sizes of whole vectors.
 
-    fixed: in deterministic mode, in which they must compute every product: they add up each row in the same order,
+    deterministic: in that mode they must compute every product: they add up each row in the same order,
     whatever rows run beside it.
     """
     if not isinstance(model, Decoder):
@@ -50,22 +50,22 @@ def takes(model: Model, *, fixed: bool) -> TypeGuard[Decoder]:
     spec = model.spec
     if spec.hidden % LANES or spec.intermediate % LANES or not fits(spec.attention):
         return False
-    return not fixed or all(isinstance(product, NativeProduct | NativePair) for product in model.products)
+    return not deterministic or all(isinstance(product, NativeProduct | NativePair) for product in model.products)
 
 
 class NativeBackend:
     """Runs passes through one decoder, over its cache.
 
-    rotations: each position's rotation, [positions, D / 2] complex64. fixed: as for NativeAttention.
+    rotations: each position's rotation, [positions, D / 2] complex64. deterministic: as for NativeAttention.
     """
 
     kernels: ClassVar = "native"
 
     def __init__(
-        self, model: Decoder, cache: KvCache, kernels: Kernels, rotations: torch.Tensor, *, fixed: bool = False
+        self, model: Decoder, cache: KvCache, kernels: Kernels, rotations: torch.Tensor, *, deterministic: bool = False
     ) -> None:
         self._model = model
-        self._attention = NativeAttention(model.attention, cache, kernels, fixed=fixed)
+        self._attention = NativeAttention(model.attention, cache, kernels, deterministic=deterministic)
         self._stack = Stack.of(model, self._attention, kernels)
         self._cache = cache
         self._kernels = kernels

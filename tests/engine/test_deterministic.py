@@ -26,7 +26,7 @@ from engine.loading import load_runner
 from engine.messages import Add, Logprobs, Ready, Sampling, Stats
 from engine.models.bridge import Bridge
 from engine.models.lora import Pair, add_pair
-from engine.models.ops import SteadyOps, TorchOps
+from engine.models.ops import DeterministicOps, TorchOps
 from engine.sampling.sampler import Sampler
 from tests.fakes.adapters import write_adapter
 from tests.fakes.tiny_models import save
@@ -231,7 +231,7 @@ def test_adapters(tmp_path: Path, dtype: str, rank: int) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_gate_is_the_same_wherever_it_stands(dtype: torch.dtype) -> None:
     gate, up = (torch.randn(2, 3000, generator=torch.Generator().manual_seed(3)) * 3).to(dtype)
-    ops = SteadyOps(lambda *_: torch.empty(0), None, dtype)
+    ops = DeterministicOps(lambda *_: torch.empty(0), None, dtype)
     whole = ops.silu_mul(torch.cat((gate, up)).unsqueeze(0))[0]
     alone = [ops.silu_mul(torch.stack((gate[i], up[i])).unsqueeze(0))[0, 0] for i in range(3000)]
     assert torch.equal(whole, torch.stack(alone))

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from engine.attention.buckets import fixed
+from engine.attention.buckets import buckets_of_fixed_shapes
 from engine.attention.plan import within_window
 from engine.batch import Batch, Chunk, Draw, Row
 from engine.kv_spans import SPAN, cut_items, plan_kv_spans
@@ -87,7 +87,7 @@ def shapes(rows: list[Row], window: int | None, gate: int = 0) -> list[list[tupl
     if window is not None:
         items = within_window(rows, items, SIZE, window, whole=True)
     found: list[list[tuple[int, int, int, int]]] = [[] for _ in rows]
-    for group in fixed(rows, items, SIZE):
+    for group in buckets_of_fixed_shapes(rows, items, SIZE):
         for item in group.items:
             assert len(item.rows) <= group.width
             assert len(item.blocks) <= group.span

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from engine.attention import compute
-from engine.attention.products import Apart, Together, steady
+from engine.attention.products import Apart, Together, deterministic_products
 from tests.engine.test_deterministic import answers, group, load
 from tests.fakes.tiny_models import save
 
@@ -36,7 +36,7 @@ def both(
 def test_what_is_chosen_does_not_depend_on_how_many_there_are(
     heads: int, rows: int, dim: int, dtype: torch.dtype
 ) -> None:
-    chosen = steady(dtype, [(heads, rows, dim)])
+    chosen = deterministic_products(dtype, [(heads, rows, dim)])
     q, k = numbers(21, heads, rows, dim, dtype=dtype), numbers(21, heads, 256, dim, dtype=dtype)
     scores, values = both(chosen, q, k, 21, heads)
     for items in range(1, 21):
@@ -68,14 +68,14 @@ class _ByCompany(Together):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_where_company_matters_they_are_apart(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
     monkeypatch.setattr("engine.attention.products.Together", _ByCompany)
-    assert type(steady(dtype, [(3, 3, 64)])) is Apart
+    assert type(deterministic_products(dtype, [(3, 3, 64)])) is Apart
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_answers_with_products_apart_are_those_of_the_request_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str
 ) -> None:
-    monkeypatch.setattr(compute, "steady", lambda dtype, shapes: Apart(dtype))
+    monkeypatch.setattr(compute, "deterministic_products", lambda dtype, shapes: Apart(dtype))
     save(tmp_path, "llama", vocab_size=1003, max_position_embeddings=700)
     runner = load(tmp_path, dtype)
     one = group(1, 150, 4, 12)

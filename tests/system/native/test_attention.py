@@ -42,13 +42,13 @@ class Case:
         span: int = 256,
         size: int = BLOCK,
         *,
-        fixed: bool = False,
+        deterministic: bool = False,
     ) -> None:
         torch.manual_seed(5)
         self.spec = spec
         self.cache = KvCache([spec, spec], blocks, size, dtype)
         self.cache.pools[0].copy_(torch.randn(self.cache.pools[0].shape))
-        self.attention = NativeAttention([spec, spec], self.cache, kernels(dtype), span, fixed=fixed)
+        self.attention = NativeAttention([spec, spec], self.cache, kernels(dtype), span, deterministic=deterministic)
         self.qkv = torch.randn(tokens, spec.heads + 2 * spec.kv_heads, spec.head_dim).to(dtype) * 2
 
     def run(self, batch: Batch, layer: int = 1) -> torch.Tensor:
@@ -202,7 +202,7 @@ def test_in_deterministic_mode_a_row_is_the_same_in_any_company(
     forest = forest_of(chance, groups=3, depth=2, longest=300, cuts=True)
     rows = tuple(forest.rows)
     spec = spec_of(2 * heads, 2, 32, window)
-    case = Case(spec, forest.blocks, len(rows), dtype, fixed=True)
+    case = Case(spec, forest.blocks, len(rows), dtype, deterministic=True)
     case.cache.pools[0][1, :2, 70::97] *= loud
     queries, stored = case.qkv, case.cache.pools[0].clone()
 
@@ -225,7 +225,7 @@ def test_in_deterministic_mode_nobody_is_scaled_down_for_others(dtype: torch.dty
     """
     shared, spec = 1024, spec_of(16, 8, 64)
     rows = tuple(Row(i, 1, shared, (*range(shared // BLOCK), shared // BLOCK + i), DRAW, cut=shared) for i in range(48))
-    case = Case(spec, shared // BLOCK + len(rows), len(rows), dtype, fixed=True)
+    case = Case(spec, shared // BLOCK + len(rows), len(rows), dtype, deterministic=True)
     later = torch.arange(shared) // 64 % 4  # how many 64 keys come before in their item
     case.cache.pools[0][1, : spec.kv_heads, :shared, 0] = 10 * later
     case.cache.pools[0][1, : spec.kv_heads, :shared, 1] = 4 * later.clamp(max=1)
