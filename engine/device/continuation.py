@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.batch import Batch, Draw, Row
-from engine.device.draws import Plan
+from engine.device.draws import DrawPlan
 from engine.device.frame import Arrays
 from engine.device.graphs import Recorded
 from engine.device.worklist import HI, LO, TABLE
@@ -31,7 +31,7 @@ class Continuation:
         self,
         number: int,
         recorded: Recorded,
-        plan: Plan,
+        plan: DrawPlan,
         arrays: Arrays,
         newest: Sequence[NDArray[np.intp]],
         block_size: int,

@@ -27,7 +27,7 @@ _Bits = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DrawPlan:
     """A step's draws as the device needs them."""
 
     draws: tuple[Draw, ...]
@@ -71,7 +71,7 @@ class Packer:
         self._rules = Rules()
         self._allowed: Kept[_Bits] = Kept()  # by the tuple of ids
 
-    def plan(self, rows: Sequence[int], draws: Sequence[Draw], masks: Mapping[int, bytes]) -> Plan:
+    def plan(self, rows: Sequence[int], draws: Sequence[Draw], masks: Mapping[int, bytes]) -> DrawPlan:
         """Begin a step: pack its draws, the i-th from row rows[i] of the logits; masks as in Batch.
 
         Every draw whose Sampling looks at the past must carry it, complete; raises ValueError for one without it.
@@ -101,7 +101,7 @@ class Packer:
         if firsts:
             arrays["likeliest"] = np.array(list(firsts.items()), dtype=np.int64)
         cuts = (lines["temperature"] > 0) & ((lines["min_p"] > 0) | (lines["top_k"] > 0) | (lines["top_p"] < 1))
-        return Plan(
+        return DrawPlan(
             tuple(draws), arrays, bool(cuts.any()), asked, {row: i for i, row in enumerate(firsts)}, tuple(rows), most
         )
 

@@ -22,7 +22,7 @@ from engine.config import EngineConfig, cpu_pool
 from engine.device.attention import DeviceAttention, Rotations
 from engine.device.buckets import buckets, capacity
 from engine.device.continuation import LINES, Continuation
-from engine.device.draws import Plan
+from engine.device.draws import DrawPlan
 from engine.device.frame import Arrays, Frame, Views
 from engine.device.graphs import Graphs, Record, Recorded, Step, cuda_recorder
 from engine.device.memory import KV_FRACTION, find_room, largest_batch
@@ -246,7 +246,7 @@ class DeviceRunner:
         self._drawn = {draw.sequence: number for number, draw in enumerate(draws)}
         return DevicePending(drawn, prompt_logprobs, pooled)
 
-    def _whole(self, batch: Batch, part: _Part, drawing: Plan) -> Drawn:
+    def _whole(self, batch: Batch, part: _Part, drawing: DrawPlan) -> Drawn:
         """Run a batch of one part that may be recorded whole, its draws included."""
         arrays = self._arrays(part, batch.copies) | {LINES: drawing.lines(part.rows)}
         there, x, recorded = self._run(part, arrays)
@@ -258,7 +258,7 @@ class DeviceRunner:
             self._continuation = Continuation(batch.number, recorded, drawing, arrays, newest, size)
         return self._drawn_by(recorded, drawing)
 
-    def _drawn_by(self, recorded: Recorded, drawing: Plan) -> Drawn:
+    def _drawn_by(self, recorded: Recorded, drawing: DrawPlan) -> Drawn:
         recorded.drawing.replay()
         count = len(drawing.draws)
         return Drawn(self._last[:count], drawing, Fetched(recorded.drawing.output[:count]))
@@ -362,7 +362,7 @@ class DeviceRunner:
         return vectors
 
 
-def _every_row_draws(part: _Part, drawing: Plan) -> bool:
+def _every_row_draws(part: _Part, drawing: DrawPlan) -> bool:
     """Whether a recorded step's rows all draw, by their scores alone."""
     rows = len(part.batch.rows)
     return part.recorded is not None and drawing.plain and drawing.rows == tuple(range(rows))

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from engine.batch import Draw, Past, StepOutput, Stuck
-from engine.device.draws import Array, Packer, Plan
+from engine.device.draws import Array, DrawPlan, Packer
 from engine.device.frame import Frame
 from engine.device.transfer import Fetched, pinned
 from engine.kernels.draw_table import BLOCK
@@ -47,7 +47,7 @@ class Drawn:
     """
 
     tokens: torch.Tensor
-    _plan: Plan
+    _plan: DrawPlan
     _packed: Fetched  # int32: drawn [M], own [A], rank [A], likeliest [U, K], theirs [U, K]
 
     def collect(self) -> StepOutput:
@@ -70,7 +70,7 @@ class Drawn:
         return _output(plan, drawn, logprobs)
 
 
-def _output(plan: Plan, drawn: Sequence[int], logprobs: Mapping[int, Logprobs]) -> StepOutput:
+def _output(plan: DrawPlan, drawn: Sequence[int], logprobs: Mapping[int, Logprobs]) -> StepOutput:
     pairs = [(draw.sequence, token) for draw, token in zip(plan.draws, drawn, strict=True)]
     return StepOutput(
         tuple([pair for pair in pairs if pair[1] >= 0]),
@@ -105,12 +105,12 @@ class DeviceSampler:
             draw = Draw(0, 0, 0, Sampling(**settings), Past((0,), [0]), logprobs=1)
             self.sample(logits, [0], [draw], {}).collect()
 
-    def plan(self, rows: Sequence[int], draws: Sequence[Draw], masks: Mapping[int, bytes]) -> Plan:
+    def plan(self, rows: Sequence[int], draws: Sequence[Draw], masks: Mapping[int, bytes]) -> DrawPlan:
         """Do the host's part, which needs no logits; like Packer.plan. Call it once for each step, in their order."""
         return self._packer.plan(rows, draws, masks)
 
     def draw(self, logits: torch.Tensor, lines: torch.Tensor, drawn: torch.Tensor, tokens: torch.Tensor) -> None:
-        """Draw by the scores alone, a token for each of lines [M, 8] (Plan.lines), into drawn int32 [M] and tokens
+        """Draw by the scores alone, a token for each of lines [M, 8] (DrawPlan.lines), into drawn int32 [M] and tokens
         int64 [M] (sample_row).
         """
         best, sums = _sums(logits, len(lines))
@@ -118,7 +118,7 @@ class DeviceSampler:
         sample_row(logits, None, lines, best, sums, drawn, tokens)
 
     def launch(
-        self, logits: torch.Tensor, plan: Plan, arrays: Mapping[str, torch.Tensor], tokens: torch.Tensor
+        self, logits: torch.Tensor, plan: DrawPlan, arrays: Mapping[str, torch.Tensor], tokens: torch.Tensor
     ) -> Drawn:
         """Do the device's part.
 
@@ -164,7 +164,7 @@ def _upload(arrays: Mapping[str, Array], device: torch.device) -> Mapping[str, t
     return frame.views(memory.to(device, non_blocking=True))
 
 
-def _sizes(plan: Plan) -> list[int]:
+def _sizes(plan: DrawPlan) -> list[int]:
     """Return how many entries of `Drawn._packed` are of each kind."""
     asked, likeliest = len(plan.asked), len(plan.likeliest) * plan.most
     return [len(plan.draws), asked, asked, likeliest, likeliest]
