@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import site
 import socket
 import sys
 import time
-from pathlib import Path
 from typing import TypeVar
 
+from engine.child_environment import child_environment
 from engine.config import EngineConfig
 from engine.errors import CoreFailed, CoreRefused
 from engine.messages import HEADER, Abort, Add, Broken, Embed, Ready, Start, StepDone, ToCore, pack, unpack
 
 _LOADER = "engine.loading:load_runner"
 _END_SECONDS = 5.0
-_SPINS = 10_000  # rounds of spinning of a math thread that waits for another
 _Expected = TypeVar("_Expected", Ready, StepDone)
 
 
@@ -138,26 +135,3 @@ class CoreClient:
         if isinstance(message, Broken):
             raise (CoreRefused if message.refused else CoreFailed)(message.message)
         raise CoreFailed(f"the engine core sent {message!r}")
-
-
-def child_environment() -> dict[str, str]:
-    """Return the environment for the engine's child processes: this process's, with PYTHONPATH, GOMP_SPINCOUNT and
-    THP_MEM_ALLOC_ENABLE set if needed.
-
-    The child runs the same `engine` as this process, wherever that was imported from: an installed one is found anyway;
-    a source tree is named, because `-P` leaves the working folder out. Unless the operator sets it otherwise, its math
-    threads spin only briefly while they wait for each other, and large tensors use large pages.
-
-    On torch's backend a step is some 2,000 small operations, and the threads synchronize after each. How long a round
-    of spinning takes depends on the CPU (docs/performance.md has the figures of two). Too few rounds do not cover the
-    time between two synchronizations, and each then costs a wake-up by the kernel; with too many, a second engine on
-    the same cores waits for threads that do nothing.
-    """
-    environment = dict(os.environ)
-    root = str(Path(__file__).resolve().parent.parent)
-    if root not in site.getsitepackages():
-        environment["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [environment.get("PYTHONPATH")])])
-    if "OMP_WAIT_POLICY" not in environment:
-        environment.setdefault("GOMP_SPINCOUNT", str(_SPINS))
-    environment.setdefault("THP_MEM_ALLOC_ENABLE", "1")
-    return environment

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from engine.channel import child_environment
+from engine.child_environment import child_environment
 
 
 def numbers(text: str) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from typing import cast
 import pytest
 
 from engine import channel
-from engine.channel import CoreClient, child_environment
+from engine.channel import CoreClient
 from engine.config import EngineConfig
 from engine.errors import CoreFailed
 from engine.messages import Abort, Broken, FromCore, Stats, StepDone, pack
@@ -129,17 +129,3 @@ async def test_what_is_printed_goes_to_the_log_and_the_working_folder_is_not_imp
     said = capfd.readouterr()
     assert said.out == ""
     assert "EngineConfig(model='printed'" in said.err
-
-
-@pytest.mark.parametrize(("given", "behind"), [("/elsewhere:/there", ":/elsewhere:/there"), ("", ""), (None, "")])
-def test_the_core_imports_what_the_server_does_before_all_else(
-    monkeypatch: pytest.MonkeyPatch, given: str | None, behind: str
-) -> None:
-    root = str(Path(channel.__file__).parent.parent)
-    monkeypatch.setattr(channel, "site", SimpleNamespace(getsitepackages=list))
-    monkeypatch.delenv("PYTHONPATH", raising=False)
-    if given is not None:
-        monkeypatch.setenv("PYTHONPATH", given)
-    assert child_environment()["PYTHONPATH"] == root + behind
-    monkeypatch.setattr(channel, "site", SimpleNamespace(getsitepackages=lambda: [root]))
-    assert child_environment().get("PYTHONPATH") == given

@@ -17,7 +17,7 @@ from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import replace
 
-from engine.channel import child_environment
+from engine.child_environment import child_environment
 from engine.errors import GrammarError
 from engine.grammar import MOST_BYTES
 from engine.messages import Ready
