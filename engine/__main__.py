@@ -22,7 +22,7 @@ from engine.channel import CoreClient
 from engine.config import EngineConfig
 from engine.errors import ConfigError, CoreFailed, CoreRefused, ModelError
 from engine.gc_freeze import gc_frozen
-from engine.options import Options, engine_config, read_words
+from engine.options import Options, engine_config, parse_arguments
 from engine.server.announcing import Announcer, Registration
 from engine.server.http import listening
 from engine.server.metrics import Metrics
@@ -40,7 +40,7 @@ log = logging.getLogger("engine")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until a signal ends it; return the exit code."""
-    options, given = read_words(argv)
+    options, given = parse_arguments(argv)
     logs.configure(options.log_level.upper(), "%(asctime)s %(name)s %(levelname)s %(message)s")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # its threads would take cores away from the model
     try:

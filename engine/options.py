@@ -42,15 +42,15 @@ class Options:
         return Registration(self.register, self.advertise, self.register_token)
 
 
-def read_words(argv: Sequence[str] | None) -> tuple[Options, argparse.Namespace]:
+def parse_arguments(argv: Sequence[str] | None) -> tuple[Options, argparse.Namespace]:
     """Read the command line; wrong options end the process, as argparse does.
 
     The engine's settings are checked later.
     """
-    words = parser()
-    given = words.parse_args(argv)
+    parser = argument_parser()
+    given = parser.parse_args(argv)
     if (given.register is None) != (given.advertise is None) or (given.register_token and not given.register):
-        words.error("--register and --advertise must be used together, and --register-token only with them")
+        parser.error("--register and --advertise must be used together, and --register-token only with them")
     return Options(**{field.name: getattr(given, field.name) for field in fields(Options)}), given
 
 
@@ -68,27 +68,27 @@ def engine_config(given: argparse.Namespace) -> EngineConfig:
     return EngineConfig(**{**settings, "adapters": tuple(settings.get("adapters", ()))})
 
 
-def parser() -> argparse.ArgumentParser:
+def argument_parser() -> argparse.ArgumentParser:
     """Return the parser of all options; a setting of the engine that is not given is absent from its result."""
-    words = argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog="python -m engine",
         usage="%(prog)s MODEL [options]",
         description="Serve one model over the OpenAI API.",
         argument_default=argparse.SUPPRESS,
     )
-    words.add_argument("model", metavar="MODEL", help="a Hugging Face folder or a .gguf file")
-    _server(words)
-    _fleet(words)
-    _model(words)
-    _device(words)
-    _form(words)
-    _memory(words)
-    _limits(words)
-    return words
+    parser.add_argument("model", metavar="MODEL", help="a Hugging Face folder or a .gguf file")
+    _server(parser)
+    _fleet(parser)
+    _model(parser)
+    _device(parser)
+    _form(parser)
+    _memory(parser)
+    _limits(parser)
+    return parser
 
 
-def _server(words: argparse.ArgumentParser) -> None:
-    add = words.add_argument_group("server").add_argument
+def _server(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("server").add_argument
     add("--host", default="127.0.0.1", metavar="ADDRESS", help="listen on this address (%(default)s)")
     add("--port", type=_port, default=8001, metavar="N", help="listen on this port; 0 picks a free port (%(default)s)")
     add("--uds", type=Path, default=None, metavar="PATH", help="listen on this Unix socket instead of host and port")
@@ -108,8 +108,8 @@ def _server(words: argparse.ArgumentParser) -> None:
     )
 
 
-def _fleet(words: argparse.ArgumentParser) -> None:
-    add = words.add_argument_group("registration with a gateway").add_argument
+def _fleet(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("registration with a gateway").add_argument
     add(
         "--register",
         type=_url,
@@ -133,8 +133,8 @@ def _fleet(words: argparse.ArgumentParser) -> None:
     )
 
 
-def _model(words: argparse.ArgumentParser) -> None:
-    add = words.add_argument_group("model").add_argument
+def _model(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("model").add_argument
     add("--served-model-name", metavar="ID", help="model id in the API (the name of its file or folder)")
     add(
         "--lora",
@@ -163,8 +163,8 @@ def _model(words: argparse.ArgumentParser) -> None:
     add("--seed", type=int, metavar="N", help="base seed for requests without a seed (random at each start)")
 
 
-def _device(words: argparse.ArgumentParser) -> None:
-    add = words.add_argument_group("device").add_argument
+def _device(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("device").add_argument
     add("--device", choices=get_args(Device), help="device to run on (auto: a CUDA device if there is one)")
     add(
         "--kernels",
@@ -184,8 +184,8 @@ def _device(words: argparse.ArgumentParser) -> None:
     )
 
 
-def _form(words: argparse.ArgumentParser) -> None:
-    add = words.add_argument_group("output").add_argument
+def _form(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("output").add_argument
     add(
         "--tool-parser",
         choices=(AUTO, NONE, *TOOL_FAMILIES),
@@ -203,8 +203,8 @@ def _form(words: argparse.ArgumentParser) -> None:
     )
 
 
-def _memory(words: argparse.ArgumentParser) -> None:
-    group = words.add_argument_group("memory and batching")
+def _memory(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("memory and batching")
     add, pool = group.add_argument, group.add_mutually_exclusive_group()
     pool.add_argument(
         "--num-blocks",
@@ -236,8 +236,8 @@ def _memory(words: argparse.ArgumentParser) -> None:
     )
 
 
-def _limits(words: argparse.ArgumentParser) -> None:
-    add = words.add_argument_group("limits").add_argument
+def _limits(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("limits").add_argument
     add(
         "--max-queue",
         type=int,

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 
 from docs.generate.markdown import code, table
-from engine.options import parser
+from engine.options import argument_parser
 
 _INTRODUCTION = """\
 # Engine
@@ -25,7 +25,7 @@ cannot be listened on.
 
 def page() -> str:
     """Return the text of docs/reference/engine.md."""
-    return "\n".join([_INTRODUCTION, *_groups(parser())])
+    return "\n".join([_INTRODUCTION, *_groups(argument_parser())])
 
 
 def _groups(words: argparse.ArgumentParser) -> Iterator[str]:

@@ -22,8 +22,8 @@ from pydantic import ValidationError
 
 from engine.config import EngineConfig
 from engine.kv_spans import FIXED_SPAN as batch_span
+from engine.options import argument_parser as engine_arguments
 from engine.options import engine_config
-from engine.options import parser as engine_arguments
 from engine.text.parsers.families import REASONING_FAMILIES, TOOL_FAMILIES
 from nproxy.cli import engine_child
 from nproxy.cli.engine_child import EngineFailed, command, private_socket, supervised

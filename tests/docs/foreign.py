@@ -46,7 +46,7 @@ _MAKE = 'command -p make -C "$ROOT" -n "$@" > /dev/null\n'
 
 # The engine's options are parsed, except for the model, a word in capitals; tests/real runs the engine.
 _ENGINE = """\
-words='import sys; from engine.options import read_words; read_words(sys.argv[1:])'
+words='import sys; from engine.options import parse_arguments; parse_arguments(sys.argv[1:])'
 case "$*" in
   "-m engine "*) shift 2; exec "$PYTHON" -P -c "$words" "$@" ;;
   "-m llama_cpp.server "* | "-m sglang.launch_server "*) exit 0 ;;

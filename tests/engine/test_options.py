@@ -10,7 +10,7 @@ import pytest
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError, ModelError
-from engine.options import engine_config, parser, read_words
+from engine.options import argument_parser, engine_config, parse_arguments
 
 INTERNAL = {"model", "share_gate"}
 
@@ -42,7 +42,7 @@ WORDS: dict[str, tuple[list[str], Any]] = {
 
 
 def config(folder: Path, *words: str) -> EngineConfig:
-    return engine_config(read_words([str(folder), *words])[1])
+    return engine_config(parse_arguments([str(folder), *words])[1])
 
 
 def test_without_words_all_is_as_the_engine_has_it(tmp_path: Path) -> None:
@@ -61,11 +61,11 @@ def test_each_word_sets_its_own_and_nothing_else(tmp_path: Path, name: str) -> N
 
 
 def test_every_word_is_explained() -> None:
-    assert all(action.help for action in parser()._actions)
+    assert all(action.help for action in argument_parser()._actions)
 
 
 def test_how_the_server_is_reached(tmp_path: Path) -> None:
-    options, _ = read_words([str(tmp_path), "--uds", "/s", "--port", "0", "--stall-seconds", "2.5"])
+    options, _ = parse_arguments([str(tmp_path), "--uds", "/s", "--port", "0", "--stall-seconds", "2.5"])
     assert (options.uds, options.host, options.port, options.stall_seconds) == (Path("/s"), "127.0.0.1", 0, 2.5)
     assert not options.exit_with_stdin
 
@@ -75,7 +75,7 @@ def test_how_the_server_is_reached(tmp_path: Path) -> None:
 )
 def test_wrong_words_end_with_2(tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        read_words([str(tmp_path), *words])
+        parse_arguments([str(tmp_path), *words])
     assert ended.value.code == 2
     assert words[0] in capsys.readouterr().err
 
