@@ -25,8 +25,8 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from engine.batch import Draw, Row  # noqa: E402
-from engine.device.worklist import Tables, Tiling, work_list  # noqa: E402 - runs from a checkout
+from engine.batch import Draw, Row  # noqa: E402 - runs from a checkout
+from engine.device.worklist import Tables, Tiling, work_list  # noqa: E402
 from engine.kv_spans import plan_kv_spans  # noqa: E402
 from engine.messages import Sampling  # noqa: E402
 

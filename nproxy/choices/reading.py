@@ -9,9 +9,9 @@ from nproxy.openai.in_band import status_in_band
 from nproxy.openai.jsonvalue import dumps
 from nproxy.openai.sse import SSEDecoder, SSEError, SSEEvent
 
-FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
+_FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 """How a stream of events may begin; the last is a comment. No JSON begins so."""
-LONGEST_FIELD = 6
+LONGEST_FIELD = max(map(len, _FIELDS))
 
 
 class LegFault(Exception):
@@ -50,12 +50,20 @@ def read_answer(body: bytes, dialect: Dialect) -> UpstreamChunk:
     return answer
 
 
+def begins_events(body: bytes) -> bool:
+    """Whether a body consists of events, whatever its content-type says.
+
+    Its first LONGEST_FIELD bytes that are not blank decide.
+    """
+    return body.lstrip().startswith(_FIELDS)
+
+
 def read_events(body: bytes) -> list[SSEEvent] | None:
     """Parse a whole body that consists of events, whatever its content-type says; None if it does not.
 
     Raises LegFault if an event is too large.
     """
-    if not body.lstrip()[:LONGEST_FIELD].startswith(FIELDS):
+    if not begins_events(body):
         return None
     decoder = SSEDecoder()
     try:

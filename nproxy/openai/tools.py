@@ -23,7 +23,7 @@ def must_call(fields: Mapping[str, JSON]) -> bool:
 
 
 def with_texts(said: Mapping[str, JSON]) -> Mapping[str, JSON]:
-    """Return a message, or delta, in which the arguments of calls are texts; the same if they are.
+    """Return a message, or delta, in which the arguments of calls are texts. Values that need no change are the same.
 
     llama.cpp (ggml-org/llama.cpp#20198) and MiniMax (can1357/oh-my-pi#1779) sent objects.
     """

@@ -14,7 +14,7 @@ from yarl import URL
 
 from nproxy.choices.events import Event, Failure, FailureKind, LegBody, LegEnded, LegFailed
 from nproxy.choices.failure_table import NO_CAPACITY, Follows, follows
-from nproxy.choices.reading import FIELDS, LONGEST_FIELD
+from nproxy.choices.reading import LONGEST_FIELD, begins_events
 from nproxy.config import Timeouts
 from nproxy.openai.body import Spliced
 from nproxy.openai.frozen import frozen
@@ -187,7 +187,7 @@ class Client:
                 size += len(data)
                 if call.streamed and len(start) < LONGEST_FIELD:
                     start = (start + data).lstrip()[:LONGEST_FIELD]
-                    if start.startswith(FIELDS):
+                    if begins_events(start):
                         return b"".join(parts)
                 if size > most:
                     why = f"The upstream's answer is larger than {most} bytes; streams have no such limit."

@@ -290,7 +290,7 @@ _ERRORS = [
     ),
     ("K13", CHOICES + "failures.py", "    if retries_spent and", "    if False and"),
     ("K8", CHOICES + "failures.py", "return status if status < 500 and", "return status if False and"),
-    ("K17", CHOICES + "reading.py", "if not body.lstrip()[:LONGEST_FIELD].startswith(FIELDS):", "if True:"),
+    ("K17", CHOICES + "reading.py", "return body.lstrip().startswith(_FIELDS)", "return False"),
     ("K16", OPENAI + "chunks.py", "return error or None", "return error"),
     ("K14", CHOICES + "bodies.py", "for piece in (text, finish)]", "for piece in (text,)]"),
     ("K15", CHOICES + "failures.py", "    if status in KEY_REFUSED and failure.own_key:", "    if False:"),
