@@ -189,11 +189,16 @@ class Upstreams:
         return max((one.patience(lost=lost) for one in self._decisive(route)), default=0.0)
 
     def known(self, model: str) -> Route | None:
-        """Find the first upstream that has a model by exactly this name, else the first that has it as `:latest`."""
+        """Find the first upstream that has a model by exactly this name, else the first that has it as `:latest`.
+
+        A fallback of the latter does not come first, even if it has the model by exactly this name.
+        """
         implied: Route | None = None
         for upstream in self.all:
             name = upstream.models.find(model)
             if name is not None and not name.implied:
+                if implied is not None and upstream.name in implied.upstream.fallback:
+                    return implied
                 return Route(upstream, name)
             if name is not None and implied is None:
                 implied = Route(upstream, name)

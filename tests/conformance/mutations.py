@@ -414,6 +414,7 @@ _ROUTING = [
     ),
     ("Q1", UPSTREAMS + "upstreams.py", "listed[0] if len(listed) == 1 else None", "listed[0] if listed else None"),
     ("Q1", UPSTREAMS + "models.py", "return self._configured is None and self._entries is None", "return False"),
+    ("Q1", UPSTREAMS + "upstreams.py", "upstream.name in implied.upstream.fallback", "False"),
     (
         "Q1",
         UPSTREAMS + "models.py",

@@ -6,7 +6,7 @@ import pytest
 
 from tests.conformance.scene import Scene
 from tests.conformance.settings import everywhere, of_http
-from tests.fakes.behaviour import MODEL
+from tests.fakes.behaviour import MODEL, Behaviour
 from tests.fakes.upstream import FakeUpstream
 from tests.gateway.conftest import CHAT, body, envelope, gateway_for
 
@@ -75,6 +75,25 @@ async def test_Q1_a_name_that_is_listed_as_it_is_comes_before_one_that_is_meant(
         async with gateway_for({"upstreams": upstreams}) as gateway:
             assert (await gateway.ask(model="qwen")).headers["x-nproxy-upstream"] == "other"
             assert (await gateway.ask(model="qwen:latest")).headers["x-nproxy-upstream"] == "one"
+
+
+@of_http
+@pytest.mark.parametrize("fallback", [[], ["cloud"]])
+async def test_Q1_a_fallback_does_not_come_first_by_its_name_of_a_model(fallback: list[str]) -> None:
+    """An Ollama lists llama3.2:latest, and clients say llama3.2, as the settings of the fallback do."""
+    async with FakeUpstream(models=["llama3.2:latest"]) as own, FakeUpstream() as cloud:
+        upstreams = [
+            {"name": "own", "replicas": [own.url], "fallback": fallback},
+            {"name": "cloud", "replicas": [cloud.url], "models": {"llama3.2": "theirs"}},
+        ]
+        async with gateway_for({"upstreams": upstreams}) as gateway:
+            answer = await gateway.ask(model="llama3.2", n=2)
+            assert answer.headers["x-nproxy-upstream"] == ("own" if fallback else "cloud")
+            if fallback:
+                own.behaviour = Behaviour(status=503)
+                answer = await gateway.ask(model="llama3.2", n=2)
+                assert answer.headers["x-nproxy-upstream"] == "cloud" and answer.json()["model"] == "llama3.2"
+                assert cloud.calls[-1].body["model"] == "theirs"
 
 
 @everywhere
