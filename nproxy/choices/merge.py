@@ -457,7 +457,10 @@ class Merge:
         """Return a finished choice as the whole answer shows it. Its pieces are no longer needed then."""
         if choice.written is None:
             bringer = self._bringers[choice.index]
-            delta, logprobs, extra = folded(choice.pieces, streamed=bringer is not None and bringer.streamed)
+            streamed = bringer is not None and bringer.streamed
+            delta, logprobs, extra = folded(choice.pieces, streamed=streamed)
+            if streamed and self._chat and not any(delta.values()):
+                delta["content"] = ""  # nothing was said: llama.cpp's stream has null then, its whole answer this
             choice.written = self._wire.choice(
                 delta,
                 finish_reason=choice.finish_reason,

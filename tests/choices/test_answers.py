@@ -270,6 +270,15 @@ def test_K14_tool_calls_of_a_stream_in_a_whole_answer() -> None:
     assert choice["finish_reason"] == "tool_calls"
 
 
+@pytest.mark.parametrize("role", [[], [delta(role="assistant")], [delta(role="assistant", content=None)]])
+def test_K14_a_stream_without_text_in_a_whole_answer(role: list[bytes]) -> None:
+    """llama.cpp begins a stream with a null content; its whole answers have an empty text if a choice ends at once."""
+    play = Play(chat(n=2))
+    play.streams(0, *role, delta(finish="stop"), usage_chunk(3, 0), DONE)
+    play.answers(1, answer("", prompt=3, tokens=0))
+    assert [choice["message"] for choice in play.reply["choices"]] == [{"role": "assistant", "content": ""}] * 2
+
+
 @pytest.mark.parametrize("role", [[], [delta(role="assistant", content=None)]], ids=["", "role-first"])
 def test_K14_tool_calls_of_a_stream_of_one_piece(role: list[bytes]) -> None:
     """So Gemini streams them; a message's calls have no index."""
