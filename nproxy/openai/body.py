@@ -34,8 +34,12 @@ MOST_VALUES = 1_500_000
 """Limits of one body: arrays and objects; strings, keys included; commas. They cost a parser time and memory, 50 times
 the body's size for empty arrays. A prompt of a million token ids and a chat of 15,000 messages are below the limits."""
 
+_NEVER_TOO_MUCH = min(MOST_CONTAINERS, MOST_STRINGS, MOST_VALUES)
+"""Bytes that cannot hold more of anything."""
+
 _SPACE = re.compile(r"[ \t\n\r]*+")
-_BLANKS = frozenset(" \t\n\r")
+_WHITESPACE = " \t\n\r"
+_BLANKS = frozenset(_WHITESPACE)
 _KEY = r'[ \t\n\r]*+"([^"\\\x00-\x1f]{0,64}+)"[ \t\n\r]*+:[ \t\n\r]*+'  # a usual key: short, no escapes
 _FIRST_KEY, _NEXT_KEY = re.compile(r"[ \t\n\r]*+\{" + _KEY), re.compile("[ \t\n\r]*+," + _KEY)
 _BACKSLASH = ord("\\")  # bytes are searched faster for a number than for a one-byte string
@@ -108,7 +112,7 @@ class Body:
 
         Untouched values keep their exact bytes. The head is built once for each set of touched keys.
         """
-        touched = frozenset([key for key in (*set, *drop) if key in self.fields])
+        touched = frozenset(self.fields.keys() & {*set, *drop})
         if not set and not touched:
             return Spliced(self.raw, b"")
         head = self._heads.get(touched)
@@ -139,8 +143,7 @@ def _refuse_too_much(unescaped: bytes, max_depth: int) -> None:
 
     Cheap, and right for valid JSON; the parser stops at the error in any other.
     """
-    least = min(MOST_CONTAINERS, MOST_STRINGS, MOST_VALUES)
-    if len(unescaped) <= least and unescaped.count(b"[") + unescaped.count(b"{") <= max_depth:
+    if len(unescaped) <= _NEVER_TOO_MUCH and unescaped.count(b"[") + unescaped.count(b"{") <= max_depth:
         return  # most bodies are too small for any of it
     if unescaped.count(b'"') > 2 * MOST_STRINGS:
         raise _refused(f"it contains more than {MOST_STRINGS} strings")
@@ -164,7 +167,7 @@ def _unrepeated(text: str) -> dict[str, JSON] | None:
         value, end = unrepeated_value_at(text, 0)
     except (StopIteration, ValueError, RecursionError):
         return None
-    return value if _skip(text, end) == len(text) else None
+    return None if text[end:].strip(_WHITESPACE) else value
 
 
 def _scan(text: str) -> tuple[dict[str, JSON], dict[str, tuple[int, int]], bool]:

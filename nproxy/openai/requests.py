@@ -38,7 +38,7 @@ class Limits:
     max_choices: int = 512
 
 
-@frozen(kw_only=True)
+@frozen
 class GenerationRequest:
     """The fields that chat and legacy completions share."""
 
@@ -66,7 +66,7 @@ class GenerationRequest:
     """`use_beam_search` is true."""
     choice_params: ChoiceParams | None
     """For each choice, what replaces the request's own sampling parameters; None if absent."""
-    prompts: int = 1
+    prompts: int
     """Prompts in this request, 1 for chat."""
 
     @property
@@ -93,14 +93,14 @@ class GenerationRequest:
         return own[0]["temperature"] == 0 and all(params == own[0] for params in own)
 
 
-@frozen(kw_only=True)
+@frozen
 class ChatRequest(GenerationRequest):
     """A request to /v1/chat/completions."""
 
     dialect: ClassVar[Dialect] = Dialect.CHAT
 
 
-@frozen(kw_only=True)
+@frozen
 class CompletionRequest(GenerationRequest):
     """A request to /v1/completions.
 
@@ -127,8 +127,7 @@ def parse_chat(body: Body, limits: Limits, default_model: str | None = None) -> 
     _check_messages(body)
     if sent.get("top_logprobs") and not sent.get("logprobs"):
         raise invalid_request("'top_logprobs' needs 'logprobs' to be true.", param="top_logprobs")
-    logprobs = bool(sent.get("logprobs"))
-    return _asked(ChatRequest, sent, body, limits, default_model, prompts=1, logprobs_asked=logprobs)
+    return _asked(ChatRequest, sent, body, limits, default_model, bool(sent.get("logprobs")), 1)
 
 
 def parse_completion(body: Body, limits: Limits, default_model: str | None = None) -> CompletionRequest:
@@ -141,11 +140,11 @@ def parse_completion(body: Body, limits: Limits, default_model: str | None = Non
         body,
         limits,
         default_model,
-        prompts=len(prompt),
-        logprobs_asked=sent.get("logprobs") is not None,
-        prompt=prompt,
-        listed=listed,
-        echo=bool(sent.get("echo")),
+        sent.get("logprobs") is not None,
+        len(prompt),
+        prompt,
+        listed,
+        bool(sent.get("echo")),
     )
 
 
@@ -200,41 +199,35 @@ def _asked(
     body: Body,
     limits: Limits,
     default_model: str | None,
-    *,
-    prompts: int,
     logprobs_asked: bool,
-    **own: Any,
+    prompts: int,
+    *own: Any,
 ) -> Asked:
-    """Return a request, from what both dialects have in common. own: the fields that only this class has."""
-    n, drawn = _widths(sent, body, prompts=prompts, limits=limits)
-    options = sent.get("stream_options") or _NO_OPTIONS
-    return shape(
-        body=body,
-        model=_model(sent, default_model),
-        n=n,
-        drawn=drawn,
-        seed=sent.get("seed"),
-        stream=bool(sent.get("stream")),
-        include_usage=bool(options.get("include_usage")),
-        continuous_usage=bool(options.get("continuous_usage_stats")),
-        temperature=sent.get("temperature"),
-        logprobs_asked=logprobs_asked,
-        beam_search=bool(sent.get("use_beam_search")),
-        choice_params=read_choice_params(body.fields, n, drawn),
-        prompts=prompts,
-        **own,
-    )
-
-
-def _model(sent: _Sent, default_model: str | None) -> str:
-    """Return the model that is asked for. Raises ApiError 400 if there is none."""
+    """Return a request, from what both dialects have in common. own: the fields that only this class has, in order."""
+    stream, options = bool(sent.get("stream")), sent.get("stream_options") or _NO_OPTIONS
+    n, drawn = _widths(sent, body, prompts, limits)
     model = sent.get("model") or default_model
     if model is None:
         raise missing("model")
-    return model
+    return shape(
+        body,
+        model,
+        n,
+        drawn,
+        sent.get("seed"),
+        stream,
+        bool(options.get("include_usage")),
+        bool(options.get("continuous_usage_stats")),
+        sent.get("temperature"),
+        logprobs_asked,
+        bool(sent.get("use_beam_search")),
+        read_choice_params(body.fields, n, drawn),
+        prompts,
+        *own,
+    )
 
 
-def _widths(sent: _Sent, body: Body, *, prompts: int, limits: Limits) -> tuple[int, int]:
+def _widths(sent: _Sent, body: Body, prompts: int, limits: Limits) -> tuple[int, int]:
     """Check n, best_of and what several choices exclude. Returns n, and the choices to draw for each prompt."""
     width, n_cmpl, best_of = sent.get("n"), sent.get("n_cmpl"), sent.get("best_of")
     if width is not None and n_cmpl is not None and width != n_cmpl:

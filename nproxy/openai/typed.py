@@ -34,7 +34,8 @@ def checked(fields: TypeAdapter[Fields], value: Mapping[str, JSON], where: str =
 
     A model is filled with defaults, and slow to read from.
     """
-    return _read(fields.validate_python, value, where)
+    validate: Callable[[object], Fields] = fields.validator.validate_python
+    return _read(validate, value, where)
 
 
 def _read(validate: Callable[[object], Read], value: Mapping[str, JSON], where: str, known: Iterable[str] = ()) -> Read:

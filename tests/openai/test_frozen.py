@@ -15,25 +15,18 @@ class Point:
     y: int = 0
 
 
-@frozen(kw_only=True)
-class Named:
-    name: str
-
-
 def test_it_is_a_value() -> None:
     assert Point(1) == Point(1, 0) != Point(1, 2)
     assert {Point(1): "here"}[Point(1, 0)] == "here"
-    assert Named(name="x").name == "x"
 
 
 CHANGES = """
 from nproxy.openai.requests import ChatRequest
-from tests.openai.test_frozen import Named, Point
+from tests.openai.test_frozen import Point
 
 point = Point(1)
 point.x = 2
 Point("one")
-Named("x")
 
 
 def change(request: ChatRequest) -> None:
@@ -46,5 +39,5 @@ def test_the_type_checker_refuses_what_would_change_it(tmp_path: Path) -> None:
     words = ["--strict", "--cache-dir", str(tmp_path), "--follow-imports", "silent", str(tmp_path / "changes.py")]
     said = subprocess.run([sys.executable, "-m", "mypy", *words], check=False, capture_output=True, text=True).stdout
     lines = [line for line in said.splitlines() if ": error: " in line]
-    assert [int(line.split(":")[1]) for line in lines] == [6, 7, 8, 12], said
-    assert "read-only" in lines[0] and "read-only" in lines[3]
+    assert [int(line.split(":")[1]) for line in lines] == [6, 7, 11], said
+    assert "read-only" in lines[0] and "read-only" in lines[2]
