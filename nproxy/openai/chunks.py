@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from types import MappingProxyType
 from typing import Any
 
 from nproxy.openai.dialect import CHAT, Dialect
@@ -16,7 +15,7 @@ from nproxy.openai.usage import Usage, parse_usage
 _OWN = frozenset({"id", "object", "created", "model", "choices", "usage", "system_fingerprint", "error"})
 _OF_CHAT = {holder: frozenset({"index", holder, "finish_reason", "logprobs"}) for holder in ("delta", "message")}
 _OF_COMPLETIONS = frozenset({"index", "text", "finish_reason", "logprobs"})
-_NOTHING: Mapping[str, JSON] = MappingProxyType({})
+_NOTHING: Mapping[str, JSON] = {}
 
 EMPTY_VALUES: tuple[JSON, ...] = (None, "", [], {})
 """Members of a delta that say nothing."""
@@ -162,10 +161,7 @@ def chunk_of(value: dict[str, Any], dialect: Dialect, holder: str = "delta") -> 
         choices = []
     if not isinstance(choices, list):
         raise MalformedChunk("its choices are not a list")
-    if dialect is CHAT:
-        read = [_chat_choice(choice, holder) for choice in choices]
-    else:
-        read = [_completion_choice(choice) for choice in choices]
+    read = [_choice(choice, dialect, holder) for choice in choices]
     fingerprint = value.get("system_fingerprint")
     usage = parse_usage(value.get("usage"))
     if usage is None and len(read) == 1:
@@ -180,9 +176,30 @@ def chunk_of(value: dict[str, Any], dialect: Dialect, holder: str = "delta") -> 
     )
 
 
-def _chat_choice(choice: object, holder: str) -> UpstreamChoice:
+def _choice(choice: object, dialect: Dialect, holder: str) -> UpstreamChoice:
     if not isinstance(choice, dict):
         raise MalformedChunk("a choice is not an object")
+    index = choice.get("index")
+    if index is None:
+        index = 0
+    elif type(index) is not int or index < 0:
+        raise MalformedChunk("a choice's index is not a whole number")
+    reason = choice.get("finish_reason")
+    if reason is not None:
+        if not isinstance(reason, str):
+            raise MalformedChunk("a finish_reason is not a string")
+        if reason in _NO_REASON:
+            reason = None
+    if dialect is CHAT:
+        role, delta = _said(choice, holder)
+        own = _OF_CHAT[holder]
+    else:
+        role, delta, own = None, _text(choice), _OF_COMPLETIONS
+    return UpstreamChoice(index, delta, role, reason, choice.get("logprobs"), _others(choice, own))
+
+
+def _said(choice: dict[str, Any], holder: str) -> tuple[str | None, Mapping[str, JSON]]:
+    """Return the role of a chat's choice, and its delta or message without it."""
     delta = choice.get(holder)
     role = None
     if delta is None:
@@ -190,55 +207,27 @@ def _chat_choice(choice: object, holder: str) -> UpstreamChoice:
     elif not isinstance(delta, dict):
         raise MalformedChunk(f"a choice's {holder} is not an object")
     elif "role" in delta:
-        role = delta["role"]
-        delta = {key: value for key, value in delta.items() if key != "role"}
+        delta = delta.copy()
+        role = delta.pop("role")
         if not isinstance(role, str) or not role:
             role = None
     if type(content := delta.get("content")) in _NUMBERS:
         delta = {**delta, "content": dumps(content).decode()}
     if "tool_calls" in delta or "function_call" in delta:
         delta = with_texts(delta)
-    return UpstreamChoice(
-        _index(choice), delta, role, _finish_reason(choice), choice.get("logprobs"), _others(choice, _OF_CHAT[holder])
-    )
+    return role, delta
 
 
-def _completion_choice(choice: object) -> UpstreamChoice:
-    if not isinstance(choice, dict):
-        raise MalformedChunk("a choice is not an object")
+def _text(choice: dict[str, Any]) -> dict[str, JSON]:
+    """Return what a choice of a legacy completion says, in the form of a delta."""
     text = choice.get("text")
     if text is None:
         text = ""
     elif not isinstance(text, str):
         raise MalformedChunk("a choice's text is not a string")
-    return UpstreamChoice(
-        _index(choice),
-        {"text": text},
-        None,
-        _finish_reason(choice),
-        choice.get("logprobs"),
-        _others(choice, _OF_COMPLETIONS),
-    )
+    return {"text": text}
 
 
 def _others(value: dict[str, Any], own: frozenset[str]) -> Mapping[str, JSON]:
     """Return the members with keys other than these."""
     return _NOTHING if value.keys() <= own else {key: member for key, member in value.items() if key not in own}
-
-
-def _index(choice: dict[str, Any]) -> int:
-    index = choice.get("index")
-    if index is None:
-        return 0
-    if type(index) is not int or index < 0:
-        raise MalformedChunk("a choice's index is not a whole number")
-    return index
-
-
-def _finish_reason(choice: dict[str, Any]) -> str | None:
-    reason = choice.get("finish_reason")
-    if reason is None or reason in _NO_REASON:
-        return None
-    if not isinstance(reason, str):
-        raise MalformedChunk("a finish_reason is not a string")
-    return reason

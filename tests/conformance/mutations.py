@@ -105,12 +105,7 @@ _ANSWERS = [
 
 _STREAMS = [
     ("D1", CHOICES + "merge.py", "return self._wire.prelude(range(self._request.choices))", 'return b""'),
-    (
-        "D2",
-        OPENAI + "chunks.py",
-        'for key, value in delta.items() if key != "role"}',
-        "for key, value in delta.items()}",
-    ),
+    ("D2", OPENAI + "chunks.py", 'role = delta.pop("role")', 'role = delta["role"]'),
     ("D2", CHOICES + "relay.py", 'if "role" in delta and (repeated or piece.role is None):', "if False:"),
     ("D3", CHOICES + "relay.py", "return self._wire.prelude([choice.index])", 'return b""'),
     ("D3", CHOICES + "merge.py", "return self._wire.prelude(range(self._request.choices))", 'return b""'),
