@@ -33,7 +33,7 @@ def compose(request: Request, capability: Capability, leg: Leg) -> Spliced:
     if leg.scored and not request.logprobs_asked:
         put["logprobs"] = True if request.dialect is Dialect.CHAT else 1
     one_prompt = leg.prompt is not None or not capability.prompt_lists
-    if isinstance(request, CompletionRequest) and request.listed and one_prompt:
+    if type(request) is CompletionRequest and request.listed and one_prompt:
         prompt = request.prompt[leg.prompt or 0]
         put["prompt"] = prompt if isinstance(prompt, str) else [*prompt]
     if leg.prefix is not None:

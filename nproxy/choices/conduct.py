@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any, assert_never
 
 from nproxy.choices.capability import Capability
@@ -45,17 +46,17 @@ from nproxy.choices.learning import of_usage, of_width, width_brought
 from nproxy.choices.merging import merge_for
 from nproxy.choices.output_buffer import OutputBuffer
 from nproxy.choices.plan import Plan, Way, seed_given, seed_sent, top_up, with_seeds
-from nproxy.choices.reading import LegFault, read_events
+from nproxy.choices.reading import LegFault, begins_events, read_events
 from nproxy.choices.recovery import Recovery
 from nproxy.choices.remedies import unscored
 from nproxy.choices.roster import LegProgress, Roster
 from nproxy.choices.segments import split_chunks
 from nproxy.choices.settings import ConductSettings, Names
 from nproxy.choices.states import LegState, Signal
-from nproxy.choices.warming import WARM_SECONDS, Warming
+from nproxy.choices.warming import WARM_SECONDS, held_back
 from nproxy.openai.errors import ApiError
 from nproxy.openai.requests import Request
-from nproxy.openai.sse import BETWEEN
+from nproxy.openai.sse import BETWEEN, SSEEvent
 from nproxy.openai.wire import PING, error_event
 
 _DRAIN_SECONDS = 0.5  # for an upstream to close its answer after `[DONE]`; only then can the connection be reused
@@ -93,10 +94,11 @@ class Conduct:
         self._capability = capability
         self._settings = settings
         self._merge = merge_for(request, plan, capability, settings, names)
-        self._warming = Warming(plan.legs)
-        self._roster = Roster(plan.legs, partial(with_seeds, request, capability, draw), self._warming.held)
+        self._held = held_back(plan.legs)  # the legs that wait for another one, by this one
+        held = {*chain(*self._held.values())} if self._held else ()
+        self._roster = Roster(plan.legs, partial(with_seeds, request, capability, draw), held)
         self._recovery = Recovery(request, capability, self._roster, self._merge, settings, budget, jitter)
-        self._losses = Losses(partial=settings.partial and plan.n <= request.n)  # best_of needs all
+        self._losses = Losses(settings.partial and plan.n <= request.n)  # best_of needs all
         self._gathering = False
         self._said_all: list[int] = []  # legs that have sent everything, as of the events being received
         self._draining: set[int] = set()
@@ -114,7 +116,7 @@ class Conduct:
             self._commands.append(self._buffer.next_tick())
         elif self._request.stream:
             self._commands.append(SetTimer(Timer(TimerKind.HEADERS), self._settings.headers_after_seconds))
-        if self._warming.held:
+        if self._held:
             self._commands.append(SetTimer(Timer(TimerKind.WARM), WARM_SECONDS))
         return self._decided()
 
@@ -143,13 +145,13 @@ class Conduct:
             self._faulty(run, fault.failure)
             return
         if not counts:
-            if self._merge.output(event.leg).said_all:
+            if self._merge.outputs[event.leg].said_all:
                 self._said_all.append(event.leg)
             return
         if run.state is _CALLED:
             self._spoke(run)
-        if self._warming.waiting and event.leg in self._warming.waiting and self._merge.output(event.leg).generated:
-            self._roster.release(self._warming.release(event.leg))
+        if event.leg in self._held and self._merge.outputs[event.leg].generated:
+            self._roster.release(self._held.pop(event.leg))
 
     def _chunks(self, event: LegChunks) -> None:
         """Take several chunks: runs of usual ones, most of a busy stream, in one step, others one by one."""
@@ -169,7 +171,7 @@ class Conduct:
         Returns the chunks after them, which is all of `data` if none was taken.
         """
         run = self._roster.called.get(leg)
-        if run is None or run.state is _CALLED or self._warming.waiting:
+        if run is None or run.state is _CALLED or self._held:
             return data
         return self._merge.chunks(leg, data)
 
@@ -177,22 +179,21 @@ class Conduct:
         run = self._roster.called.get(event.leg)
         if run is None:
             return
+        events: Sequence[SSEEvent] = ()
         try:
-            events = read_events(event.body)
-            if events is None:
+            if begins_events(event.body):
+                events = read_events(event.body)
+            else:
                 self._merge.body(event.leg, event.body)
+                self._spoke(run)
         except LegFault as fault:
             self._faulty(run, fault.failure)
-            return
-        if events is None:
-            self._spoke(run)
-            return
         for chunk in events:
             self._chunk(LegChunk(event.leg, chunk.data, chunk.name))
 
     def _leg_ended(self, event: LegEnded) -> None:
         if run := self._roster.called.get(event.leg):
-            self._ended(run, beside=event.beside)
+            self._ended(run, event.beside)
 
     def _leg_failed(self, event: LegFailed) -> None:
         if run := self._roster.called.get(event.leg):
@@ -203,14 +204,14 @@ class Conduct:
         if self._request.stream and not self._buffer.begun and not self._doomed:
             self._begin()
 
-    def _ended(self, run: LegProgress, *, cut: bool = False, beside: bool = False) -> None:
+    def _ended(self, run: LegProgress, beside: bool = False, cut: bool = False) -> None:
         """The answer is over: it was whole, or other legs bring what is missing, or it failed.
 
-        cut: the call broke off after its last choice had finished, so what follows the choices may be missing. beside:
-        as in LegEnded.
+        beside: as in LegEnded. cut: the call broke off after its last choice had finished, so what follows the choices
+        may be missing.
         """
-        if self._warming.waiting:
-            self._roster.release(self._warming.release(run.leg.number))
+        if self._held:
+            self._roster.release(self._held.pop(run.leg.number, ()))
         try:
             missing = self._merge.end(run.leg.number)
         except LegFault as fault:
@@ -222,12 +223,12 @@ class Conduct:
             return
         self._commands.append(CallEnded(run.leg.number))
         self._roster.move(run, _END)
-        output = self._merge.output(run.leg.number)
+        output = self._merge.outputs[run.leg.number]
         if missing or run.leg.width > 1:
             self._note_width(run, missing, streamed=output.streamed)
         if output.streamed and not cut:
             self._commands += map(Learn, of_usage(self._request, self._capability, output))
-        self._commands += self._recovery.succeeded(run, streamed=output.streamed)
+        self._commands += self._recovery.succeeded(run, output.streamed)
 
     def _note_width(self, run: LegProgress, missing: Sequence[int], *, streamed: bool) -> None:
         """Learn how many choices the upstream returns per call, and add legs for those that are missing."""
@@ -241,7 +242,7 @@ class Conduct:
     def _unplaced(self, run: LegProgress) -> bool:
         """If it is unclear which prompts a leg's choices are for, and the client has none, ask prompt by prompt."""
         number = run.leg.number
-        if self._request.stream or self._doomed or not self._merge.output(number).unplaced:
+        if self._request.stream or self._doomed or not self._merge.outputs[number].unplaced:
             return False
         self._commands += (CallEnded(number), *self._recovery.prompt_by_prompt(run))
         return True
@@ -252,8 +253,8 @@ class Conduct:
         self._failed(run, failure)
 
     def _failed(self, run: LegProgress, failure: Failure) -> None:
-        self._roster.release(self._warming.release(run.leg.number))
-        if self._merge.output(run.leg.number).whole:
+        self._roster.release(self._held.pop(run.leg.number, ()))
+        if self._merge.outputs[run.leg.number].whole:
             self._commands.append(Anomaly("cut_after_finish"))
             self._ended(run, cut=True)
         else:
@@ -277,7 +278,7 @@ class Conduct:
     def _timer(self, event: TimerFired) -> None:
         match event.timer.kind:
             case TimerKind.RETRY:
-                run = self._roster.find(event.timer.leg)
+                run = self._roster.runs[event.timer.leg]
                 if run.state is LegState.PAUSED:
                     self._roster.resume(run)
             case TimerKind.DRAIN:
@@ -285,7 +286,9 @@ class Conduct:
                     self._commands.append(CancelLeg(caller.leg.number))
                     self._ended(caller)
             case TimerKind.WARM:
-                self._roster.release(self._warming.release_all())
+                for waiting in self._held.values():
+                    self._roster.release(waiting)
+                self._held.clear()
             case TimerKind.GATHER:
                 self._losses.gathered = True
             case TimerKind.HEADERS:
@@ -313,56 +316,49 @@ class Conduct:
 
     def _decided(self) -> list[Command]:
         """Decide, if a leg has changed or a failure stands, and return the commands."""
-        if not self._over:
-            if self._outcome is None and (self._roster.changed or self._losses.failures):
-                self._decide()
-                self._roster.changed = False
-            if (emit := self._buffer.flush()) is not None:
-                self._commands.append(emit)
-            if self._merge.notes:
-                self._commands += self._merge.notes
-                self._merge.notes.clear()
-            if self._recovery.notes:
-                self._commands += self._recovery.notes
-                self._recovery.notes.clear()
-            if self._outcome is not None:
-                spent = self._merge.spent()
-                if self._outcome not in WITHOUT_ERROR:  # an error tells the client of no tokens
-                    spent = replace(spent, client_prompt=None, client_completion=None)
-                self._commands += (spent, Finish(self._outcome, self._end_status))
-                self._over = True
+        if self._outcome is None and (self._roster.changed or self._losses.failures):
+            self._decide()
+            self._roster.changed = False
         commands, self._commands = self._commands, []
+        if self._buffer.writes and (emit := self._buffer.flush()) is not None:
+            commands.append(emit)
+        if self._merge.notes:
+            commands += self._merge.notes
+            self._merge.notes.clear()
+        if self._outcome is not None and not self._over:
+            self._over = True
+            spent = self._merge.spent()
+            if self._outcome not in WITHOUT_ERROR:  # an error tells the client of no tokens
+                spent = replace(spent, client_prompt=None, client_completion=None)
+            commands += (spent, Finish(self._outcome, self._end_status))
         return commands
 
     def _decide(self) -> None:
         """Open the legs that may be opened, and end the request if it is at its end."""
         if doomed := self._doomed:
             self._roster.drop_idle(keep=self._still_wanted)
-        if self._roster.queue:
-            self._open_waiting()
+        while self._roster.queue and (run := self._roster.next_waiting(self._recovery.parallel)):
+            self._open(run)
         if doomed:
             self._wind_up()
         elif self._roster.unsettled == 0:
             self._succeed()
 
-    def _open_waiting(self) -> None:
-        alone = self._recovery.one_at_a_time or self._capability.alone
-        parallel = self._recovery.parallel
-        while run := self._roster.next_waiting(parallel):
-            if self._recovery.omit:
-                run.leg = run.leg._replace(omit=self._recovery.omit)
-            run.alone = alone
-            self._merge.add(run.leg)
-            self._roster.move(run, _OPEN)
-            self._commands.append(OpenLeg(run.leg, run.attempt, alone, run.waits))
-            run.waits = False
+    def _open(self, run: LegProgress) -> None:
+        if self._recovery.omit:
+            run.leg = run.leg._replace(omit=self._recovery.omit)
+        run.alone = self._recovery.alone
+        self._merge.add(run.leg)
+        self._roster.move(run, _OPEN)
+        self._commands.append(OpenLeg(run.leg, run.attempt, run.alone, run.waits))
+        run.waits = False
 
     def _begin(self) -> None:
         self._commands += self._buffer.begin(self._way())
 
     def _way(self) -> Way:
         """Return the mode and the number of legs so far. With more legs than planned, the mode is fanout."""
-        legs, planned = len(self._roster), self._plan.way
+        legs, planned = len(self._roster.runs), self._plan.way
         return planned if legs == planned.legs else Way("fanout", legs)
 
     # ---- the end

@@ -21,8 +21,8 @@ class Copies(Merge):
     were really computed.
     """
 
-    def __init__(self, request: Request, names: Names, *, record: Callable[[], Record] | None = None) -> None:
-        super().__init__(request, names, n=1, record=record)
+    def __init__(self, request: Request, names: Names, record: Callable[[], Record] | None) -> None:
+        super().__init__(request, names, record, n=1)
 
     def spent(self) -> Spent:
         spent = super().spent()

@@ -95,7 +95,7 @@ class Losses:
     together.
     """
 
-    def __init__(self, *, partial: bool) -> None:
+    def __init__(self, partial: bool) -> None:
         self.partial = partial
         self.gathered = False
         self.failures: list[Failure] = []

@@ -63,24 +63,15 @@ def of_usage(request: Request, capability: Capability, output: LegOutput) -> lis
 
 
 class Learning:
-    """The refusals of one request that await their confirmation.
-
-    omit: what the upstream refused. Legs are sent without it from then on.
-    """
+    """The refusals of one request that await their confirmation."""
 
     def __init__(self) -> None:
-        self.omit: frozenset[str] = frozenset()
         self._unconfirmed: list[FieldRefused] = []
         self._replaced: list[tuple[Lesson, set[int]]] = []
 
-    def left_out(self, field: str, lesson: FieldRefused | None) -> bool:
-        """Note a field that legs omit from now on; return True the first time. lesson: what their success teaches."""
-        if field in self.omit:
-            return False
-        self.omit |= {field}
-        if lesson is not None:
-            self._unconfirmed.append(lesson)
-        return True
+    def left_out(self, lesson: FieldRefused) -> None:
+        """Note that legs omit a field from now on. lesson: what their success teaches."""
+        self._unconfirmed.append(lesson)
 
     def replaced(self, lesson: Lesson, stand_ins: set[int]) -> None:
         """Note that a refused leg was replaced by `stand_ins`, leg numbers. lesson: what the success of all teaches."""
@@ -88,8 +79,6 @@ class Learning:
 
     def succeeded(self, leg: Leg) -> list[Lesson]:
         """A leg has ended well: return the lessons that this confirms."""
-        if not self._unconfirmed and not self._replaced:
-            return []
         lessons: list[Lesson] = [lesson for lesson in self._unconfirmed if lesson.field in leg.omit]
         self._unconfirmed = [lesson for lesson in self._unconfirmed if lesson.field not in leg.omit]
         for _, legs in self._replaced:

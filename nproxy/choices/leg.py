@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -28,15 +29,15 @@ class Leg(NamedTuple):  # made for each call: of immutable objects, a tuple is t
     width: int
     prompt: int | None = None
     """The position of its one prompt in the client's list; None if it carries all of them."""
-    seed: int | None = None
-    """The seed on the wire; None if nproxy sets none."""
-    omit: frozenset[str] = frozenset()
-    """What the upstream refused: fields of the body, or `request_id`. The leg is sent without them."""
     scored: bool = False
     """It asks for log probabilities, by which the best choices are found."""
     warms: bool = False
     """Its siblings wait until it has computed the prompt, which is then in the upstream's cache. It is asked for as a
     stream, so that its first token can be seen."""
+    seed: int | None = None
+    """The seed on the wire; None if nproxy sets none."""
+    omit: frozenset[str] = frozenset()
+    """What the upstream refused: fields of the body, or `request_id`. The leg is sent without them."""
     prefix: Prefix | None = None
     """What its one choice has said in a call that was cut."""
 
@@ -49,11 +50,11 @@ class Leg(NamedTuple):  # made for each call: of immutable objects, a tuple is t
         base = 0 if self.prompt is None else self.prompt * n
         return base + (upstream_index // self.width) * n + self.offset + upstream_index % self.width
 
-    def client_indices(self, n: int, prompts: int) -> list[int]:
+    def client_indices(self, n: int, prompts: int) -> Sequence[int]:
         """Return all client indices that this leg answers for, in the upstream's order."""
         if self.prompt is not None or prompts == 1:  # those of one prompt are consecutive
             first = self.client_index(0, n)
-            return [*range(first, first + self.width)]
+            return range(first, first + self.width)
         return [self.client_index(j, n) for j in range(self.choices(prompts))]
 
     def choices(self, prompts: int) -> int:

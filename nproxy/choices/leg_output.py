@@ -12,7 +12,7 @@ from nproxy.choices.offsets import TextOffsets
 from nproxy.choices.reading import LegFault
 from nproxy.choices.records import Record, Repeat
 from nproxy.choices.reported_usage import ReportedUsage
-from nproxy.openai.chunks import UpstreamChoice, UpstreamChunk
+from nproxy.openai.chunks import UpstreamChoice
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.errors import ApiError
 from nproxy.openai.jsonvalue import JSON
@@ -128,8 +128,8 @@ class LegOutput:
     """The first that came."""
     top: dict[str, JSON] = field(default_factory=dict)
     """Unknown top-level keys, for a whole answer."""
-    beside_usage: Mapping[str, JSON] = field(default_factory=dict)
-    """Unknown top-level keys of the last usage chunk."""
+    beside_usage: Mapping[str, JSON] | None = None
+    """Unknown top-level keys of the last usage chunk; None if there was none."""
 
     @classmethod
     def begun(cls, leg: Leg, choices: list[Choice], cut: LegOutput | None) -> LegOutput:
@@ -172,7 +172,7 @@ class LegOutput:
     @property
     def shares_choices(self) -> bool:
         """Whether an earlier call of this leg finished some of its choices, or other legs go on with some."""
-        return bool(self.reported.before) or self.kept is not None
+        return self.kept is not None or bool(self.reported.before)
 
     @property
     def said_all(self) -> bool:
@@ -232,10 +232,6 @@ class LegOutput:
         if self.answered == 1:
             (self.prompt,) = answered
 
-    def count(self, chunk: UpstreamChunk, usage: Usage) -> None:
-        """Note the usage that a chunk reports. That of a whole body counts all of its choices."""
-        self.reported.note(usage, () if self.done else [piece.index for piece in chunk.choices])
-
     def usage_of(self, choice: Choice) -> Usage | None:
         """Return the last usage that came with this choice."""
         index = next(index for index, own in enumerate(self.choices) if own is choice)
@@ -243,7 +239,7 @@ class LegOutput:
 
     def usage(self) -> LegUsage:
         """Return this leg's tokens, as far as they were reported: of all its prompts, if it carries several."""
-        return LegUsage(self.prompt, self.reported.total(whole=self.whole))
+        return LegUsage(self.prompt, self.reported.total(self.whole))
 
     def usage_for_client(self, reported: LegUsage) -> LegUsage:
         """Return what the client is told of this leg's tokens, of which it reported `reported`."""

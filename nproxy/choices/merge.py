@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 
 from nproxy.choices.bodies import as_chunks, in_place
-from nproxy.choices.commands import Anomaly, ChoiceFinished, Learn, Spent
+from nproxy.choices.commands import Anomaly, ChoiceFinished, Command, Spent
 from nproxy.choices.fold import folded
 from nproxy.choices.leg import Leg
 from nproxy.choices.leg_output import Choice, LegOutput
@@ -44,26 +44,26 @@ class Merge:
     """Merges the legs of one request.
 
     Each leg is introduced with `add`; then `chunk` and `body` take what it sent, and `end` says that it is over.
-    `close` returns the last bytes once every choice is finished. `frames` collects what the client of a stream is to
-    read next, `notes` commands for metrics and lessons; the caller empties both. What a choice said is written where it
-    is noted, so a fault in another choice of the same chunk cannot lose it.
+    `close` returns the last bytes once every choice is finished. `outputs`: what each leg has said so far, by its
+    number. `frames` collects what the client of a stream is to read next, `notes` commands for metrics and lessons; the
+    caller empties both. What a choice said is written where it is noted, so a fault in another choice of the same chunk
+    cannot lose it.
 
-    n: choices per prompt that the legs bring; None if as many as the client asked for. logprobs: whether a whole answer
-    shows log probabilities. record: makes the record of what the client is sent of one choice, so that another call can
-    resume one that was cut; None if none is resumed.
+    record: makes the record of what the client is sent of one choice, so that another call can resume one that was cut;
+    None if none is resumed. n: choices per prompt that the legs bring; None if as many as the client asked for.
+    logprobs: whether a whole answer shows log probabilities.
     """
 
     def __init__(
         self,
         request: Request,
         names: Names,
-        *,
+        record: Callable[[], Record] | None = None,
         n: int | None = None,
         logprobs: bool = True,
-        record: Callable[[], Record] | None = None,
     ) -> None:
         self.frames: list[bytes] = []
-        self.notes: list[Anomaly | ChoiceFinished | Learn] = []
+        self.notes: list[Command] = []
         self._request = request
         self._chat = request.dialect is CHAT
         with_usage = request.stream and request.include_usage
@@ -75,8 +75,8 @@ class Merge:
         self._choices = [self._unheard(index) for index in range(request.prompts * self.n)]
         # the leg that brings each choice now
         self._bringers: list[LegOutput | None] = [None] * len(self._choices)
-        self._outputs: dict[int, LegOutput] = {}
-        self._tally = Tally(self._outputs)
+        self.outputs: dict[int, LegOutput] = {}
+        self._tally = Tally(self.outputs)
         self._opened = False  # the prelude has been written
         self._read_before = False  # by the client, of legs that others have taken over
         # else every chunk is parsed: text offsets need every text
@@ -95,18 +95,18 @@ class Merge:
                 if choice.kept:
                     choice.continue_with_another_call()
                 else:
-                    choice = self._choices[index] = self._unheard(index, counted=choice.counted)
+                    choice = self._choices[index] = self._unheard(index, choice.counted)
             choices.append(choice)
-        cut = self._outputs.get(leg.number)
+        cut = self.outputs.get(leg.number)
         if cut is not None:
             self._tally.forgo(cut)
         elif leg.prefix is not None:
             self._tally.renew()
-        self._outputs[leg.number] = output = LegOutput.begun(leg, choices, cut)
+        self.outputs[leg.number] = output = LegOutput.begun(leg, choices, cut)
         for choice in choices:
             self._bringers[choice.index] = output
 
-    def _unheard(self, index: int, *, counted: bool = False) -> Choice:
+    def _unheard(self, index: int, counted: bool = False) -> Choice:
         """Return a choice for which nothing has come."""
         choice = Choice(index)
         choice.counted = counted
@@ -116,36 +116,32 @@ class Merge:
 
     def drop(self, number: int) -> None:
         """Forget a leg whose choices other legs bring."""
-        self._tally.forgo(self._outputs.pop(number))
+        self._tally.forgo(self.outputs.pop(number))
 
     def disown(self, number: int) -> None:
         """Forget a leg, and all that it brought: other legs bring its choices anew."""
-        for choice in self._outputs[number].choices:
-            self._choices[choice.index] = self._unheard(choice.index, counted=choice.finished)
+        for choice in self.outputs[number].choices:
+            self._choices[choice.index] = self._unheard(choice.index, choice.finished)
             self._bringers[choice.index] = None
         self.drop(number)
 
     def hand_over(self, number: int) -> None:
         """Let other legs bring what this one did not finish. If it finished nothing, it is forgotten."""
         self._read_before = self.client_has_read_any
-        output = self._outputs[number]
+        output = self.outputs[number]
         output.kept = frozenset(index for index, choice in enumerate(output.choices) if choice.finished)
         self._tally.renew()
         if not output.kept:
             self.drop(number)
 
-    def output(self, number: int) -> LegOutput:
-        """Return what this leg has said so far."""
-        return self._outputs[number]
-
     def client_has_read(self, number: int) -> bool:
         """Whether the client has read something that this leg said, so that the leg cannot say it anew."""
-        return self._request.stream and self._outputs[number].generated
+        return self._request.stream and self.outputs[number].generated
 
     @property
     def client_has_read_any(self) -> bool:
         """Whether the client has read something that any leg said, be it one that is forgotten."""
-        return self._read_before or any(map(self.client_has_read, self._outputs))
+        return self._read_before or any(map(self.client_has_read, self.outputs))
 
     def owes(self, leg: Leg) -> bool:
         """Whether the client has read the beginning of a choice whose end this leg can still bring."""
@@ -157,7 +153,7 @@ class Merge:
 
         Raises LegFault for an in-band error and for what cannot be parsed; the leg is then over.
         """
-        output = self._outputs[number]
+        output = self.outputs[number]
         if name != "error" and output.rewriter is not None:
             frame = output.rewriter.swap(data)
             if frame is not None:
@@ -185,7 +181,7 @@ class Merge:
 
         Returns the events behind them, which are for `chunk`.
         """
-        output = self._outputs[number]
+        output = self.outputs[number]
         if output.rewriter is None:
             return data
         written, pieces, rest = output.rewriter.swap_all(data)
@@ -194,9 +190,9 @@ class Merge:
             output.pieces += pieces
         return rest
 
-    def body(self, number: int, body: bytes) -> dict[str, JSON]:
-        """Take the whole body of a leg that did not answer with events; otherwise like `chunk`. Returns it, parsed."""
-        output = self._outputs[number]
+    def body(self, number: int, body: bytes) -> None:
+        """Take the whole body of a leg that did not answer with events; otherwise like `chunk`."""
+        output = self.outputs[number]
         answer = read_answer(body, self._request.dialect)
         output.spoke = output.done = True
         output.long = len(body) >= _LONG_BODY
@@ -204,19 +200,19 @@ class Merge:
         if self._request.stream:
             for piece in as_chunks(answer, self._request.dialect):
                 self._take(output, b"", piece)
-            return answer.came
-        self._take(output, b"", answer)
-        for choice in output.choices:  # a whole body is complete, even if it names no reason
-            if choice.began and not choice.finished:
-                self._finish(choice, None)
-        return answer.came
+        else:
+            self._take(output, b"", answer)
+            for choice in output.choices:  # a whole body is complete, even if it names no reason
+                if choice.began and not choice.finished:
+                    self._finish(choice, None)
+        self._keep(output, body, answer.came)
 
     def end(self, number: int) -> list[int]:
         """End the leg's answer: return the client indices that it was to bring and did not begin.
 
         Raises LegFault as `LegOutput.end` does, and if `best_of` cannot rate the choices.
         """
-        output = self._outputs[number]
+        output = self.outputs[number]
         missing = output.end()
         self._rate(output)
         if output.long and not self._request.stream and not all(choice.finished for choice in self._choices):
@@ -227,7 +223,7 @@ class Merge:
 
     def give_up(self, number: int, error: ApiError) -> None:
         """Mark the choices that a leg did not finish as lost. The leg is over."""
-        for choice in self._outputs[number].choices:
+        for choice in self.outputs[number].choices:
             if not choice.finished:
                 choice.lost = error
 
@@ -269,7 +265,7 @@ class Merge:
                 if key != PADDING and (value is not None or key not in output.top)
             )
         if chunk.usage is not None:
-            output.count(chunk, chunk.usage)
+            output.reported.note(chunk.usage, () if output.done else [piece.index for piece in chunk.choices])
         if self._request.stream and (prelude := self._prelude(data)):
             self.frames.append(prelude)
         for position, piece in enumerate(chunk.choices):
@@ -308,10 +304,10 @@ class Merge:
     def _take_piece(self, output: LegOutput, data: bytes, chunk: UpstreamChunk, position: int, choice: Choice) -> bytes:
         """Take what one choice says in a chunk; return the frames."""
         piece = chunk.choices[position]
-        if not piece.bare:
-            output.generated = True
-            output.pieces += 1 if data else 0
         if data or self._request.stream:  # a whole body for a whole answer is kept as it is
+            if not piece.bare:
+                output.generated = True
+                output.pieces += 1 if data else 0
             mended = choice.mended(piece, chat=self._chat, all_seen=not self._teaches)
             if mended is None:
                 return b""
@@ -341,15 +337,15 @@ class Merge:
             output.fingerprint = fingerprint
         if self._request.stream and with_choice and self._wire.fingerprint is None:
             self._wire = self._wire.with_fingerprint(fingerprint)
-            for other in self._outputs.values():
+            for other in self.outputs.values():
                 other.forget()  # the learned frames lack the fingerprint
 
     def _usage(self) -> Usage | None:
         """Return the usage that the client is told. Notes an anomaly if legs counted the same prompt differently."""
-        merged = self._tally.settled()
-        if merged.prompts_differ:
+        usage, prompts_differ = self._tally.settled()
+        if prompts_differ:
             self.notes.append(Anomaly("prompt_tokens_differ"))
-        return None if merged.usage is None else self._client_usage(merged.usage)
+        return None if usage is None else self._client_usage(usage)
 
     def _running(self, output: LegOutput) -> Usage | None:
         """Return the total so far if the client asked for continuous usage. It does not fall while calls repeat.
@@ -375,6 +371,9 @@ class Merge:
         """Look at the choices of a leg's answer, which is over. May raise LegFault."""
 
     # ---- hooks for Relay: how frames and answers are written
+
+    def _keep(self, output: LegOutput, body: bytes, came: dict[str, JSON]) -> None:
+        """Keep a whole body, and what it was parsed to, if the answer is written from it."""
 
     def _prelude(self, data: bytes) -> bytes:
         """Return the role chunks of all choices, which come before anything else."""
@@ -438,10 +437,11 @@ class Merge:
         return self._wire.beside(chunk.extra) if speaks and not nothing else b""
 
     def _usage_tail(self, usage: Usage) -> bytes:
-        fingerprints = (output.fingerprint for output in self._outputs.values() if output.fingerprint is not None)
+        fingerprints = (output.fingerprint for output in self.outputs.values() if output.fingerprint is not None)
         wire = self._wire.with_fingerprint(self._wire.fingerprint or next(fingerprints, None))
         first = self._bringers[0]
-        return wire.usage_tail(usage, {} if first is None else first.beside_usage)
+        beside = None if first is None else first.beside_usage
+        return wire.usage_tail(usage, beside or {})
 
     def _answer(self, usage: Usage | None) -> bytes:
         """Return the whole answer. Unknown keys and the fingerprint come from the leg that brings its first choice."""

@@ -19,8 +19,8 @@ def merge_for(request: Request, plan: Plan, capability: Capability, settings: Co
         return BestOf(request, names)
     record = recorder(request, settings.resume)
     if plan.n < request.drawn:
-        return Copies(request, names, record=record)
+        return Copies(request, names, record)
     if plan.way.mode != "relay":
-        return Merge(request, names, record=record)
+        return Merge(request, names, record)
     aliased = capability.model is not None and capability.model != names.model
-    return Relay(request, names, shown=names.model if aliased else None, exact=capability.exact, record=record)
+    return Relay(request, names, names.model if aliased else None, capability.exact, record)

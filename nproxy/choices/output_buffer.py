@@ -40,10 +40,8 @@ class OutputBuffer:
         return [self.next_tick()]
 
     def flush(self) -> Emit | None:
-        """End the turn. Returns None if nothing is sent."""
+        """End a turn in which something was written. Returns None if nothing is sent."""
         writes = self.writes
-        if not writes:
-            return None
         data = writes[0] if len(writes) == 1 else b"".join(writes)
         writes.clear()
         if not self.begun:

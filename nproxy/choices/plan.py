@@ -54,9 +54,10 @@ def make_plan(
     Raises ApiError (status 400) if the request asks for something that this upstream cannot do and several legs cannot
     imitate.
     """
-    n = _choices_to_bring(request, greedy)
+    n = _choices_to_bring(request, greedy) if request.drawn > 1 else 1
     legs = _legs(request, capability, n)
-    _refuse_the_impossible(request, capability, n, several_legs=len(legs) > 1)
+    if n > 1:
+        _refuse_the_impossible(request, capability, n, len(legs))
     again = replayed and request.stream and not request.greedy
     given = request.seed if request.choice_params is None or capability.exact else own_seed(request, 0)
     if given is not None or len(legs) > 1 or again:
@@ -71,8 +72,8 @@ def _mode(request: Request, capability: Capability, n: int, legs: int) -> Mode:
 
 
 def _choices_to_bring(request: Request, greedy: Greedy) -> int:
-    """Return how many choices per prompt the legs must bring. Raises ApiError if equal choices are to be rejected."""
-    if request.drawn > 1 and request.all_equal:
+    """Return how many of several choices the legs must bring. Raises ApiError if equal choices are to be rejected."""
+    if request.all_equal:
         if greedy == "reject":
             raise invalid_request(
                 "At temperature 0 all choices are equal; this server supports only one choice there.",
@@ -106,7 +107,7 @@ def _legs(request: Request, capability: Capability, n: int) -> list[Leg]:
     for prompt in carried:
         for offset in offsets:
             fits = min(width, n - offset)
-            legs.append(Leg(len(legs), offset, fits, prompt, scored=scored, warms=warm and offset == 0))
+            legs.append(Leg(len(legs), offset, fits, prompt, scored, warm and offset == 0))
     return legs
 
 
@@ -152,10 +153,11 @@ def with_seeds(
     return [leg if seed is None else leg._replace(seed=seed) for leg, seed in zip(given, own, strict=True)]
 
 
-def _refuse_the_impossible(request: Request, capability: Capability, n: int, *, several_legs: bool) -> None:
+def _refuse_the_impossible(request: Request, capability: Capability, n: int, legs: int) -> None:
+    """Raise ApiError for what the upstream cannot do for several choices."""
     if n > request.n and not capability.logprobs:
         raise invalid_request(NO_LOGPROBS, param="best_of")
-    if several_legs and n > 1 and request.beam_search:
+    if legs > 1 and request.beam_search:
         raise invalid_request(
             "'use_beam_search' with n > 1 needs a server with native n: separate calls do not return the n best beams.",
             param="use_beam_search",

@@ -58,13 +58,8 @@ def begins_events(body: bytes) -> bool:
     return body.lstrip().startswith(_FIELDS)
 
 
-def read_events(body: bytes) -> list[SSEEvent] | None:
-    """Parse a whole body that consists of events, whatever its content-type says; None if it does not.
-
-    Raises LegFault if an event is too large.
-    """
-    if not begins_events(body):
-        return None
+def read_events(body: bytes) -> list[SSEEvent]:
+    """Parse a whole body that consists of events. Raises LegFault if an event is too large."""
     decoder = SSEDecoder()
     try:
         return [*decoder.feed(body), *decoder.close()]

@@ -9,10 +9,9 @@ from nproxy.choices.commands import Anomaly, AnomalyKind, Command, Learn, Resume
 from nproxy.choices.continuation import continuing
 from nproxy.choices.events import Failure, FailureKind, Timer, TimerKind
 from nproxy.choices.failure_table import SERVICE_UNAVAILABLE, Follows, follows, no_room
-from nproxy.choices.interruptions import INTERRUPTED, Interruptions
 from nproxy.choices.learning import Learning, of_unfinished
 from nproxy.choices.leg import Leg
-from nproxy.choices.lessons import Lesson
+from nproxy.choices.lessons import Lesson, OneAtATime, Verdict
 from nproxy.choices.merge import Merge
 from nproxy.choices.plan import narrower, split_by_prompt
 from nproxy.choices.remedies import OmittableField, Remedy, Reseeded, SplitPrompts, TooWide, Without, one_by_one, remedy
@@ -34,6 +33,12 @@ LONGEST_WAIT_SECONDS = 10.0
 """How long in all a leg of a stream that has begun waits for a replica that may be called."""
 
 
+INTERRUPTED = Failure(
+    FailureKind.INTERRUPTED,
+    "The upstream ended the answer before it was complete, while it had other calls. If it supports only one call at a "
+    "time, set `parallel: 1` in its configuration; `nproxy probe` finds out.",
+)
+
 _REFUSED: Mapping[OmittableField, AnomalyKind] = {
     "seed": "seed_refused",
     "stream_options": "stream_options_refused",
@@ -45,8 +50,10 @@ _REFUSED: Mapping[OmittableField, AnomalyKind] = {
 class Recovery:
     """Recovers the legs of one request: moves them in the roster, and returns the commands that are needed besides.
 
-    settings, budget, jitter: as in Conduct. retries_spent: a failure that another attempt might have made good was left
-    to stand, because no attempts, or no budget, were left. notes: for the metrics; the caller empties it.
+    settings, budget, jitter: as in Conduct. omit: what the upstream refused; no further leg is sent with it. alone:
+    further legs are called on a replica that has no other call. parallel: how many calls may be open at once; None for
+    any number. retries_spent: a failure that another attempt might have made good was left to stand, because no
+    attempts, or no budget, were left.
     """
 
     def __init__(
@@ -59,35 +66,22 @@ class Recovery:
         budget: Callable[[], bool],
         jitter: Callable[[], float],
     ) -> None:
+        self.omit: frozenset[str] = frozenset()
+        self.alone = capability.alone
+        self.parallel = capability.parallel
         self.retries_spent = False
-        self.notes: list[Command] = []
         self._request = request
         self._capability = capability
         self._roster = roster
         self._merge = merge
-        self._learning = Learning()
-        self._interruptions = Interruptions(capability)
+        self._learning: Learning | None = None  # None until the upstream has refused something
+        self._on_trial = capability.alone_on_trial
         self._crowded = False
         self._settings = settings
         self._budget = budget
         self._jitter = jitter
 
-    @property
-    def omit(self) -> frozenset[str]:
-        """What the upstream refused during this request. No further leg is sent with it."""
-        return self._learning.omit
-
-    @property
-    def one_at_a_time(self) -> bool:
-        """Whether a stream of this request was interrupted. Then no further leg is called beside another."""
-        return self._interruptions.seen
-
-    @property
-    def parallel(self) -> int | None:
-        """How many calls may be open at once; None for any number."""
-        return 1 if self._interruptions.seen else self._capability.parallel
-
-    def succeeded(self, run: LegProgress, *, streamed: bool) -> list[Command]:
+    def succeeded(self, run: LegProgress, streamed: bool) -> list[Command]:
         """A leg has ended well: return what that teaches about earlier refusals and interruptions.
 
         streamed: its answer came as events.
@@ -95,18 +89,29 @@ class Recovery:
         if run.resumed:
             self._resumed(run, "ok")
         lessons: list[Command] = []
-        if learned := self._learning.succeeded(run.leg):
-            lessons += map(Learn, learned)
+        if self._learning is not None:
+            lessons += map(Learn, self._learning.succeeded(run.leg))
         if streamed:
-            lessons += _learn(self._interruptions.came_to_its_end(run))
+            lessons += self._verdict(run, "confirmed")
         return lessons
 
     def broken_off(self, run: LegProgress, failure: Failure, *, beside: bool) -> tuple[Failure, list[Command]]:
         """A leg has ended and is not whole: return its failure, and what that teaches. beside: as in LegEnded."""
-        output = self._merge.output(run.leg.number)
+        output = self._merge.outputs[run.leg.number]
         if not output.broke_off:
             return failure, [*map(Learn, of_unfinished(self._request, self._capability, output))]
-        return INTERRUPTED if beside else failure, _learn(self._interruptions.broke_off(run, beside=beside))
+        if not beside:
+            return failure, self._verdict(run, "refuted")
+        self._on_trial = self.alone = True
+        self.parallel = 1
+        return INTERRUPTED, [Learn(OneAtATime("suspected"))]
+
+    def _verdict(self, run: LegProgress, verdict: Verdict) -> list[Command]:
+        """Return what a stream teaches that had a replica to itself: whether calls must be made one at a time."""
+        if not (self._on_trial and run.alone):
+            return []
+        self._on_trial = False
+        return [Learn(OneAtATime(verdict))]
 
     def prompt_by_prompt(self, run: LegProgress) -> list[Command]:
         """Replace a leg whose answer is of no use, because it is unclear which of its prompts the choices belong to."""
@@ -146,9 +151,14 @@ class Recovery:
             case None:
                 return None
             case Without(field, lesson=lesson):
-                first = self._learning.left_out(field, lesson)
                 self._roster.again(run)
-                return [Anomaly(_REFUSED[field])] if first else []
+                if field in self.omit:
+                    return []
+                self.omit |= {field}
+                if lesson is not None:
+                    self._learning = self._learning or Learning()
+                    self._learning.left_out(lesson)
+                return [Anomaly(_REFUSED[field])]
             case Reseeded(seed):
                 run.leg = run.leg._replace(seed=seed)
                 self._roster.again(run)
@@ -166,6 +176,7 @@ class Recovery:
         self._merge.drop(run.leg.number)
         stand_ins = self._roster.add(legs)
         if lesson is not None:
+            self._learning = self._learning or Learning()
             self._learning.replaced(lesson, stand_ins)
 
     def _try_again(self, run: LegProgress, failure: Failure) -> list[Command] | None:
@@ -287,11 +298,11 @@ class Recovery:
             return None  # the engine assigns them by a choice's place in its one call
         if self._request.dialect is Dialect.CHAT and self._settings.chat_continues == "no":
             return None
-        cut = self._merge.output(run.leg.number)
+        cut = self._merge.outputs[run.leg.number]
         return continuing(self._request, cut, self._merge.n, self._settings.chat_continues)
 
     def _resumed(self, run: LegProgress, outcome: ResumeOutcome) -> None:
-        self.notes.append(Resumed(run.leg.number, self._settings.resume, outcome))
+        self._merge.notes.append(Resumed(run.leg.number, self._settings.resume, outcome))
 
     def _timer(self, run: LegProgress, failure: Failure) -> SetTimer:
         return SetTimer(Timer(TimerKind.RETRY, run.leg.number), pause_seconds(failure, run.retries - 1, self._jitter()))
@@ -315,7 +326,3 @@ WAYS = (
     Recovery._wait_until_it_has_started,  # last: the client has read something, and nothing else is left
 )
 """What is tried, in this order, for a leg that failed before it had begun to answer."""
-
-
-def _learn(lesson: Lesson | None) -> list[Command]:
-    return [] if lesson is None else [Learn(lesson)]

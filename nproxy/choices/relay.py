@@ -61,12 +61,11 @@ class Relay(Merge):
         self,
         request: Request,
         names: Names,
-        *,
         shown: str | None = None,
         exact: bool = False,
         record: Callable[[], Record] | None = None,
     ) -> None:
-        super().__init__(request, names, record=record)
+        super().__init__(request, names, record)
         self._shown = shown
         self._counts_all = exact or len(self._choices) == 1  # usage beside a choice is that of its whole call
         self._as_merged = False
@@ -77,20 +76,17 @@ class Relay(Merge):
 
     def add(self, leg: Leg) -> None:
         super().add(leg)
-        self._outputs[leg.number].reported.counts_all = self._counts_all
+        self.outputs[leg.number].reported.counts_all = self._counts_all
         if leg.prompt is not None or (self._record is not None and any(choice.sent for choice in self._choices)):
             self._as_merged = True
 
-    def body(self, number: int, body: bytes) -> dict[str, JSON]:
-        came = super().body(number, body)
-        output = self._outputs[number]
+    # ---- writing
+
+    def _keep(self, output: LegOutput, body: bytes, came: dict[str, JSON]) -> None:
         if output.surplus or (output.whole and not _all_there(came, output.choices)):
             self._take_names(came)  # it is written anew: without surplus choices, in order, under the right indices
-        elif len(self._outputs) == 1 and not self._as_merged:
+        elif len(self.outputs) == 1 and not self._as_merged:
             self._body = body if is_json(body) else dumps(came)
-        return came
-
-    # ---- writing
 
     def _prelude(self, data: bytes) -> bytes:
         if data or self._opened or not self._request.stream:
@@ -128,13 +124,13 @@ class Relay(Merge):
         return _as_it_came(data, chunk.came, self._renamed(chunk.came))
 
     def _usage_tail(self, usage: Usage) -> bytes:
-        if self._as_merged or len(self._tails) != 1 or len(self._outputs) != 1:
+        if self._as_merged or len(self._tails) != 1 or len(self.outputs) != 1:
             return super()._usage_tail(usage)
         came = loads(self._tails[0])
         return _as_it_came(self._tails[0], came, self._renamed(came) | {"usage": came["usage"]})
 
     def _answer(self, usage: Usage | None) -> bytes:
-        if self._body is None or len(self._outputs) != 1:
+        if self._body is None or len(self.outputs) != 1:
             return super()._answer(usage)
         return self._body if self._shown is None else dumps(loads(self._body) | {"model": self._shown})
 
@@ -165,7 +161,7 @@ class Relay(Merge):
             kept["finish_reason"] = None
         if chunk.usage is not None and self._request.continuous_usage:
             total = self._running(output)
-            if self._counts_all and len(self._outputs) == 1:
+            if self._counts_all and len(self.outputs) == 1:
                 wanted["usage"] = came.get("usage") or chunk.usage.to_json()  # it is the total already
             elif total is not None:
                 wanted["usage"] = total.to_json()

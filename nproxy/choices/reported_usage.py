@@ -25,12 +25,13 @@ class ReportedUsage:
     """The last usage that came with a choice, by its index."""
     shared: Usage | None = None
     """The last usage of a stream that reports it in chunks of several choices, and so for all of them."""
-    before: Mapping[int, Usage] = field(default_factory=dict)
-    """What earlier calls of this leg reported of the choices that they finished, by their index."""
+    before: Mapping[int, Usage] | None = None
+    """What earlier calls of this leg reported of the choices that they finished, by their index; None without any."""
 
     def continue_from(self, cut: ReportedUsage, finished: Iterable[int]) -> None:
         """Note what the leg's previous call reported of the choices that are finished."""
-        self.before = {**{index: cut.by_choice[index] for index in finished if index in cut.by_choice}, **cut.before}
+        before = {index: cut.by_choice[index] for index in finished if index in cut.by_choice}
+        self.before = before if cut.before is None else {**before, **cut.before}
 
     def note(self, usage: Usage, indices: Sequence[int]) -> None:
         """Note a usage that came in a chunk with these choices; none if it counts the whole leg."""
@@ -49,19 +50,19 @@ class ReportedUsage:
             return ["stream_usage"]
         return ["json_usage"] if self.width > 1 and len(self.tails) == self.choices else []
 
-    def total(self, *, whole: bool) -> Usage | None:
+    def total(self, whole: bool) -> Usage | None:
         """Return the leg's tokens, as far as they were reported: of all its prompts, if it carries several.
 
         whole: every choice is finished, so no more parts come.
         """
         prompts = self.choices // self.width
         tails = self.tails or ([] if self.shared is None else [self.shared])
-        usage = within_leg(tails, self.by_choice, self.choices, fewer_are_parts=prompts > 1 or not whole)
+        usage = within_leg(tails, self.by_choice, self.choices, prompts > 1 or not whole)
         if prompts > 1 and usage is not None:
             if len(tails) == self.choices:  # one per choice, so each prompt is counted `width` times
                 return replace(usage, prompt=sum(tail.prompt for tail in tails) // self.width)
             if not tails:
-                return merge(map(self._of_prompt, range(prompts))).usage
+                return merge([self._of_prompt(prompt) for prompt in range(prompts)])[0]
         return usage
 
     def total_for_client(self, total: Usage, kept: frozenset[int] | None, *, whole: bool) -> Usage | None:
@@ -78,7 +79,7 @@ class ReportedUsage:
             own = within_leg([], {index: self.by_choice[index] for index in kept})
             return own and replace(own, prompt=total.prompt)
         if apart and self.before:
-            return replace(self, by_choice={**self.by_choice, **self.before}).total(whole=whole)
+            return replace(self, by_choice={**self.by_choice, **self.before}).total(whole)
         return total
 
     def _of_prompt(self, prompt: int) -> LegUsage:

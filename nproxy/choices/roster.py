@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from nproxy.choices.leg import Leg
@@ -35,11 +35,11 @@ class LegProgress:
 
 
 class Roster:
-    """All legs of a request, by number.
+    """All legs of a request.
 
-    called: the legs that hold a call. unsettled: how many are in no final state. queue: numbers of the legs that wait
-    for their turn, a heap: the lowest is called first. changed: a leg has changed its state or joined the queue; reset
-    by the conduct when it has decided.
+    runs: all of them, by number. called: those that hold a call. unsettled: how many are in no final state. queue:
+    numbers of the legs that wait for their turn, a heap: the lowest is called first. changed: a leg has changed its
+    state or joined the queue; reset by the conduct when it has decided.
 
     seeds: gives further legs their seeds, beside those that are taken. held: numbers of legs that wait until they are
     released.
@@ -47,27 +47,16 @@ class Roster:
 
     def __init__(
         self,
-        legs: Iterable[Leg],
+        legs: Sequence[Leg],
         seeds: Callable[[Sequence[Leg], set[int]], Sequence[Leg]],
-        held: frozenset[int] = frozenset(),
+        held: Collection[int] = (),
     ) -> None:
         self.called: dict[int, LegProgress] = {}
         self.queue: list[int] = []
         self.unsettled = 0
-        self.changed = True
         self._seeds = seeds
-        self._runs: dict[int, LegProgress] = {}
+        self.runs: dict[int, LegProgress] = {}
         self._enlist(legs, held)
-
-    def __iter__(self) -> Iterator[LegProgress]:
-        return iter(self._runs.values())
-
-    def __len__(self) -> int:
-        return len(self._runs)
-
-    def find(self, number: int) -> LegProgress:
-        """Return the leg with this number."""
-        return self._runs[number]
 
     def callers(self) -> list[LegProgress]:
         """Return the legs that hold a call, by number."""
@@ -103,7 +92,7 @@ class Roster:
     def split(self, run: LegProgress, legs: Sequence[Leg]) -> list[LegProgress]:
         """End a leg that was cut, and have others bring what it did not. They pause first."""
         self.move(run, Signal.END)
-        parts = [self._runs[number] for number in sorted(self.add(legs, held=True))]
+        parts = [self.runs[number] for number in sorted(self.add(legs, held=True))]
         for part in parts:
             part.attempt, part.retries, part.resumed = run.attempt, run.retries, True
             self.pause(part)
@@ -112,37 +101,39 @@ class Roster:
     def release(self, numbers: Iterable[int]) -> None:
         """Let legs that were held wait for their turn."""
         for number in numbers:
-            if self._runs[number].state is LegState.WAITING:
+            if self.runs[number].state is LegState.WAITING:
                 self._call_in_turn(number)
 
     def next_waiting(self, parallel: int | None) -> LegProgress | None:
-        """Return the next leg to call, None if none waits or `parallel` calls are open. The caller opens it."""
-        if not self.queue or (parallel is not None and len(self.called) >= parallel):
+        """Return the next leg of the queue, None if `parallel` calls are open. The caller opens it."""
+        if parallel is not None and len(self.called) >= parallel:
             return None
-        return self._runs[heapq.heappop(self.queue)]
+        return self.runs[heapq.heappop(self.queue)]
 
     def add(self, legs: Sequence[Leg], *, held: bool = False) -> set[int]:
         """Number, seed and enlist further legs; return their numbers. held: they wait until they are released."""
-        first = len(self._runs)
+        first = len(self.runs)
         numbered = [leg._replace(number=first + place, seed=None) for place, leg in enumerate(legs)]
-        taken = {run.leg.seed for run in self if run.leg.seed is not None}
+        taken = {run.leg.seed for run in self.runs.values() if run.leg.seed is not None}
         numbers = {leg.number for leg in numbered}
-        self._enlist(self._seeds(numbered, taken), frozenset(numbers) if held else frozenset())
+        self._enlist(self._seeds(numbered, taken), numbers if held else ())
         return numbers
 
     def drop_idle(self, *, keep: Callable[[LegProgress], bool]) -> None:
         """Cancel the legs that wait or pause, except those to keep."""
-        for run in self:
+        for run in self.runs.values():
             if run.state in IDLE and not keep(run):
                 self.move(run, Signal.CANCEL)
-        self.queue = sorted(number for number in self.queue if self._runs[number].state is LegState.WAITING)
+        self.queue = sorted(number for number in self.queue if self.runs[number].state is LegState.WAITING)
 
-    def _enlist(self, legs: Iterable[Leg], held: frozenset[int] = frozenset()) -> None:
+    def _enlist(self, legs: Sequence[Leg], held: Collection[int]) -> None:
         for leg in legs:
-            self._runs[leg.number] = LegProgress(leg)
-            self.unsettled += 1
-            if leg.number not in held:
-                self._call_in_turn(leg.number)
+            number = leg.number
+            self.runs[number] = LegProgress(leg)
+            if number not in held:
+                heapq.heappush(self.queue, number)
+        self.unsettled += len(legs)
+        self.changed = True
 
     def _call_in_turn(self, number: int) -> None:
         heapq.heappush(self.queue, number)

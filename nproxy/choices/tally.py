@@ -8,7 +8,7 @@ from dataclasses import replace
 from nproxy.choices.commands import Spent
 from nproxy.choices.continuation import as_one_call
 from nproxy.choices.leg_output import LegOutput
-from nproxy.openai.usage import LegUsage, Merged, Usage, merge, running
+from nproxy.openai.usage import LegUsage, Usage, merge, running
 
 _Reported = tuple[LegOutput, LegUsage]
 """A leg, and the usage that it reported."""
@@ -22,7 +22,7 @@ class Tally:
         self._cut: list[_Reported] = []  # calls that others replaced
         self._total: Usage | None = None  # the running total that was returned last
         self._running: RunningTotal | None = None  # None while calls of one choice have to be counted together
-        self._settled: tuple[list[_Reported], Merged] | None = None
+        self._settled: tuple[list[_Reported], Usage | None] | None = None
 
     def forgo(self, output: LegOutput) -> None:
         """Note that other calls replace this one: its tokens were spent, and do not count for the client."""
@@ -33,12 +33,12 @@ class Tally:
         """Note that calls take over from others: the running total is to be added up anew."""
         self._running = None
 
-    def settled(self) -> Merged:
-        """Return the usage of all legs, which are over. It is not computed again for `spent`."""
+    def settled(self) -> tuple[Usage | None, bool]:
+        """Return what `merge` does for all legs, which are over. It is not computed again for `spent`."""
         each = self._each()
-        merged = merge(self._counted(each))
-        self._settled = each, merged
-        return merged
+        usage, prompts_differ = merge(self._counted(each))
+        self._settled = each, usage
+        return usage, prompts_differ
 
     def running(self, reporting: LegOutput) -> Usage | None:
         """Return the total so far, as this leg has reported usage. It keeps its value while calls repeat what came.
@@ -66,9 +66,9 @@ class Tally:
         """
         if self._settled is None:  # it broke off
             each = [(output, _so_far(output)) for output in self._outputs.values()]
-            merged = merge(self._counted(each)).usage
+            merged, _ = merge(self._counted(each))
         else:
-            each, (merged, _) = self._settled
+            each, merged = self._settled
         client = None if merged is None else for_client(merged)
         prompt = completion = calls = 0
         for output, (_, usage) in (*self._cut, *each):

@@ -61,13 +61,6 @@ class LegUsage(NamedTuple):
     usage: Usage | None
 
 
-class Merged(NamedTuple):
-    """Several legs' usage as one. `prompts_differ`: legs counted the same prompt differently."""
-
-    usage: Usage | None
-    prompts_differ: bool
-
-
 def parse_usage(value: JSON) -> Usage | None:
     """Read a `usage` value; None for null and for anything that is not a usage object with whole counts.
 
@@ -96,7 +89,7 @@ def parse_usage(value: JSON) -> Usage | None:
 
 
 def within_leg(
-    tails: Sequence[Usage], by_choice: Mapping[int, Usage], choices: int | None = None, *, fewer_are_parts: bool = False
+    tails: Sequence[Usage], by_choice: Mapping[int, Usage], choices: int | None = None, fewer_are_parts: bool = False
 ) -> Usage | None:
     """Return one leg's usage from what its stream reported; None if there is none.
 
@@ -112,8 +105,8 @@ def within_leg(
     return _siblings(parts) if parts else None
 
 
-def merge(legs: Iterable[LegUsage]) -> Merged:
-    """Add up the usage of a request's legs, which come in leg order.
+def merge(legs: Sequence[LegUsage]) -> tuple[Usage | None, bool]:
+    """Add up the usage of a request's legs, which come in leg order. Returns it, and whether prompt counts differ.
 
     A prompt counts once: the maximum over the legs that carried it. Completions and their details are summed key by
     key. Prompt details are those of the first leg that carried the prompt. If a leg carried all prompts, its prompt
@@ -121,19 +114,18 @@ def merge(legs: Iterable[LegUsage]) -> Merged:
     names: those about a prompt (their name contains prompt, input or cache, but not cost) are treated like the prompt's
     details; other numbers, also within objects, are summed; of anything else the first counts.
     """
-    legs = list(legs)
     if len(legs) == 1:
-        return Merged(legs[0].usage, prompts_differ=False)
+        return legs[0].usage, False
     groups: dict[int | None, list[Usage]] = {}
     for prompt, usage in legs:
         if usage is None:
-            return Merged(None, prompts_differ=False)
+            return None, False
         if prompt in groups:
             groups[prompt].append(usage)
         else:
             groups[prompt] = [usage]
     if not groups:
-        return Merged(None, prompts_differ=False)
+        return None, False
     by_prompt = {prompt: _siblings(usages) for prompt, usages in groups.items()}
     prompts = [by_prompt[None]] if None in by_prompt else list(by_prompt.values())
     differ = any(len({usage.prompt for usage in usages}) > 1 for usages in groups.values())
@@ -144,7 +136,7 @@ def merge(legs: Iterable[LegUsage]) -> Merged:
         completion_details=_sum_details([usage.completion_details for usage in by_prompt.values()]),
         extra=_sum_extra([usage.extra for usage in by_prompt.values()], [usage.extra for usage in prompts]),
     )
-    return Merged(whole, differ)
+    return whole, differ
 
 
 def running(legs: Iterable[LegUsage]) -> Usage | None:
@@ -152,7 +144,7 @@ def running(legs: Iterable[LegUsage]) -> Usage | None:
 
     It never falls as long as no leg's own counts fall. Details are left out, because they are final only at the end.
     """
-    whole = merge(leg for leg in legs if leg.usage is not None).usage
+    whole, _ = merge([leg for leg in legs if leg.usage is not None])
     return None if whole is None else Usage(whole.prompt, whole.completion)
 
 

@@ -71,7 +71,7 @@ def test_J2_prompt_major_order() -> None:
     leg = Leg(0, offset=1, width=1)
     assert [leg.client_index(j, n=2) for j in range(3)] == [1, 3, 5]
     assert Leg(0, offset=0, width=2).client_indices(2, 2) == [0, 1, 2, 3]
-    assert Leg(0, offset=1, width=1, prompt=2).client_indices(2, 3) == [5]
+    assert [*Leg(0, offset=1, width=1, prompt=2).client_indices(2, 3)] == [5]
 
 
 def test_A14_greedy_is_accepted_as_any_other() -> None:

@@ -196,7 +196,7 @@ def test_byte_rewriting_equals_full_parsing(
         for leg in (Leg(0, 0, 2), Leg(1, 2, 2)):
             merge.add(leg)
             if parse_all:
-                merge._outputs[leg.number].rewriter = Forgetful()  # type: ignore[assignment]
+                merge.outputs[leg.number].rewriter = Forgetful()  # type: ignore[assignment]
         return merge
 
     column = 0 if dialect is Dialect.CHAT else 1

@@ -53,7 +53,7 @@ def test_running_totals_take_no_memory(n: int) -> None:
     for tokens in range(1, 400):
         play.says(0, *(delta("x", index=index) for index in range(n)), usage_chunk(10, tokens))
     play.says(0, *(delta(index=index, finish="stop") for index in range(n)), DONE)
-    output = play.conduct._merge.output(0)
+    output = play.conduct._merge.outputs[0]
     assert len(output.reported.tails) == n + 1
     play.ends(0)
     assert play.frames[-2]["usage"]["completion_tokens"] == 399

@@ -37,7 +37,7 @@ def test_a_usual_chunk_is_parsed_until_it_is_known(shape: str, monkeypatch: pyte
     events = [said(text) for text in "abcdefg"]
     expected = Play(chat(stream=True, **options), capability)
     for event in events:
-        expected.conduct._merge.output(0).forget()
+        expected.conduct._merge.outputs[0].forget()
         expected.says(0, event)
     parsed: list[bytes] = []
 
@@ -62,7 +62,7 @@ def test_those_that_come_together_are_written_as_those_that_come_apart(shape: st
         apart.gets(*(LegChunk(0, event) for event in events))
         together.gets(LegChunks(0, BETWEEN.join(events), len(events)))
     assert together.emitted == apart.emitted
-    assert together.conduct._merge.output(0).whole
+    assert together.conduct._merge.outputs[0].whole
 
 
 def test_of_several_that_came_together_the_usual_ones_are_not_touched_one_by_one(

@@ -41,7 +41,7 @@ _VALIDATION = [
     ("A14", CHOICES + "plan.py", 'if greedy == "dedupe":', "if False:"),
     ("A16", OPENAI + "requests.py", "if best_of < n:", "if False:"),
     ("A17", OPENAI + "requests.py", "width = n_cmpl if width is None else width", "pass"),
-    ("A18", CHOICES + "plan.py", "if several_legs and n > 1 and request.beam_search:", "if False:"),
+    ("A18", CHOICES + "plan.py", "if legs > 1 and request.beam_search:", "if False:"),
 ]
 
 _SEEDS = [
@@ -133,7 +133,7 @@ _STREAMS = [
         "return written + event(dumps(wanted) if patch is None else patch(data))",
         "return written + event(dumps(wanted))",
     ),
-    ("D15", CHOICES + "recovery.py", "else self._capability.parallel", "else 1"),
+    ("D15", CHOICES + "recovery.py", "self.parallel = capability.parallel", "self.parallel = 1"),
     (
         "D16",
         OPENAI + "rewriter.py",
@@ -156,7 +156,7 @@ _USAGE = [
     (
         "E6",
         OPENAI + "usage.py",
-        "        if usage is None:\n            return Merged(None, prompts_differ=False)",
+        "        if usage is None:\n            return None, False",
         "        if usage is None:\n            continue",
     ),
     ("E7", OPENAI + "wire.py", 'rest["usage"] = None', "pass"),
@@ -243,8 +243,8 @@ _ERRORS = [
     ),
     ("K2", CHOICES + "failures.py", "return self.gathered or any(", "return any("),
     ("K2", CHOICES + "failures.py", "math.ceil(max(waits))", "math.ceil(min(waits))"),
-    ("K3", CHOICES + "conduct.py", "Losses(partial=settings.partial and", "Losses(partial=False and"),
-    ("K3", CHOICES + "conduct.py", "Losses(partial=settings.partial and", "Losses(partial=True and"),
+    ("K3", CHOICES + "conduct.py", "Losses(settings.partial and", "Losses(False and"),
+    ("K3", CHOICES + "conduct.py", "Losses(settings.partial and", "Losses(True and"),
     ("K4", CHOICES + "failures.py", "return min(failures, key=rank)", "return failures[0]"),
     ("K5", CHOICES + "recovery.py", "if run.retries >= per_leg or", "if True or"),
     ("K5", CHOICES + "recovery.py", "if read else self._begin_anew(run, failure)", ""),
@@ -422,7 +422,7 @@ _ROUTING = [
         "if capability.model is not None and capability.model != request.model:",
         "if False:",
     ),
-    ("Q2", CHOICES + "merging.py", "shown=names.model if aliased else None", "shown=None"),
+    ("Q2", CHOICES + "merging.py", "names.model if aliased else None", "None"),
     ("Q3", GATEWAY + "upstream_calls.py", "model,\n            capability.prefix_cache,", "model,\n            False,"),
     ("Q3", UPSTREAMS + "permits.py", "        if common is not None:\n            return (common,)\n", ""),
     ("N6", CHOICES + "compose.py", 'if request.stream or "stream" in leg.omit:', "if request.stream:"),
@@ -489,8 +489,8 @@ _NATIVE = [
     ("R8", CHOICES + "merge.py", "if is_null(data):", "if False:"),
     ("R9", UPSTREAMS + "upstream.py", "if others.may_have_interrupted:", "if False:"),
     ("R9", CHOICES + "failure_table.py", "INTERRUPTED: Follows.ELSEWHERE | Follows.RESUMES", "INTERRUPTED: Follows(0)"),
-    ("R9", CHOICES + "merge.py", "return self._request.stream and self._outputs[number].generated", "return False"),
-    ("R9", CHOICES + "interruptions.py", "return OneAtATime(verdict)", "return None"),
+    ("R9", CHOICES + "merge.py", "return self._request.stream and self.outputs[number].generated", "return False"),
+    ("R9", CHOICES + "recovery.py", "return [Learn(OneAtATime(verdict))]", "return []"),
     ("R9", UPSTREAMS + "upstream.py", "leg=call.leg, alone=alone, waits", "leg=call.leg, waits"),
     ("R10", CHOICES + "remedies.py", "if not failure.body and failure.status in _AT_FAULT:", "if False:"),
     (

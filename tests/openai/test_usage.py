@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from nproxy.openai.chunks import is_done, parse_chunk
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.sse import SSEDecoder
-from nproxy.openai.usage import LegUsage, Merged, Usage, merge, parse_usage, running, within_leg
+from nproxy.openai.usage import LegUsage, Usage, merge, parse_usage, running, within_leg
 from tests.transcripts.recorded import load
 
 
@@ -25,7 +25,7 @@ def test_E1_prompt_once_completions_summed_total_recomputed() -> None:
 
 
 def test_E2_prompt_counts_that_differ() -> None:
-    assert merge(legs(Usage(10, 1), Usage(12, 1), Usage(11, 1))) == Merged(Usage(12, 3), prompts_differ=True)
+    assert merge(legs(Usage(10, 1), Usage(12, 1), Usage(11, 1))) == (Usage(12, 3), True)
 
 
 def test_E4_completion_details_key_by_key() -> None:
@@ -35,35 +35,35 @@ def test_E4_completion_details_key_by_key() -> None:
             Usage(1, 1),
             Usage(1, 1, completion_details={"reasoning_tokens": 4, "accepted_prediction_tokens": 1}),
         )
-    ).usage
+    )[0]
     assert whole is not None
     assert whole.completion_details == {"reasoning_tokens": 7, "accepted_prediction_tokens": 1}
     assert whole.prompt_details is None
-    absent = merge(legs(Usage(1, 1), Usage(1, 1))).usage
+    absent = merge(legs(Usage(1, 1), Usage(1, 1)))[0]
     assert absent is not None
     assert absent.completion_details is None
     assert "completion_tokens_details" not in absent.to_json()
 
 
 def test_E5_cached_tokens_are_the_first_legs() -> None:
-    whole = merge(legs(*(Usage(9, 1, prompt_details={"cached_tokens": cached}) for cached in (2, 8, 8)))).usage
+    whole = merge(legs(*(Usage(9, 1, prompt_details={"cached_tokens": cached}) for cached in (2, 8, 8))))[0]
     assert whole is not None
     assert whole.to_json()["prompt_tokens_details"] == {"cached_tokens": 2}
 
 
 def test_E6_never_a_partial_sum() -> None:
-    assert merge(legs(Usage(10, 5), None, Usage(10, 3))) == Merged(None, prompts_differ=False)
-    assert merge([]) == Merged(None, prompts_differ=False)
+    assert merge(legs(Usage(10, 5), None, Usage(10, 3))) == (None, False)
+    assert merge([]) == (None, False)
 
 
 def test_E11_prompts_add_up() -> None:
     # One leg per prompt and choice.
     apart = [LegUsage(0, Usage(3, 1)), LegUsage(0, Usage(3, 2)), LegUsage(1, Usage(5, 4)), LegUsage(1, Usage(5, 8))]
-    assert merge(apart) == Merged(Usage(8, 15), prompts_differ=False)
+    assert merge(apart) == (Usage(8, 15), False)
     # Two legs, each with both prompts.
-    assert merge(legs(Usage(8, 5), Usage(8, 10))).usage == Usage(8, 15)
+    assert merge(legs(Usage(8, 5), Usage(8, 10)))[0] == Usage(8, 15)
     # A leg with both, and a further one that made up for a missing choice of the second.
-    assert merge([*legs(Usage(8, 5)), LegUsage(1, Usage(5, 10))]) == Merged(Usage(8, 15), prompts_differ=False)
+    assert merge([*legs(Usage(8, 5)), LegUsage(1, Usage(5, 10))]) == (Usage(8, 15), False)
 
 
 def test_E12_the_running_total_never_falls() -> None:
@@ -89,7 +89,7 @@ def test_E14_unknown_keys_are_the_prompts_or_summed() -> None:
         }
         for at in range(2)
     ]
-    whole = merge(legs(*(Usage(9, 1, extra=extra) for extra in told))).usage
+    whole = merge(legs(*(Usage(9, 1, extra=extra) for extra in told)))[0]
     assert whole is not None
     summed = {
         "prompt_cache_hit_tokens": 0,
@@ -102,14 +102,14 @@ def test_E14_unknown_keys_are_the_prompts_or_summed() -> None:
     assert whole.to_json() == Usage(9, 2).to_json() | summed
     # A leg for each prompt and choice: every prompt once.
     apart = [LegUsage(prompt, Usage(9, 1, extra={"cached_tokens": 3, "cost": 1})) for prompt in (0, 0, 1, 1)]
-    assert merge(apart).usage == Usage(18, 4, extra={"cached_tokens": 6, "cost": 4})
+    assert merge(apart)[0] == Usage(18, 4, extra={"cached_tokens": 6, "cost": 4})
     # One for each choice within a leg.
     assert within_leg([Usage(9, 1, extra=extra) for extra in told], {}, 2) == whole
 
 
 def test_E14_of_values_that_do_not_add_up_the_first_counts() -> None:
     told = [{"is_byok": True, "a": None, "b": 1}, {"is_byok": True, "a": 2, "b": {"c": 1}}]
-    whole = merge(legs(*(Usage(9, 1, extra=extra) for extra in told))).usage
+    whole = merge(legs(*(Usage(9, 1, extra=extra) for extra in told)))[0]
     assert whole is not None
     assert whole.extra == {"is_byok": True, "a": None, "b": 1}
 
@@ -117,16 +117,16 @@ def test_E14_of_values_that_do_not_add_up_the_first_counts() -> None:
 def test_E14_an_integer_beyond_all_floats_adds_up_to_no_fraction() -> None:
     huge = 10**400
     told = [Usage(9, 1, extra={"cost": cost}) for cost in (huge, huge)]
-    assert merge(legs(*told)).usage == Usage(9, 2, extra={"cost": 2 * huge})
+    assert merge(legs(*told))[0] == Usage(9, 2, extra={"cost": 2 * huge})
     told = [Usage(9, 1, extra={"cost": cost}) for cost in (huge, 0.5)]
-    assert merge(legs(*told)).usage == Usage(9, 2, extra={"cost": huge})
+    assert merge(legs(*told))[0] == Usage(9, 2, extra={"cost": huge})
     told = [Usage(9, 1, extra={"cost": cost}) for cost in (1e308, 1.5e308)]
-    assert merge(legs(*told)).usage == Usage(9, 2, extra={"cost": 1e308})
+    assert merge(legs(*told))[0] == Usage(9, 2, extra={"cost": 1e308})
 
 
 def test_H2_reasoning_tokens_are_summed() -> None:
     details = {"reasoning_tokens": 5}
-    whole = merge(legs(Usage(1, 6, None, details), Usage(1, 7, None, details))).usage
+    whole = merge(legs(Usage(1, 6, None, details), Usage(1, 7, None, details)))[0]
     assert whole is not None
     assert whole.completion_details == {"reasoning_tokens": 10}
 
