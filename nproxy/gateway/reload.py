@@ -130,8 +130,7 @@ class Reloader:
         except RuntimeError:  # no thread can be started: the next poll is to find the change again
             self._watch = Watch(self._served.files)
             raise
-        # also those of refused settings: the user may mend any of them
-        self._watch = Watch({**self._served.files, **reading.files})
+        self._watch = Watch(reading.files)  # also those of refused settings: the user may mend any of them
         return reading
 
     def _judge(self, reading: Reading) -> Reload:

@@ -15,7 +15,7 @@ import pytest
 
 from nproxy.config import Reading, Source
 from nproxy.gateway import reload
-from nproxy.gateway.reload import History, Reload
+from nproxy.gateway.reload import History, Reload, Reloader
 from nproxy.gateway.serve import follow, serve
 from nproxy.openai.jsonvalue import dumps
 from nproxy.telemetry import logs
@@ -25,6 +25,7 @@ from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream
 from tests.gateway.conftest import Stream, body, envelope, upstream_settings
 from tests.gateway.raw import apart, post
 from tests.gateway.reloading import Following, following, under_streams, write
+from tests.waiting import until
 
 CANARY = "canary-90d2"
 
@@ -350,6 +351,45 @@ async def test_a_file_that_was_missing_is_waited_for(
     looking.cancel()
     await gateway.ask()
     assert upstream.calls[-1].headers["authorization"] == "Bearer came later"
+
+
+async def test_refused_settings_are_refused_once_though_a_file_that_they_no_longer_name_is_gone(
+    gateway: Following, settings: dict[str, Any], upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = gateway.file.with_name("key")
+    key.write_text("served")
+    await gateway.reload({**settings, "upstreams": [upstream_settings(upstream, api_key="file:key")]})
+    looks = 0
+
+    class Counted(reload.Watch):
+        def look(self) -> bool:
+            nonlocal looks
+            looks += 1
+            return super().look()
+
+    monkeypatch.setattr(reload, "Watch", Counted)
+    key.unlink()
+    assert (await gateway.reload("upstreams: [")).outcome == "refused"
+    looking = asyncio.create_task(gateway.reloader.run())
+    await until(lambda: looks >= 6)
+    looking.cancel()
+    assert await gateway.metric('nproxy_config_reloads_total{outcome="refused"}') == 1
+
+
+async def test_a_request_that_comes_during_a_reload_has_another_one_follow(gateway: Following) -> None:
+    """The files may have been read before the change that the request is about."""
+    told: list[Reload] = []
+
+    def tell(reload: Reload) -> None:
+        told.append(reload)
+        if len(told) == 1:
+            reloader.ask()
+
+    reloader = Reloader(gateway.reading, lambda _: None, tell, poll_seconds=3600)
+    reloader.ask()
+    running = asyncio.create_task(reloader.run())
+    await until(lambda: len(told) == 2)
+    running.cancel()
 
 
 async def test_a_changed_file_is_taken_by_itself_and_a_signal_takes_it_at_once(
