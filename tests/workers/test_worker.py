@@ -1,0 +1,181 @@
+"""What a worker makes of its parent's messages: here it is a task, and the test is the parent."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from nproxy.concurrency.tasks import beside
+from nproxy.config import Source
+from nproxy.gateway.admission.bounds import Bounds
+from nproxy.gateway.admission.messages import message_of, to_data
+from nproxy.gateway.admission.server import AdmissionServer
+from nproxy.openai.jsonvalue import dumps
+from nproxy.workers import worker
+from nproxy.workers.channel import connect
+from nproxy.workers.messages import (
+    PROTOCOL,
+    Admission,
+    Drain,
+    Json,
+    LegsOfLeaving,
+    Message,
+    Ready,
+    Reconfigure,
+    Start,
+    Taught,
+)
+from nproxy.workers.worker import work
+from tests.clients import plain_client
+from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream
+from tests.waiting import until
+
+LESSON = Taught("u", MODEL, ("NativeWidth", {"asked": 4, "got": 2}))
+
+
+class Told:
+    """The parent of one worker. said: what it says beside questions of admission, which are answered."""
+
+    def __init__(self, url: str, ours: Any) -> None:
+        self.url, self.said = url, list[Message]()
+        self._channel = ours
+        limits = Bounds(inflight=100, queue=100, seconds=60)
+        self._admission = AdmissionServer(limits, lambda answer: self.tell(Admission(to_data(answer))))
+
+    def tell(self, message: Message) -> None:
+        self._channel.send(message)
+
+    async def hear(self) -> None:
+        async for message in self._channel.messages():
+            if isinstance(message, Admission):
+                self._admission.send(message_of(message.message))
+            else:
+                self.said.append(message)
+
+    async def upstream(self) -> dict[str, Json]:
+        """The status of its upstream."""
+        status = await self._channel.ask("status", 10.0)
+        (upstream,) = status["upstreams"]
+        return dict(upstream)
+
+    async def ask(self) -> httpx.Response:
+        async with plain_client(timeout=30) as client:
+            asked = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "stream": True}
+            return await client.post(f"{self.url}/v1/chat/completions", json=asked)
+
+
+def settings(url: str, parallel: int) -> dict[str, Json]:
+    upstream = {"name": "u", "replicas": [url], "models": [MODEL], "parallel": parallel}
+    return Source(None, {"NPROXY_UPSTREAMS": dumps([upstream]).decode()}).read().message()
+
+
+@asynccontextmanager
+async def first_of_two(
+    monkeypatch: pytest.MonkeyPatch, upstream: FakeUpstream, *, index: int = 0, parallel: int = 2, **more: Any
+) -> AsyncIterator[Told]:
+    """One of two workers, once it is ready; it shares `parallel` with the other. more: fields of its first message."""
+    monkeypatch.setattr(worker.logs, "configure", lambda *_: None)  # the log is that of the tests
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ours, theirs = socket.socketpair()
+        told = Told(f"http://127.0.0.1:{listener.getsockname()[1]}", await connect(ours))
+        start = Start(
+            protocol=PROTOCOL,
+            index=index,
+            workers=2,
+            name=f"w{index}",
+            pseudonym="nproxy-1",
+            settings=settings(upstream.url, parallel),
+            log_level="info",
+            engine_socket=None,
+            **more,
+        )
+        told.tell(start)
+        async with asyncio.timeout(60), beside(told.hear()):
+            working = asyncio.create_task(work(listener, theirs))
+            try:
+                await until(lambda: working.done() or any(isinstance(message, Ready) for message in told.said))
+                yield told
+            finally:
+                told.tell(Drain("end", 0.0))
+                await working
+
+
+@pytest.fixture
+async def upstream() -> AsyncIterator[FakeUpstream]:
+    async with FakeUpstream(Behaviour()) as server:
+        yield server
+
+
+async def test_after_a_reload_it_still_takes_its_share_of_parallel_only(
+    monkeypatch: pytest.MonkeyPatch, upstream: FakeUpstream
+) -> None:
+    upstream.behaviour = held = Behaviour(hold_after=1)
+    async with first_of_two(monkeypatch, upstream) as told:
+        told.tell(Reconfigure(settings(upstream.url, parallel=4)))
+        await told.upstream()  # it answers when it has the settings
+        asked = [asyncio.create_task(told.ask()) for _ in range(4)]
+
+        async def two_wait() -> bool:
+            return bool((await told.upstream())["legs_waiting"] == 2) and len(upstream.open_calls) == 2
+
+        await until(two_wait)
+        held.go_on.set()
+        assert {answer.status_code for answer in await asyncio.gather(*asked)} == {200}
+        assert upstream.most_at_once == 2
+
+
+async def test_it_leaves_its_predecessor_the_places_that_this_one_used_when_it_began(
+    monkeypatch: pytest.MonkeyPatch, upstream: FakeUpstream
+) -> None:
+    used = LegsOfLeaving("before", {"u": {upstream.url: 1}})
+    async with first_of_two(monkeypatch, upstream, predecessors=(used,)) as told:
+        asked = asyncio.create_task(told.ask())
+
+        async def waits() -> bool:
+            return bool((await told.upstream())["legs_waiting"] == 1)
+
+        await until(waits)
+        assert upstream.calls == []
+        told.tell(LegsOfLeaving("before", {}))
+        assert (await asked).status_code == 200
+
+
+async def test_it_begins_with_what_others_have_learned(monkeypatch: pytest.MonkeyPatch, upstream: FakeUpstream) -> None:
+    async with first_of_two(monkeypatch, upstream, lessons=(LESSON,)) as told:
+        assert (await told.upstream())["learned"]
+    async with first_of_two(monkeypatch, upstream) as told:
+        assert not (await told.upstream())["learned"]
+
+
+async def test_it_passes_over_lessons_that_only_another_version_knows(
+    monkeypatch: pytest.MonkeyPatch, upstream: FakeUpstream
+) -> None:
+    unknown = Taught("u", MODEL, ("OfTomorrow", {}))
+    async with first_of_two(monkeypatch, upstream, lessons=(unknown,)) as told:
+        told.tell(unknown)
+        told.tell(LESSON)
+
+        async def knows() -> bool:
+            return bool((await told.upstream())["learned"])
+
+        await until(knows)
+
+
+@pytest.mark.parametrize("index", [0, 1])
+async def test_only_the_first_looks_whether_upstreams_answer(
+    index: int, monkeypatch: pytest.MonkeyPatch, upstream: FakeUpstream
+) -> None:
+    looked = list[object]()
+
+    async def look(app: object) -> None:
+        looked.append(app)
+
+    monkeypatch.setattr(worker, "look_for_upstreams", look)
+    async with first_of_two(monkeypatch, upstream, index=index):
+        assert len(looked) == (index == 0)
