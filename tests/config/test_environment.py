@@ -52,6 +52,23 @@ def test_every_kind_of_value_can_be_set() -> None:
     assert config.engine is None
 
 
+@pytest.mark.parametrize("null", ["null", "~", ""])
+def test_ways_to_write_null(null: str) -> None:
+    assert load(None, {"NPROXY_STREAM__PING_SECONDS": null}).stream.ping_seconds is None
+
+
+def test_what_a_variable_replaces_is_no_longer_the_files(tmp_path: Path) -> None:
+    file = tmp_path / "nproxy.yaml"
+    file.write_text("listen: {port: 1}\n")
+    (problem,) = problems({"NPROXY_LISTEN": "{port: -1}"}, file)
+    assert problem.startswith("NPROXY_LISTEN: listen.port: ")
+
+
+def test_what_an_entry_lacks_is_told_with_a_variable_that_made_it() -> None:
+    (problem,) = problems({"NPROXY_UPSTREAMS__0__NAME": "a"})
+    assert problem == "NPROXY_UPSTREAMS__0__NAME: upstreams[0].replicas: is required"
+
+
 def test_the_users_own_words_keep_their_case() -> None:
     config = load(
         None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
@@ -60,6 +61,17 @@ keys:
 def test_a_key_ends_at_the_begin_of_its_day_or_at_its_time(tmp_path: Path, written: str, moment: datetime) -> None:
     (key,) = read(tmp_path, f"keys: [{{name: a, hash: '{A}', expires: '{written}'}}]")
     assert key.expires == moment
+
+
+def test_a_moment_without_a_zone_is_utc_wherever_the_machine_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "UTC-9")
+        time.tzset()
+        (key,) = read(tmp_path, f"keys: [{{name: a, hash: '{A}', expires: 2027-01-31}}]")
+    time.tzset()
+    assert key.expires == datetime(2027, 1, 31, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,11 @@ RESTART = {
     "an admin port comes": (BASE, BASE + "admin: {port: 1}", ["4: admin"]),
     "an admin port moves": (BASE + "admin: {port: 1}", BASE + "admin:\n  port: 2", ["5: admin.port"]),
     "a collector": (BASE, BASE + "telemetry:\n  otlp_endpoint: http://c", ["5: telemetry.otlp_endpoint"]),
+    "a collector's headers": (
+        BASE + "telemetry: {otlp_endpoint: 'http://c', otlp_headers: {a: b}}",
+        BASE + "telemetry:\n  otlp_endpoint: http://c\n  otlp_headers: {a: c}",
+        ["6: telemetry.otlp_headers"],
+    ),
     "nothing": (BASE, BASE, []),
     "what may change": (
         BASE + "admin: {token: a}",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from nproxy.config import watching
 from nproxy.config.watching import Watch, digest
 
 
@@ -50,6 +51,12 @@ def test_a_file_that_is_being_written_is_waited_for(file: Path) -> None:
         half.flush()
         assert not watch.look()
     assert watch.look()
+
+
+def test_a_file_that_stays_the_same_is_not_read(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = settled(file)
+    monkeypatch.setattr(watching, "_digest", lambda _: pytest.fail("its content was read"))
+    assert changed(watch, 3) == [False] * 3
 
 
 def test_a_touch_is_no_change(file: Path) -> None:

@@ -191,6 +191,14 @@ BAD = {
         "upstreams:\n- {name: a, replicas: ['http://a'], api_key: Passthrough}",
         "nproxy.yaml:2: upstreams[0].api_key: must be written passthrough",
     ),
+    "a word with spaces": (
+        "upstreams:\n- {name: a, replicas: ['http://a'], api_key: ' none '}",
+        "nproxy.yaml:2: upstreams[0].api_key: must be written none",
+    ),
+    "a template that was not filled in": (
+        "listen:\n  port: {{ .Values.port }}",
+        "nproxy.yaml:2: listen.port: a key must be plain text",
+    ),
     "dns without a port": (
         "upstreams:\n- {name: a, replicas: [{dns: a}]}",
         "nproxy.yaml:2: upstreams[0].replicas[0]: dns needs a name and a port, as in {dns: vllm.default.svc:8000}",
@@ -326,9 +334,20 @@ def test_all_errors_are_told_in_the_order_of_lines(tmp_path: Path) -> None:
         listen:
           port: -1
         auth: {}
+        # many
+        # lines
+        # later
+        stream:
+          ping_seconds: 0
         """,
     )
-    assert [problem.split(": ")[0] for problem in problems(file)] == [f"nproxy.yaml:{line}" for line in (2, 3, 5, 6)]
+    lines = [problem.split(": ")[0] for problem in problems(file)]
+    assert lines == [f"nproxy.yaml:{line}" for line in (2, 3, 5, 6, 11)]
+
+
+def test_max_n_may_be_all_that_may_be_in_flight(tmp_path: Path) -> None:
+    config = load(write(tmp_path, "n_policy: {max_n: 64}\nlimits: {inflight_choices: 64}"), {})
+    assert config.n_policy.max_n == config.limits.inflight_choices == 64
 
 
 def test_a_missing_file_is_one_error(tmp_path: Path) -> None:
