@@ -62,7 +62,7 @@ class PeerWorkers:
             self.answers_at = now
         elif what == "waits":
             begins = process not in self._waiting
-            self._waiting[process] = now, max(requests, 1)
+            self._waiting[process] = now, requests
             return begins
         elif what == "waits_no_more":
             self._waiting.pop(process, None)

@@ -12,7 +12,7 @@ import pytest
 
 from nproxy.upstreams.call_group import Account
 from nproxy.upstreams.gate import MOST_ACCOUNTS
-from nproxy.upstreams.peer_workers import NEWS_SECONDS, PeerNews
+from nproxy.upstreams.peer_workers import HANDED_SECONDS, NEWS_SECONDS, TELL_SECONDS, PeerNews, PeerWorkers
 from nproxy.upstreams.release_delay import RELEASE_DELAYS
 from tests.upstreams.full_server import ACCOUNT, Refused, Server, play
 
@@ -250,3 +250,60 @@ def test_slots_go_to_workers_by_how_many_wait_there() -> None:
         assert processes.answered[0] > 2 * processes.answered[1]
 
     play(scene)
+
+
+# ---- what one worker knows of the others
+
+
+def alone() -> tuple[PeerWorkers, list[tuple[object, ...]]]:
+    """What the worker w0 knows of the others, and what it tells them."""
+    told: list[tuple[object, ...]] = []
+    return PeerWorkers("w0", lambda *news: told.append(news)), told
+
+
+def test_a_worker_that_repeats_that_it_waits_does_not_begin_to() -> None:
+    peers, _ = alone()
+    assert peers.hear("waits", "w1", 0.0)
+    assert not peers.hear("waits", "w1", TELL_SECONDS)
+    peers.hear("waits_no_more", "w1", TELL_SECONDS)
+    assert peers.hear("waits", "w1", TELL_SECONDS)
+
+
+def test_another_worker_is_active_while_it_waits_or_was_answered_of_late() -> None:
+    peers, _ = alone()
+    assert not peers.active(0.0)
+    peers.hear("answers", "w1", 10.0)
+    assert peers.active(9.9 + NEWS_SECONDS) and not peers.active(10.0 + NEWS_SECONDS)
+    peers.hear("waits", "w1", 100.0)
+    assert peers.active(100.0 + NEWS_SECONDS) and not peers.active(100.1 + NEWS_SECONDS)
+
+
+def test_a_new_leg_lets_others_go_first_only_if_they_get_a_slot_from_here() -> None:
+    """By the end of a call that is in flight here, or because one was just handed over."""
+    peers, told = alone()
+    assert not peers.go_first(0.0, calls=1)
+    peers.hear("waits", "w1", 0.0)
+    assert peers.go_first(0.0, calls=1) and not peers.go_first(0.0, calls=0)
+    assert peers.take("replica", 1.0, requests=0)
+    assert told == [("room", "w1", "replica", 0)]
+    assert peers.go_first(0.9 + HANDED_SECONDS, calls=0) and not peers.go_first(1.1 + HANDED_SECONDS, calls=0)
+
+
+def test_where_nobody_waits_here_every_slot_goes_to_those_who_do() -> None:
+    peers, told = alone()
+    peers.hear("waits", "w1", 0.0, requests=2)
+    peers.hear("waits", "w2", 0.0)
+    assert all(peers.take("replica", 0.0, requests=0) for _ in range(6))
+    assert Counter(news[1] for news in told) == {"w1": 4, "w2": 2}
+
+
+def test_that_calls_are_answered_is_told_now_and_then() -> None:
+    peers, told = alone()
+    peers.tell_answers(0.0)
+    peers.tell_answers(TELL_SECONDS - 0.1)
+    assert len(told) == 1
+    peers.tell_answers(TELL_SECONDS - 0.1, at_once=True)
+    peers.tell_answers(TELL_SECONDS)
+    assert len(told) == 2
+    peers.tell_answers(2 * TELL_SECONDS)
+    assert told == [("answers", "w0", "", 0)] * 3
