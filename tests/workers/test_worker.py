@@ -16,18 +16,23 @@ from nproxy.config import Source
 from nproxy.gateway.admission.bounds import Bounds
 from nproxy.gateway.admission.messages import message_of, to_data
 from nproxy.gateway.admission.server import AdmissionServer
+from nproxy.openai.errors import ApiError
 from nproxy.openai.jsonvalue import dumps
+from nproxy.upstreams.upstreams import Upstreams
 from nproxy.workers import worker
-from nproxy.workers.channel import connect
+from nproxy.workers.channel import Channel, connect
 from nproxy.workers.messages import (
     PROTOCOL,
     Admission,
+    Beat,
     Drain,
     Json,
     LegsOfLeaving,
     Message,
+    Query,
     Ready,
     Reconfigure,
+    Result,
     Start,
     Taught,
 )
@@ -80,7 +85,8 @@ async def first_of_two(
     monkeypatch: pytest.MonkeyPatch, upstream: FakeUpstream, *, index: int = 0, parallel: int = 2, **more: Any
 ) -> AsyncIterator[Told]:
     """One of two workers, once it is ready; it shares `parallel` with the other. more: fields of its first message."""
-    monkeypatch.setattr(worker.logs, "configure", lambda *_: None)  # the log is that of the tests
+    logs: list[tuple[str, str]] = []
+    monkeypatch.setattr(worker.logs, "configure", lambda *given: logs.append(given))  # the log is that of the tests
     with socket.create_server(("127.0.0.1", 0)) as listener:
         ours, theirs = socket.socketpair()
         told = Told(f"http://127.0.0.1:{listener.getsockname()[1]}", await connect(ours))
@@ -91,7 +97,7 @@ async def first_of_two(
             name=f"w{index}",
             pseudonym="nproxy-1",
             settings=settings(upstream.url, parallel),
-            log_level="info",
+            log_level="warning",
             engine_socket=None,
             **more,
         )
@@ -100,6 +106,7 @@ async def first_of_two(
             working = asyncio.create_task(work(listener, theirs))
             try:
                 await until(lambda: working.done() or any(isinstance(message, Ready) for message in told.said))
+                assert logs == [("warning", "json")]
                 yield told
             finally:
                 told.tell(Drain("end", 0.0))
@@ -146,6 +153,14 @@ async def test_it_leaves_its_predecessor_the_places_that_this_one_used_when_it_b
         assert (await asked).status_code == 200
 
 
+async def test_it_has_the_name_of_the_whole_gateway_by_which_a_loop_is_found(
+    monkeypatch: pytest.MonkeyPatch, upstream: FakeUpstream
+) -> None:
+    async with first_of_two(monkeypatch, upstream) as told:
+        await told.ask()
+    assert "nproxy-1" in upstream.calls[0].headers["via"]
+
+
 async def test_it_begins_with_what_others_have_learned(monkeypatch: pytest.MonkeyPatch, upstream: FakeUpstream) -> None:
     async with first_of_two(monkeypatch, upstream, lessons=(LESSON,)) as told:
         assert (await told.upstream())["learned"]
@@ -165,6 +180,36 @@ async def test_it_passes_over_lessons_that_only_another_version_knows(
             return bool((await told.upstream())["learned"])
 
         await until(knows)
+
+
+async def test_it_reminds_the_others_and_reports_less_often_than_it_beats(
+    monkeypatch: pytest.MonkeyPatch, upstream: FakeUpstream
+) -> None:
+    reminded = asyncio.Event()
+    monkeypatch.setattr(Upstreams, "remind", lambda _: reminded.set())
+    monkeypatch.setattr(worker, "BEAT_SECONDS", 0.001)
+    async with first_of_two(monkeypatch, upstream) as told:
+        await reminded.wait()
+        await until(lambda: Beat(None) in told.said)
+
+
+async def test_it_has_no_metrics_if_its_parent_has_none(
+    monkeypatch: pytest.MonkeyPatch, upstream: FakeUpstream
+) -> None:
+    async with first_of_two(monkeypatch, upstream) as told, plain_client(timeout=30) as client:
+        asking = asyncio.create_task(client.get(f"{told.url}/metrics"))
+        await until(lambda: any(isinstance(message, Query) for message in told.said))
+        (query,) = (message for message in told.said if isinstance(message, Query))
+        told.tell(Result(query.number, None))
+        assert (await asking).status_code == 503
+        monkeypatch.setattr(worker, "ASK_SECONDS", 0.001)
+        assert (await client.get(f"{told.url}/metrics")).status_code == 503
+
+
+async def test_it_tells_nothing_of_the_others_once_its_channel_is_closed() -> None:
+    with pytest.raises(ApiError) as raised:
+        await worker._AskedOfParent(Channel()).status()
+    assert raised.value.status == 503
 
 
 @pytest.mark.parametrize("index", [0, 1])
