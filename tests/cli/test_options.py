@@ -80,6 +80,15 @@ def test_a_file_that_an_option_names_starts_at_the_current_directory(
     assert auth.api_key.get_secret_value() == "typed"
 
 
+def test_a_file_in_the_home_folder_is_found_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "key").write_text("of home\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    auth = loaded(None, {}, api_key="file:~/key").auth
+    assert auth is not None
+    assert auth.api_key is not None
+    assert auth.api_key.get_secret_value() == "of home"
+
+
 def test_an_upstream_is_added_to_the_files_under_a_free_name(file: Path) -> None:
     config = loaded(file, {}, upstreams=("http://b",))
     assert [upstream.name for upstream in config.upstreams] == ["upstream", "upstream-2"]

@@ -303,6 +303,7 @@ def test_that_calls_are_answered_is_told_now_and_then() -> None:
     peers.tell_answers(TELL_SECONDS - 0.1)
     assert len(told) == 1
     peers.tell_answers(TELL_SECONDS - 0.1, at_once=True)
+    assert len(told) == 2
     peers.tell_answers(TELL_SECONDS)
     assert len(told) == 2
     peers.tell_answers(2 * TELL_SECONDS)
