@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import signal
 import subprocess
 import sys
 
@@ -21,6 +22,16 @@ def read(_):
 Source.read = read
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whatever started the tests may have ignored it
 main(["serve"])
+"""
+
+STARTS_ANOTHER = """
+import signal, subprocess, sys
+from nproxy.cli.early_signals import outlive_reload_signals
+
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+outlive_reload_signals()
+another = "import os, signal, sys; os.kill(os.getpid(), getattr(signal, sys.argv[1]))"
+sys.exit(-subprocess.call([sys.executable, "-c", another, sys.argv[1]]))
 """
 
 INTERRUPTED = """
@@ -44,6 +55,13 @@ def started(name: str, stdin: int) -> int:
 @pytest.mark.parametrize("name", ["SIGHUP", "SIGUSR2"])
 def test_a_reload_signal_does_not_end_the_start(name: str) -> None:
     assert started(name, subprocess.DEVNULL) == 7
+
+
+@pytest.mark.parametrize("name", ["SIGHUP", "SIGUSR2"])
+def test_a_reload_signal_ends_the_programs_that_it_starts_as_always(name: str) -> None:
+    argv = [sys.executable, "-c", STARTS_ANOTHER, name]
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, timeout=60, check=False)
+    assert done.returncode == getattr(signal, name)
 
 
 def test_a_terminal_that_is_closed_does() -> None:
