@@ -39,41 +39,67 @@ class QueueStats:
     """How many calls of the account had begun when the request was last compared with others."""
 
 
-@dataclass(slots=True, weakref_slot=True, eq=False)
 class CallGroup:
-    """The calls of one request to one upstream. Mappings and methods identify a leg by its number."""
+    """The calls of one request to one upstream. Mappings and methods identify a leg by its number.
 
-    model: str | None = None
-    """The model they ask for, by the upstream's name; None if unknown. Not every replica may serve it."""
-    together: bool = False
-    """Whether they should all go to one replica, so that they share its prefix cache."""
-    prompt: bytes | None = None
-    """A hash of the beginning of the prompt, which selects a replica (prefix affinity); None if any will do."""
-    assigned: Callable[[int, Replica], None] | None = None
-    """Called with the leg and the replica of every call."""
-    account: Account | None = None
-    """The account the server may limit; None for calls that never wait in an OverloadQueue."""
-    fallback_available: bool = False
-    """Whether a healthy fallback upstream exists. Then a new leg is refused by a full upstream instead of waiting."""
+    replica: where the last call went. at: where the call of a leg is, until its result is judged. uncounted: where the
+    last call of a leg was, until the metrics have counted its end. failed: where a leg has failed; it avoids these
+    replicas while another can take it. full: replicas that refused a leg for lack of capacity; it avoids these in the
+    same way. blamed: replicas whose breakers have counted a failure of this request: once, however many legs failed
+    there. praised: replicas whose breakers have counted a success of this request. queue_stats: its history in an
+    OverloadQueue; None if it never waited in one. served_at: when a leg last got a whole answer.
+    """
 
-    replica: Replica | None = None
-    """Where the last call went."""
-    at: dict[int, Replica] = field(default_factory=dict)
-    """Where the call of a leg is, until its result is judged."""
-    uncounted: dict[int, Replica] = field(default_factory=dict)
-    """Where the last call of a leg was, until the metrics have counted its end."""
-    failed: dict[int, set[Replica]] = field(default_factory=dict)
-    """Where a leg has failed; it avoids these replicas while another can take it."""
-    full: dict[int, set[Replica]] = field(default_factory=dict)
-    """Replicas that refused a leg for lack of capacity; it avoids these in the same way."""
-    blamed: set[Replica] = field(default_factory=set)
-    """Replicas whose breakers have counted a failure of this request: once, however many legs failed there."""
-    praised: set[Replica] = field(default_factory=set)
-    """Replicas whose breakers have counted a success of this request."""
-    queue_stats: QueueStats | None = None
-    """Its history in an OverloadQueue; None if it never waited in one."""
-    served_at: float = -inf
-    """When a leg last got a whole answer."""
+    __slots__ = (
+        "__weakref__",
+        "account",
+        "assigned",
+        "at",
+        "blamed",
+        "failed",
+        "fallback_available",
+        "full",
+        "model",
+        "praised",
+        "prompt",
+        "queue_stats",
+        "replica",
+        "served_at",
+        "together",
+        "uncounted",
+    )
+
+    def __init__(
+        self,
+        model: str | None = None,
+        together: bool = False,
+        prompt: bytes | None = None,
+        assigned: Callable[[int, Replica], None] | None = None,
+        account: Account | None = None,
+        fallback_available: bool = False,
+    ) -> None:
+        """model: the one they ask for, by the upstream's name; None if unknown. Not every replica may serve it.
+        together: whether they should all go to one replica, so that they share its prefix cache. prompt: a hash of the
+        beginning of the prompt, which selects a replica (prefix affinity); None if any will do. assigned: called with
+        the leg and the replica of every call. account: the one that the server may limit; None for calls that never
+        wait in an OverloadQueue. fallback_available: whether a healthy fallback upstream exists. Then a new leg is
+        refused by a full upstream instead of waiting.
+        """
+        self.model = model
+        self.together = together
+        self.prompt = prompt
+        self.assigned = assigned
+        self.account = account
+        self.fallback_available = fallback_available
+        self.replica: Replica | None = None
+        self.at: dict[int, Replica] = {}
+        self.uncounted: dict[int, Replica] = {}
+        self.failed: dict[int, set[Replica]] = {}
+        self.full: dict[int, set[Replica]] = {}
+        self.blamed: set[Replica] = set()
+        self.praised: set[Replica] = set()
+        self.queue_stats: QueueStats | None = None
+        self.served_at = -inf
 
     def avoided(self, leg: int) -> Collection[Replica]:
         """The replicas that a leg avoids while another one can take it."""
