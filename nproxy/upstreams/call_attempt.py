@@ -18,14 +18,17 @@ AdmittedBy = Literal["", "release", "probe"]
 class CallAttempt:
     """A leg that calls a replica, or is about to.
 
-    slot: the freed slot it was admitted for, if any. number: its place among the calls of its account. began: when it
-    was admitted. room: set when it was refused; where there may be capacity for it. not_capacity: it was refused, and
-    perhaps for another reason than missing capacity. request_specific: it was refused for what its request asks for.
+    choices: how many it asks for. alone: no other call may use the replica meanwhile. slot: the freed slot it was
+    admitted for, if any. number: its place among the calls of its account. began: when it was admitted. room: set when
+    it was refused; where there may be capacity for it. not_capacity: it was refused, and perhaps for another reason
+    than missing capacity. request_specific: it was refused for what its request asks for.
     """
 
     __slots__ = (
         "admitted_by",
+        "alone",
         "began",
+        "choices",
         "end",
         "group",
         "leg",
@@ -36,9 +39,11 @@ class CallAttempt:
         "slot",
     )
 
-    def __init__(self, group: CallGroup, leg: int) -> None:
+    def __init__(self, group: CallGroup, leg: int, choices: int = 1, alone: bool = False) -> None:
         self.group = group
         self.leg = leg
+        self.choices = choices
+        self.alone = alone
         self.admitted_by: AdmittedBy = ""
         self.slot: FreedSlot | None = None
         self.number = 0
@@ -47,6 +52,11 @@ class CallAttempt:
         self.room: Room | None = None
         self.not_capacity = False
         self.request_specific = False
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether there are replicas that the leg avoids, because it failed or was refused there."""
+        return bool(self.group.avoided(self.leg))
 
     @property
     def delay_rank(self) -> int:

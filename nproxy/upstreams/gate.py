@@ -21,7 +21,7 @@ from nproxy.upstreams.health_checks import HealthChecks
 from nproxy.upstreams.overload_queue import OverloadQueue
 from nproxy.upstreams.peer_workers import PeerNews, PeerWorkers, What
 from nproxy.upstreams.permit_queue import PermitQueue
-from nproxy.upstreams.permits import ROUNDING, PermitRequest, Permits
+from nproxy.upstreams.permits import ROUNDING, Permits
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.shared_capacity import SharedCapacity
 from nproxy.upstreams.verdicts import serves
@@ -255,7 +255,7 @@ class Gate:
         queue = None if group.account is None else self._queue(group.account)
         if queue is not None and not group.fallback_available and (queue.waiting or queue.peers_go_first()):
             waits = True
-        return Permit(self._permit_queue, PermitRequest(choices, group, leg, alone), queue, waits)
+        return Permit(self._permit_queue, queue, waits, group, leg, choices, alone)
 
     def share_room(self, upstream: str, process: str, tell: Callable[[PeerNews], None]) -> None:
         """Share capacity with other processes of this gateway.
@@ -322,37 +322,43 @@ class Gate:
 class Permit(CallAttempt):
     """A permit. It is held while an `async with` block runs, which gets the replica."""
 
-    __slots__ = ("_permit_queue", "_queue", "_request", "_waits", "replica")
+    __slots__ = ("_permit_queue", "_queue", "_waits", "replica")
 
     replica: Replica
 
     def __init__(
-        self, permit_queue: PermitQueue, request: PermitRequest, queue: OverloadQueue | None, waits: bool
+        self,
+        permit_queue: PermitQueue,
+        queue: OverloadQueue | None,
+        waits: bool,
+        group: CallGroup,
+        leg: int,
+        choices: int,
+        alone: bool,
     ) -> None:
-        super().__init__(request.group, request.leg)
+        super().__init__(group, leg, choices, alone)
         self._permit_queue = permit_queue
-        self._request = request
         self._queue = queue
         self._waits = waits
 
     async def __aenter__(self) -> Replica:
-        request, queue = self._request, self._queue
+        queue = self._queue
         if queue is None:
-            self.replica = self._permit_queue.at_once(request) or await self._permit_queue.acquire(request)
+            self.replica = self._permit_queue.at_once(self) or await self._permit_queue.acquire(self)
             return self.replica
         if self._waits:
             await queue.wait_turn(self)
         else:
             queue.begin(self)
         try:
-            self.replica = self._permit_queue.at_once(request) or await self._permit_queue.acquire(request)
+            self.replica = self._permit_queue.at_once(self) or await self._permit_queue.acquire(self)
         except BaseException:
             queue.abandoned(self)
             raise
         return self.replica
 
     async def __aexit__(self, *_: object) -> None:
-        self._permit_queue.give_back(self.replica, self._request)
+        self._permit_queue.give_back(self.replica, self)
         if self._queue is not None:
             self._queue.ended(self, self.replica)
 

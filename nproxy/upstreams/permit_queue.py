@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from nproxy.upstreams.permits import NoReplicaError, PermitRequest, Permits
+from nproxy.upstreams.call_attempt import CallAttempt
+from nproxy.upstreams.permits import NoReplicaError, Permits
 from nproxy.upstreams.replicas import Replica
 
-_Waiter = tuple[asyncio.Future[Replica], PermitRequest]
+_Waiter = tuple[asyncio.Future[Replica], CallAttempt]
 
 
 class PermitQueue:
@@ -30,29 +31,29 @@ class PermitQueue:
     def __len__(self) -> int:
         return len(self._legs)
 
-    def at_once(self, request: PermitRequest) -> Replica | None:
+    def at_once(self, attempt: CallAttempt) -> Replica | None:
         """Take a permit if the leg need not wait, and return its replica; else None. Raises NoReplicaError.
 
         The permit is to be given back.
         """
-        return None if self._legs else self._permits.take(request)
+        return None if self._legs else self._permits.take(attempt)
 
-    async def acquire(self, request: PermitRequest) -> Replica:
+    async def acquire(self, attempt: CallAttempt) -> Replica:
         """Wait for a permit, and return its replica. Raises NoReplicaError.
 
         The permit is to be given back.
         """
         future: asyncio.Future[Replica] = asyncio.get_running_loop().create_future()
-        entry = (future, request)
+        entry = (future, attempt)
         self._legs.append(entry)
         self.serve()  # legs before it may wait for another replica
-        if request.has_failed:
+        if attempt.has_failed:
             self._serve_again(entry)
         try:
             return await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled() and future.exception() is None:
-                self.give_back(future.result(), request)  # granted in the very moment of the cancellation
+                self.give_back(future.result(), attempt)  # granted in the very moment of the cancellation
             elif entry in self._legs:
                 self._legs.remove(entry)
                 self.serve()  # legs that could not overtake it
@@ -63,18 +64,18 @@ class PermitQueue:
 
         Nothing else may do so: that replica may be free all the time, so that no call ends there.
         """
-        future, request = entry
+        future, attempt = entry
         if not future.done():
-            seconds = self._permits.avoided_seconds(request)
+            seconds = self._permits.avoided_seconds(attempt)
             asyncio.get_running_loop().call_later(seconds, self._served_again, entry)
 
     def _served_again(self, entry: _Waiter) -> None:
         self.serve()
         self._serve_again(entry)
 
-    def give_back(self, replica: Replica, request: PermitRequest) -> None:
+    def give_back(self, replica: Replica, attempt: CallAttempt) -> None:
         """Take back a leg's permit, and serve the legs that wait."""
-        replica.release(request.group, request.choices)
+        replica.release(attempt.group, attempt.choices)
         self.serve()
 
     def serve(self) -> None:
@@ -91,15 +92,15 @@ class PermitQueue:
         spent = permits.spent
         while self._legs and not spent:
             entry = self._legs.popleft()
-            future, request = entry
+            future, attempt = entry
             if future.done():
                 continue
-            anywhere = permits.common_replica(request) is None
-            if anywhere and request.group.model in waited_for:
+            anywhere = permits.common_replica(attempt) is None
+            if anywhere and attempt.group.model in waited_for:
                 passed_by.append(entry)
                 continue
             try:
-                replica = permits.take(request)
+                replica = permits.take(attempt)
             except NoReplicaError as nobody:
                 future.set_exception(nobody)
                 continue
@@ -108,9 +109,9 @@ class PermitQueue:
                 spent = permits.spent
                 continue
             passed_by.append(entry)
-            nowhere = anywhere and not request.has_failed  # else others may take what this leg avoids
-            if request.alone or (nowhere and not permits.divided):
+            nowhere = anywhere and not attempt.has_failed  # else others may take what this leg avoids
+            if attempt.alone or (nowhere and not permits.divided):
                 break  # nothing is free anywhere, or no leg may overtake
             if nowhere:
-                waited_for.add(request.group.model)
+                waited_for.add(attempt.group.model)
         self._legs.extendleft(reversed(passed_by))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from nproxy.openai.frozen import frozen
 from nproxy.upstreams.balancing import Draw, choose, standing
-from nproxy.upstreams.call_group import CallGroup
+from nproxy.upstreams.call_attempt import CallAttempt
 from nproxy.upstreams.replicas import AVOID_SECONDS, Replica
 
 NOBODY_SECONDS = 1.0
@@ -21,21 +20,6 @@ class NoReplicaError(Exception):
     def __init__(self, seconds: float) -> None:
         super().__init__(seconds)
         self.seconds = seconds
-
-
-@frozen
-class PermitRequest:
-    """What a leg needs: a permit for so many choices, at the replica of its group, alone on the replica or not."""
-
-    choices: int
-    group: CallGroup
-    leg: int
-    alone: bool
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether there are replicas that the leg avoids, because it failed or was refused there."""
-        return bool(self.group.avoided(self.leg))
 
 
 class Permits:
@@ -63,43 +47,43 @@ class Permits:
         parallel, there = self.parallel, self.replicas
         return any(not one.draining for one in there) and not any(one.has_room(parallel) for one in there)
 
-    def common_replica(self, request: PermitRequest) -> Replica | None:
+    def common_replica(self, attempt: CallAttempt) -> Replica | None:
         """The only replica that a leg may go to; None if it may go to others too."""
-        return request.group.common_replica(request.leg, self._clock())
+        return attempt.group.common_replica(attempt.leg, self._clock())
 
-    def avoided_seconds(self, request: PermitRequest) -> float:
+    def avoided_seconds(self, attempt: CallAttempt) -> float:
         """After how many seconds, at the latest, another replica may be acceptable for a leg that has failed."""
         now = self._clock()
-        ends = [max(one.avoid_until, one.resting_until) - now for one in request.group.avoided(request.leg)]
+        ends = [max(one.avoid_until, one.resting_until) - now for one in attempt.group.avoided(attempt.leg)]
         return ROUNDING + min([AVOID_SECONDS, *(seconds for seconds in ends if seconds > 0)])
 
-    def take(self, request: PermitRequest) -> Replica | None:
+    def take(self, attempt: CallAttempt) -> Replica | None:
         """Assign a replica to a leg and count its call there; None if the leg has to wait. Raises NoReplicaError."""
-        now, group = self._clock(), request.group
+        now, group = self._clock(), attempt.group
         replica = choose(
-            self._standing(request, now),
+            self._standing(attempt, now),
             self._draw,
             now,
-            parallel=1 if request.alone else self.parallel,
-            failed=group.avoided(request.leg),
+            parallel=1 if attempt.alone else self.parallel,
+            failed=group.avoided(attempt.leg),
             prompt=group.prompt,
         )
         if replica is not None:
-            replica.take(group, request.choices, now, alone=request.alone)
-            group.replica = group.at[request.leg] = group.uncounted[request.leg] = replica
+            replica.take(group, attempt.choices, now, alone=attempt.alone)
+            group.replica = group.at[attempt.leg] = group.uncounted[attempt.leg] = replica
             if group.assigned is not None:
-                group.assigned(request.leg, replica)
+                group.assigned(attempt.leg, replica)
         return replica
 
-    def _standing(self, request: PermitRequest, now: float) -> Sequence[Replica]:
+    def _standing(self, attempt: CallAttempt, now: float) -> Sequence[Replica]:
         """The replicas that may take a leg, now or once they have a free slot. Raises NoReplicaError if none may."""
-        common = request.group.common_replica(request.leg, now)
+        common = attempt.group.common_replica(attempt.leg, now)
         if common is not None:
             return (common,)
         serving: Sequence[Replica] = self.replicas
         if self.divided:
-            serving = [replica for replica in serving if replica.serves(request.group.model)]
-        able = standing(serving, request.group, now)
+            serving = [replica for replica in serving if replica.serves(attempt.group.model)]
+        able = standing(serving, attempt.group, now)
         if not able:
             waits = [replica.breaker.wait(now, last_resort=True) for replica in serving if not replica.draining]
             raise NoReplicaError(max(NOBODY_SECONDS, min(waits, default=NOBODY_SECONDS)))

@@ -506,7 +506,7 @@ _NATIVE = [
 ]
 
 _FLEET = [
-    ("S1", UPSTREAMS + "permits.py", "failed=group.avoided(request.leg),", "failed=(),"),
+    ("S1", UPSTREAMS + "permits.py", "failed=group.avoided(attempt.leg),", "failed=(),"),
     ("S2", UPSTREAMS + "breaker.py", "        if opens:\n            self._open(now)\n", ""),
     (
         "S3",

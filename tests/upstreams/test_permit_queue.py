@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from nproxy.upstreams.balancing import choose
+from nproxy.upstreams.call_attempt import CallAttempt
 from nproxy.upstreams.call_group import CallGroup
 from nproxy.upstreams.gate import Gate, Policy
-from nproxy.upstreams.permits import PermitRequest
 from nproxy.upstreams.replicas import Replica
 from tests.upstreams.conftest import hold, replicas
 
@@ -321,11 +321,11 @@ async def test_nobody_waits_for_no_reason() -> None:
                 gate._permit_queue.serve()
         for _ in range(3):
             await asyncio.sleep(0)
-        for _, request in gate._permit_queue._legs:
+        for _, attempt in gate._permit_queue._legs:
             waited += 1
-            if request.alone:
+            if attempt.alone:
                 break  # nobody passes it by
-            assert could_take(gate, request) is None
+            assert could_take(gate, attempt) is None
     assert waited > 500
     for task in tasks:
         task.cancel()
@@ -333,11 +333,11 @@ async def test_nobody_waits_for_no_reason() -> None:
     assert gate.waiting == 0 and not any(replica.legs for replica in gate.replicas)
 
 
-def could_take(gate: Gate, request: PermitRequest) -> Replica | None:
+def could_take(gate: Gate, attempt: CallAttempt) -> Replica | None:
     """The replica that would be given to a leg if nobody else waited."""
     permits, now = gate._permits, time.monotonic()
-    failed = request.group.failed.get(request.leg, ())
-    return choose(permits._standing(request, now), lambda: 0.0, now, parallel=permits.parallel, failed=failed)
+    failed = attempt.group.failed.get(attempt.leg, ())
+    return choose(permits._standing(attempt, now), lambda: 0.0, now, parallel=permits.parallel, failed=failed)
 
 
 async def again(gate: Gate, group: CallGroup) -> Replica:
