@@ -32,7 +32,7 @@ from nproxy.upstreams.failures import (
 from nproxy.upstreams.http.connection import Reply
 from nproxy.upstreams.http.connections import Connections
 from nproxy.upstreams.http.errors import LateError
-from nproxy.upstreams.http.head import Fields
+from nproxy.upstreams.http.head import Fields, request_head
 from nproxy.upstreams.http.message import Head
 from nproxy.upstreams.http.sending import Upload
 from nproxy.upstreams.replicas import Replica
@@ -81,9 +81,11 @@ class Client:
         What the network and the system raise becomes LegFailed.
         """
         started = self._connections.loop.time()
-        reply = await self._begun(replica, call, started)
-        if isinstance(reply, Failure):
-            take([LegFailed(call.leg, reply)])
+        limit = self._limits.first if call.streamed else self._limits.whole
+        url, parts, deadline = replica.url(call.path), (call.body.head, call.body.tail), started + limit.seconds
+        reply = await self.send(replica, hdrs.METH_POST, url, call.fields, parts, deadline, call.own)
+        if not isinstance(reply, Reply):
+            take([LegFailed(call.leg, timed_out(limit.which) if isinstance(reply, TimeoutError) else reply)])
             return
         head = reply.head
         try:
@@ -115,9 +117,13 @@ class Client:
         body: its parts; empty for no body. deadline: for the head, in the loop's time. own: further header fields.
         Returns TimeoutError if the deadline has passed, and a Failure if no answer came for another reason.
         """
-        seconds, reply = self._connect_seconds, None
+        connections, reply = self._connections, None
+        size = body.size if isinstance(body, Upload) else sum(map(len, body))
         try:
-            reply = await self._connections.send(replica, method, url, fields, body, seconds, deadline, own)
+            head = request_head(method, url, fields, size, via=connections.via, host=replica.authority, own=own)
+            idle = connections.take(replica)
+            connection = idle or await connections.connect(replica, url, self._connect_seconds, deadline)
+            reply = connection.send(method, head, body)
             reply.watchdog.watch(deadline)
             await reply.begun()
             if reply.watchdog.expired:  # in the same turn of the event loop in which the head came
@@ -136,20 +142,13 @@ class Client:
                 reply.close()
             stale = reply is not None and reply.stale
             if stale:
-                self._connections.forget(replica)
+                connections.forget(replica)
             failure = before_the_head(error, stale=stale, upstream=self._name)
             if not failure.ours and follows(failure, Follows.NOT_REACHED):
                 replica.unreachable()
             return failure
         replica.reached()
         return reply
-
-    async def _begun(self, replica: Replica, call: Call, started: float) -> Reply | Failure:
-        limit = self._limits.first if call.streamed else self._limits.whole
-        parts, deadline = (call.body.head, call.body.tail), started + limit.seconds
-        url = replica.url(call.path)
-        reply = await self.send(replica, hdrs.METH_POST, url, call.fields, parts, deadline, call.own)
-        return timed_out(limit.which) if isinstance(reply, TimeoutError) else reply
 
     async def _status_failure(self, reply: Reply, call: Call) -> Failure:
         """Read an error answer within limits of size and time; a body that cannot be read is left out."""
@@ -211,6 +210,7 @@ def _refusal(head: Head) -> Failure | None:
     """Refuse answers that no OpenAI server sends and that would be misread; None for all others."""
     if 300 <= head.status < 400:
         return redirected()
-    if head.headers.get(hdrs.CONTENT_ENCODING, "identity").strip().lower() not in ("identity", ""):
+    coding = head.headers.get(hdrs.CONTENT_ENCODING)
+    if coding is not None and coding.strip().lower() not in ("identity", ""):
         return malformed("The upstream sent a compressed answer, although the request excluded it.")
     return None

@@ -318,7 +318,7 @@ _LIMITS = [
         "drain(gateway.app, gateway.app.config.listen.drain_seconds, hurry)",
         "drain(gateway.app, 1e9)",
     ),
-    ("N1", UPSTREAMS + "client.py", "seconds, reply = self._connect_seconds, None", "seconds, reply = None, None"),
+    ("N1", UPSTREAMS + "client.py", "url, self._connect_seconds, deadline", "url, None, deadline"),
     ("N1", UPSTREAMS + "event_stream.py", "return None  # half an", "return self._watchdog.watch(inf)  # half an"),
     ("N1", UPSTREAMS + "event_stream.py", "= self._clock() + self._idle, ", "= inf, "),
     ("N1", UPSTREAMS + "event_stream.py", "watchdog.watch(at)", "watchdog.watch(min(at, self._watchdog.deadline))"),

@@ -100,16 +100,17 @@ class Connection(asyncio.Protocol):
         """Send a request. The caller must close the answer, however the call ends."""
         reply = self._reply = Reply(self, method, self.served, isinstance(body, Upload))
         self.served = True
-        if self._transport is None:  # it broke as soon as it was established
+        transport = self._transport
+        if transport is None:  # it broke as soon as it was established
             reply.ended(None)
         elif isinstance(body, Upload):
             self._open_second()
             body.begin(reply, head)
         elif sum(map(len, body)) <= SLICE_BYTES:
-            self.write(b"".join((head, *body)))
+            transport.write(b"".join((head, *body)))
         else:
             self._open_second()
-            self.write(head)
+            transport.write(head)
             self._slices = slices(body)
             self._pump()
         return reply
@@ -367,12 +368,10 @@ class Reply:
                 self._connection.resume()
         return self._message.take()
 
-    async def _more(self) -> None:
+    def _more(self) -> asyncio.Future[None]:
+        """What to await until something has changed."""
         self._waiter = waiter = self.loop.create_future()
-        try:
-            await waiter
-        finally:
-            self._waiter = None
+        return waiter
 
     def _wake(self) -> None:
         waiter = self._waiter

@@ -7,7 +7,6 @@ import errno
 import logging
 import os
 import resource
-from collections.abc import Sequence
 from functools import partial
 from math import inf
 
@@ -15,10 +14,8 @@ from yarl import URL
 
 from nproxy.telemetry.seldom import Seldom
 from nproxy.upstreams.http.connecting import Connector, Destination
-from nproxy.upstreams.http.connection import Connection, Reply
+from nproxy.upstreams.http.connection import Connection
 from nproxy.upstreams.http.errors import ConnectError
-from nproxy.upstreams.http.head import Fields, request_head
-from nproxy.upstreams.http.sending import Upload
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.via import Pseudonym
 from nproxy.upstreams.watchdog import Watchdogs
@@ -38,7 +35,7 @@ class Connections:
     Calls may hold half of the files that the process may open, minus a reserve. The other half is for clients:
     otherwise new connections, including those of health checks of the gateway, would not be accepted any more.
 
-    pseudonym: this gateway's name in `Via`.
+    pseudonym: this gateway's name in `Via`. via: its entry there.
     """
 
     def __init__(self, pseudonym: Pseudonym) -> None:
@@ -46,7 +43,7 @@ class Connections:
         self._most = most_calls(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self._seldom = Seldom(log)
         self._watchdogs = Watchdogs(self.loop)
-        self._via = pseudonym.entry
+        self.via = pseudonym.entry
         self.open: set[Connection] = set()
         self._doubled: set[Connection] = set()  # those of them that hold a second file
         self._idle: dict[object, list[Connection]] = {}
@@ -54,38 +51,35 @@ class Connections:
         self._sweeping: asyncio.TimerHandle | None = None
         self._closed = False
 
-    async def send(
-        self,
-        replica: Replica,
-        method: str,
-        url: URL,
-        fields: Fields,
-        body: Sequence[bytes] | Upload,
-        connect_seconds: float | None,
-        deadline: float = inf,
-        own: Sequence[tuple[str, str]] = (),
-    ) -> Reply:
-        """Send a request, on an idle connection or on a new one. The caller waits for the answer, and closes it.
+    def take(self, replica: Replica) -> Connection | None:
+        """Take the idle connection to a replica that was used last; None if there is none.
 
-        body: its parts; empty for no body. deadline: for the connection, in the loop's time. own: further header
-        fields.
-        Raises HTTPError if no connection is established, ValueError for a header that cannot be sent.
+        So surplus connections grow old, and are closed.
         """
-        size = body.size if isinstance(body, Upload) else sum(map(len, body))
-        head = request_head(method, url, fields, size, via=self._via, host=replica.authority, own=own)
-        key = _key(replica)
-        connection = self._take(key)
-        if connection is None:
-            self._make_room()
-            done = partial(self._put, key)
-            connection = Connection(self._watchdogs, done, self.open.discard, self._doubled, self._more_files)
-            self.open.add(connection)
-            try:
-                await self._connector.connect(connection, _destination(replica, url), connect_seconds, deadline)
-            except BaseException:
-                self.open.discard(connection)
-                raise
-        return connection.send(method, head, body)
+        idle = self._idle.get(_key(replica), [])
+        oldest = self.loop.time() - KEEPALIVE_SECONDS
+        while idle:
+            connection = idle.pop()
+            if connection.usable and connection.since > oldest and connection.quiet:
+                return connection
+            self._drop(connection)
+        return None
+
+    async def connect(self, replica: Replica, url: URL, seconds: float | None, deadline: float = inf) -> Connection:
+        """Open a new connection to a replica, within so many seconds and before a deadline in the loop's time.
+
+        Raises HTTPError if none is established.
+        """
+        self._make_room()
+        done = partial(self._put, _key(replica))
+        connection = Connection(self._watchdogs, done, self.open.discard, self._doubled, self._more_files)
+        self.open.add(connection)
+        try:
+            await self._connector.connect(connection, _destination(replica, url), seconds, deadline)
+        except BaseException:
+            self.open.discard(connection)
+            raise
+        return connection
 
     def _more_files(self) -> bool:
         """Whether one more file may be opened."""
@@ -125,20 +119,6 @@ class Connections:
             connection.abort()
         self._idle.clear()
         await asyncio.sleep(0)  # the loop closes the sockets
-
-    def _take(self, key: object) -> Connection | None:
-        """Take the idle connection that was used last; None if there is none.
-
-        So surplus connections grow old, and are closed.
-        """
-        idle = self._idle.get(key, [])
-        oldest = self.loop.time() - KEEPALIVE_SECONDS
-        while idle:
-            connection = idle.pop()
-            if connection.usable and connection.since > oldest and connection.quiet:
-                return connection
-            self._drop(connection)
-        return None
 
     def _drop(self, connection: Connection) -> None:
         """Close an idle connection. It does not count any more, though its file is only free after the loop's turn."""

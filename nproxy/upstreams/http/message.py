@@ -59,7 +59,7 @@ class Message:
         # nothing else here, or behind this gateway, knows of.
         self._parser.set_dangerous_leniencies(lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True)
         self._bodiless = method == hdrs.METH_HEAD
-        self._fields: list[tuple[str, str]] = []
+        self._fields: list[tuple[bytes, bytes]] = []
         self._pieces: list[bytes] = []
         self._for_nothing = 0
         self.head: Head | None = None
@@ -106,7 +106,8 @@ class Message:
 
     def abandon(self) -> None:
         """Drop what is left of the answer."""
-        self.take()
+        self._pieces.clear()
+        self.waiting = 0
         self._parser = None  # it refers to this object, and this object to it
 
     def take(self) -> bytes:
@@ -128,7 +129,7 @@ class Message:
             return  # a trailer
         if len(name) + len(value) > MOST_FIELD_BYTES or len(self._fields) == MOST_FIELDS:
             raise MalformedError("a head is too large")
-        self._fields.append((_text(name), _text(value.rstrip(b" \t"))))
+        self._fields.append((name, value))
 
     def on_headers_complete(self) -> None:
         parser = self._parser
@@ -140,7 +141,12 @@ class Message:
             raise MalformedError("no answer has this status, or none that was asked for")
         if status < 200:
             return
-        headers = CIMultiDict(fields)
+        headers = CIMultiDict(
+            [
+                (name.decode("utf-8", "surrogateescape"), value.decode("utf-8", "surrogateescape").rstrip(" \t"))
+                for name, value in fields
+            ]
+        )
         codings = headers.getall(hdrs.TRANSFER_ENCODING, ())
         if codings and ", ".join(codings).lower() not in _CODINGS:
             raise MalformedError("a transfer coding that was not asked for")
@@ -161,7 +167,3 @@ class Message:
     def on_message_complete(self) -> None:
         if self.head is not None:
             self.complete = True
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "surrogateescape")

@@ -11,7 +11,7 @@ from multidict import CIMultiDict
 
 from nproxy.upstreams.http.connection import Reply
 from nproxy.upstreams.http.connections import Connections
-from nproxy.upstreams.http.head import Fields
+from nproxy.upstreams.http.head import Fields, request_head
 from nproxy.upstreams.http.sending import Upload
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.via import Pseudonym
@@ -36,12 +36,28 @@ class Http:
         seconds: float | None = 5.0,
     ) -> Reply:
         to = replica_at(replica) if isinstance(replica, str) else replica
-        return await self.connections.send(to, method, to.url("/x"), Fields.of(headers or CIMultiDict()), body, seconds)
+        return await sent(self.connections, to, body, method, headers, seconds)
 
     async def ask(self, replica: Replica | str, body: Sequence[bytes] | Upload = (), method: str = "POST") -> bytes:
         reply = await self.send(replica, body, method)
         await reply.begun()
         return await rest(reply)
+
+
+async def sent(
+    connections: Connections,
+    to: Replica,
+    body: Sequence[bytes] | Upload = (),
+    method: str = "POST",
+    headers: CIMultiDict[str] | None = None,
+    seconds: float | None = 5.0,
+) -> Reply:
+    """Send a request, on an idle connection or on a new one."""
+    url, fields = to.url("/x"), Fields.of(headers or CIMultiDict())
+    size = body.size if isinstance(body, Upload) else sum(map(len, body))
+    head = request_head(method, url, fields, size, via=connections.via, host=to.authority)
+    connection = connections.take(to) or await connections.connect(to, url, seconds)
+    return connection.send(method, head, body)
 
 
 async def rest(reply: Reply) -> bytes:

@@ -7,15 +7,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
-from multidict import CIMultiDict
 
 from nproxy.upstreams.http.connection import HIGH_WATER, Pour, Reply
 from nproxy.upstreams.http.connections import Connections
 from nproxy.upstreams.http.errors import CutError, LostError, MalformedError
-from nproxy.upstreams.http.head import Fields
 from nproxy.upstreams.via import Pseudonym
 from tests.fakes.upstream import raw_server
 from tests.upstreams.conftest import replica_at
+from tests.upstreams.http.asking import sent
 
 Write = Callable[[bytes], Awaitable[None]]
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
@@ -37,7 +36,7 @@ async def answered(script: Callable[[Write], Awaitable[None]]) -> AsyncIterator[
     connections = Connections(Pseudonym("nproxy-1"))
     async with raw_server(handle) as url:
         to = replica_at(url)
-        reply = await connections.send(to, "POST", to.url("/x"), Fields.of(CIMultiDict()), (), 5.0)
+        reply = await sent(connections, to)
         await reply.begun()
         yield reply, connections
         reply.close()

@@ -13,15 +13,14 @@ from pathlib import Path
 
 import pytest
 import trustme
-from multidict import CIMultiDict
 
 from nproxy.upstreams.http import connecting
 from nproxy.upstreams.http.connection import Reply
 from nproxy.upstreams.http.connections import Connections
 from nproxy.upstreams.http.errors import ConnectError, LostError
-from nproxy.upstreams.http.head import Fields
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.via import Pseudonym
+from tests.upstreams.http.asking import sent
 from tests.waiting import until
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -69,7 +68,7 @@ async def serving(
 
 async def send(connections: Connections, port: int, host: str = "localhost", *, authority: str | None = None) -> Reply:
     replica = Replica(base=f"https://{host}:{port}/v1", socket=None, label="r", authority=authority)
-    reply = await connections.send(replica, "POST", replica.url("/x"), Fields.of(CIMultiDict()), (), 5.0)
+    reply = await sent(connections, replica)
     await reply.begun()
     return reply
 
