@@ -148,13 +148,15 @@ class Breaker:
             self._open_for = 0.0
             self._spared_until = -inf
 
-    def went_well(self, now: float) -> None:
-        """Count a request that was answered whole."""
+    def went_well(self, now: float) -> bool:
+        """Count a request that was answered whole; True if the breaker closed by it."""
         self._row = 0
         self._open_for = 0.0
-        if self._opened_at is not None:
+        closes = self._opened_at is not None
+        if closes:
             self._close(row=0)
         self._well[self._slot(now)] += 1
+        return closes
 
     def failed(self, who: object, now: float, *, silent: bool = False) -> bool:
         """Count a request that failed; True if the breaker opened. While it is not closed, only trials count.

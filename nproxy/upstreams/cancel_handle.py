@@ -18,10 +18,11 @@ class CancelHandle:
     is `whole`.
 
     all: the set that holds the handle while the block runs. model: what the call asks for. once: a server that may
-    still be at work on it must not be followed by another. spoken: part of the answer has come.
+    still be at work on it must not be followed by another. spoken: part of the answer has come. whole: all of it has,
+    so that nothing is left to give up.
     """
 
-    __slots__ = ("_all", "_cut", "_over", "_task", "model", "once", "spoken")
+    __slots__ = ("_all", "_cut", "_task", "model", "once", "spoken", "whole")
 
     def __init__(self, all: set[CancelHandle], model: str | None = None, once: bool = False) -> None:
         self._all = all
@@ -29,18 +30,14 @@ class CancelHandle:
         self.once = once
         self._task = asyncio.current_task()
         self._cut = False
-        self._over = False
         self.spoken = False
+        self.whole = False
 
     def cut(self) -> None:
         """Give up the call; nothing happens if its answer is whole."""
-        if not self._cut and not self._over and self._task is not None:
+        if not self._cut and not self.whole and self._task is not None:
             self._cut = True
             self._task.cancel()
-
-    def whole(self) -> None:
-        """Note that the whole answer has come, so that nothing is left to give up."""
-        self._over = True
 
     def __enter__(self) -> Self:
         self._all.add(self)
@@ -49,11 +46,11 @@ class CancelHandle:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        whole, self._over = self._over, True
         self._all.discard(self)
+        task, self._task = self._task, None  # there is nothing left to give up
         # uncancel() counts as in asyncio.timeout: if the task was also cancelled by others, their cancellation stands.
-        if self._cut and kind is asyncio.CancelledError and self._task is not None and self._task.uncancel() == 0:
-            if whole:
+        if self._cut and kind is asyncio.CancelledError and task is not None and task.uncancel() == 0:
+            if self.whole:
                 return True  # the end came after the call was given up, and before its task was cancelled
             raise GivenUpError from None
         return False

@@ -35,24 +35,22 @@ class _Learned:
 
 @dataclass(slots=True)
 class _Made:
-    """A snapshot for a model. It holds until a lesson expires or is learned, or the number of replicas changes."""
+    """A snapshot for a model. It holds until a lesson expires."""
 
     capability: Capability
-    replicas: int
     until: float
 
 
 class Capabilities:
     """One upstream's capabilities, per model. Plans are made from a `snapshot`; `learn` takes what an answer taught.
 
-    replicas: returns the current number of replicas; None for the number in the configuration. clock: a monotonic time
-    in seconds.
+    replicas: how many there are now; None for the number in the configuration. clock: a monotonic time in seconds.
     """
 
     def __init__(
         self,
         upstream: Upstream,
-        replicas: Callable[[], int] | None = None,
+        replicas: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._n: NMode = upstream.n
@@ -60,11 +58,11 @@ class Capabilities:
         self._prompts = upstream.prompts
         self._clock = clock
         self._learned: dict[tuple[str, str], _Learned] = {}
-        self._made: dict[tuple[str, str | None], _Made] = {}
+        self._made: dict[tuple[str, str | None], _Made] = {}  # with the present lessons and number of replicas
         self._configured = () if upstream.models == "auto" else tuple(upstream.models)
         self._parallel = None if upstream.parallel == "auto" else upstream.parallel
         self._spread = not upstream.prefix_cache
-        self._replicas: Callable[[], int] = replicas or (lambda: len(upstream.replicas))
+        self._replicas = len(upstream.replicas) if replicas is None else replicas
         self._base = Capability(
             native_width=_configured_width(upstream.n),
             exact=upstream.wire == "exact",
@@ -73,18 +71,23 @@ class Capabilities:
             prefix_cache=upstream.prefix_cache,
         )
 
+    def count_replicas(self, replicas: int) -> None:
+        """Take the number of replicas that there are now."""
+        self._replicas = replicas
+        self._made.clear()
+
     def snapshot(self, model: str, upstream_model: str | None) -> Capability:
         """The capabilities for `model` as of now. upstream_model: the upstream's name for it; None if the same."""
-        replicas, now = self._replicas(), self._clock()
+        now = self._clock()
         known = self._made.get((model, upstream_model))
-        if known is None or known.replicas != replicas or known.until <= now:
+        if known is None or known.until <= now:
             for expired in [key for key, one in self._learned.items() if key[0] == model and one.until <= now]:
                 del self._learned[expired]
             made = self._as_of_now(model, upstream_model)
             until = min((one.until for (of, _), one in self._learned.items() if of == model), default=inf)
             if len(self._made) >= MOST_LESSONS:
                 self._made.clear()
-            known = self._made[model, upstream_model] = _Made(made, replicas, until)
+            known = self._made[model, upstream_model] = _Made(made, until)
         return known.capability
 
     def _as_of_now(self, model: str, upstream_model: str | None) -> Capability:
@@ -169,7 +172,7 @@ class Capabilities:
 
         That is at all replicas together, or at one replica if all legs go to one.
         """
-        return None if parallel is None else parallel * (max(1, self._replicas()) if self._spread else 1)
+        return None if parallel is None else parallel * (max(1, self._replicas) if self._spread else 1)
 
     def _width(self, model: str) -> Width | None:
         learned = self._recall(model, "n")

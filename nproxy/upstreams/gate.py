@@ -166,9 +166,7 @@ class Gate:
         verdict, now = serves(failure), self.clock()
         if verdict is True and replica not in group.praised:
             group.praised.add(replica)
-            closed = replica.breaker.closed
-            replica.breaker.went_well(now)
-            if not closed:
+            if replica.breaker.went_well(now):
                 self._returned()
         elif failure is not None and verdict is False and not (replica in group.blamed and replica.breaker.closed):
             group.blamed.add(replica)
@@ -180,7 +178,9 @@ class Gate:
 
     def heard(self, replica: Replica, group: CallGroup) -> None:
         """Note that a call brought something. The first event of a trial closes the breaker of its replica."""
-        if replica.heard(group, self.clock()):
+        now = self.clock()
+        replica.health.heard(now)
+        if replica.breaker.spoke(group, now):
             self._returned()
 
     def _may_be_tried(self) -> None:

@@ -55,7 +55,7 @@ def upward_fields(
     if caller:
         drop = (*drop, "x-api-key")
     never = _and_named(_never_up(drop, credentials=api_key == "passthrough"), headers)
-    kept = [(name, value) for name, value in headers.items() if name.lower() not in never]
+    kept = [field for field in headers.items() if field[0].lower() not in never]
     if isinstance(api_key, SecretStr):
         kept.append(("Authorization", f"Bearer {api_key.get_secret_value()}"))
     if caller:

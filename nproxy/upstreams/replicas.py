@@ -163,11 +163,6 @@ class Replica:
         """Return the seconds that all calls have taken, those in flight until now. now: monotonic seconds."""
         return self._times + self.legs * now
 
-    def heard(self, who: object, now: float) -> bool:
-        """Note that a call brought something; True if the breaker closed by it."""
-        self.health.heard(now)
-        return self.breaker.spoke(who, now)
-
     def lives(self) -> None:
         """Note that bytes came for a call, which need not be a part of its answer."""
         self.health.heard(time.monotonic())
@@ -175,10 +170,6 @@ class Replica:
     def rest(self, seconds: float, now: float) -> None:
         """Note that it asked to be left alone for so many seconds; at most LONGEST_REST_SECONDS count."""
         self.resting_until = max(self.resting_until, now + min(seconds, LONGEST_REST_SECONDS))
-
-    def cancel_handle(self, model: str | None = None, *, once: bool = False) -> CancelHandle:
-        """Return a cancel handle for a call of the current task. model, once: see CancelHandle."""
-        return CancelHandle(self.cancel_handles, model, once)
 
     @property
     def breaker_state(self) -> State:

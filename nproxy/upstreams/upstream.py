@@ -35,7 +35,6 @@ from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.retry_budget import RetryBudget
 from nproxy.upstreams.verdicts import CANCELLED, broken, outcome_of
 
-_LAST = LegEnded, LegFailed  # the last event of every call
 _TEACHING = frozenset({"replicas", "models", "n", "wire", "parallel", "seed", "prefix_cache", "usage", "prompts"})
 """Settings which, when changed, may mean another server or other requests to it. What was learned is then forgotten."""
 
@@ -111,10 +110,11 @@ class Upstream:
 
     def _update_members(self) -> None:
         self.gate.replace(members(self.settings.replicas, self._addresses, self._registered))
+        self.capabilities.count_replicas(len(self.gate.replicas))
         self.models.announce(self._announced_models())
 
     def _capabilities(self) -> Capabilities:
-        return Capabilities(self.settings, lambda: len(self.gate.replicas))
+        return Capabilities(self.settings, len(self.gate.replicas))
 
     def _models(self) -> ModelList:
         models = self.settings.models
@@ -165,7 +165,7 @@ class Upstream:
             permit = self.gate.permit(call.choices, group, leg=call.leg, alone=alone, waits=waits)
             async with permit as replica:
                 self.budget.count_call()
-                handle = replica.cancel_handle(group.model)
+                handle = CancelHandle(replica.cancel_handles, group.model)
                 heard = self._forwarder(permit, handle, take)
                 try:
                     with handle:
@@ -183,11 +183,12 @@ class Upstream:
         def heard(batch: list[Event]) -> asyncio.Future[None] | None:
             others.spoke()
             last = batch[-1]
-            if isinstance(last, _LAST):
-                handle.whole()
-                if isinstance(last, LegFailed):
-                    batch[-1] = LegFailed(leg, self._failed(permit, last.failure))
-                    return take(batch)
+            if isinstance(last, LegFailed):
+                handle.whole = True
+                batch[-1] = LegFailed(leg, self._failed(permit, last.failure))
+                return take(batch)
+            if isinstance(last, LegEnded):
+                handle.whole = True
                 permit.end = "whole"
                 if others.may_have_interrupted:
                     batch[-1] = LegEnded(leg, beside=True)
@@ -211,7 +212,7 @@ class Upstream:
             async with self.gate.permit(1, group) as replica, AsyncExitStack() as stack:
                 self.budget.count_call()
                 sent = forward(self.client, self.timeouts, replica, method, replica.root_url(target), headers, data)
-                with replica.cancel_handle(group.model, once=method not in _IDEMPOTENT):
+                with CancelHandle(replica.cancel_handles, group.model, once=method not in _IDEMPOTENT):
                     answer = await stack.enter_async_context(sent)
                 if answer.status < 400:
                     self.gate.heard(replica, group)

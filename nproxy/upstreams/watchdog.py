@@ -13,24 +13,21 @@ _TICK = 0.001
 class Watchdogs:
     """All watchdogs of one event loop. A timer for each would cost more than everything else that a deadline does.
 
-    The timer is set to the soonest deadline at that time. When it fires, most deadlines have moved or are gone.
+    awake: those that are checked. The timer is set to the soonest deadline at that time. When it fires, most deadlines
+    have moved or are gone.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._awake: set[Watchdog] = set()
+        self.awake: set[Watchdog] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._at = inf
 
     def wake(self, watchdog: Watchdog) -> None:
         """Have a watchdog checked when its deadline has passed."""
-        self._awake.add(watchdog)
+        self.awake.add(watchdog)
         if watchdog.deadline < self._at:
             self._look_at(watchdog.deadline)
-
-    def rest(self, watchdog: Watchdog) -> None:
-        """Stop checking a watchdog."""
-        self._awake.discard(watchdog)
 
     def _look_at(self, deadline: float) -> None:
         if self._timer is not None:
@@ -42,11 +39,11 @@ class Watchdogs:
         self._timer, self._at = None, inf
         now = self.loop.time() + _TICK
         try:
-            for watchdog in [one for one in self._awake if one.deadline <= now]:
+            for watchdog in [one for one in self.awake if one.deadline <= now]:
                 if watchdog.deadline <= now:  # checked again: a callback called before may have moved it
                     watchdog.bark()
         finally:
-            soonest = min((one.deadline for one in self._awake), default=inf)
+            soonest = min((one.deadline for one in self.awake), default=inf)
             if soonest < self._at:
                 self._look_at(soonest)
 
@@ -75,7 +72,7 @@ class Watchdog:
     def stop(self) -> None:
         """Stop watching, and drop the reference to the callback."""
         self._expire = None
-        self._others.rest(self)
+        self._others.awake.discard(self)
 
     def bark(self) -> None:
         """Call `expire`, because the deadline has passed."""

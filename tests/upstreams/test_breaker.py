@@ -79,7 +79,7 @@ def test_what_is_older_than_the_window_is_forgotten() -> None:
         breaker.failed(object(), 0.0)
         breaker.went_well(0.0)
     for number in range(16):
-        assert not breaker.failed(object(), 40.0) if number % 2 else breaker.went_well(40.0) is None
+        assert not (breaker.failed(object(), 40.0) if number % 2 else breaker.went_well(40.0))
     assert breaker.state(40.0) is State.CLOSED
 
 

@@ -64,7 +64,7 @@ async def test_it_is_found_while_its_call_is_made() -> None:
 async def test_what_is_whole_is_not_given_up() -> None:
     handle = CancelHandle(set())
     with handle:
-        handle.whole()
+        handle.whole = True
         handle.cut()
         await asyncio.sleep(0)
     handle = CancelHandle(set())
@@ -78,7 +78,7 @@ async def test_what_is_whole_in_the_moment_in_which_it_is_given_up_is_whole() ->
     waiting = Waiting()
     await waiting.waits.wait()
     waiting.handle.cut()
-    waiting.handle.whole()
+    waiting.handle.whole = True
     assert await waiting.task == "ended"
     assert waiting.task.cancelling() == 0
 

@@ -83,12 +83,9 @@ def test_parallel_is_per_replica() -> None:
 
 
 def test_parallel_follows_replicas_that_come_and_go() -> None:
-    count = 2
-    known = Capabilities(
-        Upstream.model_validate({"name": "u", "replicas": ["http://a/v1"], "parallel": 2}), lambda: count
-    )
+    known = Capabilities(Upstream.model_validate({"name": "u", "replicas": ["http://a/v1"], "parallel": 2}), 2)
     assert known.snapshot("m", None).parallel == 4
-    count = 3
+    known.count_replicas(3)
     assert known.snapshot("m", None).parallel == 6
 
 

@@ -38,6 +38,15 @@ async def test_what_stays_is_left_alone_and_new_ones_are_made() -> None:
         assert b.gate.replicas, "a request that still holds it can end"
 
 
+async def test_capabilities_count_the_replicas_that_there_are_now() -> None:
+    both = ["http://127.0.0.1:9/v1", "http://127.0.0.1:10/v1"]
+    async with running(config({"name": "a", "parallel": 2})) as upstreams:
+        (a,) = upstreams.all
+        assert a.capabilities.snapshot("m", None).parallel == 2
+        upstreams.reconfigure(config({"name": "a", "parallel": 2, "replicas": both}))
+        assert a.capabilities.snapshot("m", None).parallel == 4
+
+
 async def test_the_same_object_takes_new_settings() -> None:
     async with running(config({"name": "a", "parallel": 4})) as upstreams:
         (a,) = upstreams.all

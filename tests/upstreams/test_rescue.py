@@ -10,7 +10,7 @@ from nproxy import config
 from nproxy.choices.events import Failure, FailureKind
 from nproxy.upstreams.breaker import State
 from nproxy.upstreams.call_group import CallGroup
-from nproxy.upstreams.cancel_handle import GivenUpError
+from nproxy.upstreams.cancel_handle import CancelHandle, GivenUpError
 from nproxy.upstreams.gate import Gate, Policy
 from nproxy.upstreams.replicas import Replica
 
@@ -39,7 +39,7 @@ class Scene:
         assert self.gate.judge(group, 0, CUT), "its breaker is open"
 
     async def wait(self, *, spoken: bool = False, model: str | None = None) -> str:
-        line = self.stuck.cancel_handle(model)
+        line = CancelHandle(self.stuck.cancel_handles, model)
         line.spoken = spoken
         try:
             with line:

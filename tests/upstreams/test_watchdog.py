@@ -44,7 +44,7 @@ async def test_once_stopped_it_is_silent() -> None:
     watchdog.watch(loop.time() + 0.02)
     watchdog.stop()
     watchdog.watch(loop.time() + 0.02)
-    assert not pack._awake
+    assert not pack.awake
     await asyncio.sleep(0.06)
     assert not heard and not watchdog.expired
 
@@ -124,4 +124,4 @@ async def test_who_is_stopped_is_let_go() -> None:
     watchdog.watch(asyncio.get_running_loop().time() + 10.0)
     watchdog.stop()
     del called, watchdog
-    assert gone() is None and not pack._awake
+    assert gone() is None and not pack.awake
