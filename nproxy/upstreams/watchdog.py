@@ -13,30 +13,25 @@ _TICK = 0.001
 class Watchdogs:
     """All watchdogs of one event loop. A timer for each would cost more than everything else that a deadline does.
 
-    awake: those that are checked. The timer is set to the soonest deadline at that time. When it fires, most deadlines
-    have moved or are gone.
+    awake: those that were not stopped. next: when the timer fires. It is set to the soonest deadline at that time. When
+    it fires, most deadlines have moved or are gone.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.awake: set[Watchdog] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self._at = inf
+        self.next = inf
 
-    def wake(self, watchdog: Watchdog) -> None:
-        """Have a watchdog checked when its deadline has passed."""
-        self.awake.add(watchdog)
-        if watchdog.deadline < self._at:
-            self._look_at(watchdog.deadline)
-
-    def _look_at(self, deadline: float) -> None:
+    def look_at(self, deadline: float) -> None:
+        """Look for deadlines that have passed at this time, which is sooner than `next`."""
         if self._timer is not None:
             self._timer.cancel()
-        self._at = deadline
+        self.next = deadline
         self._timer = self.loop.call_at(deadline, self._look)
 
     def _look(self) -> None:
-        self._timer, self._at = None, inf
+        self._timer, self.next = None, inf
         now = self.loop.time() + _TICK
         try:
             for watchdog in [one for one in self.awake if one.deadline <= now]:
@@ -44,8 +39,8 @@ class Watchdogs:
                     watchdog.bark()
         finally:
             soonest = min((one.deadline for one in self.awake), default=inf)
-            if soonest < self._at:
-                self._look_at(soonest)
+            if soonest < self.next:
+                self.look_at(soonest)
 
 
 class Watchdog:
@@ -62,12 +57,13 @@ class Watchdog:
         self._expire: Callable[[], None] | None = expire
         self.deadline = inf
         self.expired = False
+        others.awake.add(self)
 
     def watch(self, deadline: float) -> None:
         """Set the deadline, in the loop's time; infinity for none. Has no effect once the watchdog is stopped."""
         self.deadline = deadline
-        if deadline < inf and self._expire is not None:
-            self._others.wake(self)
+        if deadline < self._others.next and self._expire is not None:
+            self._others.look_at(deadline)
 
     def stop(self) -> None:
         """Stop watching, and drop the reference to the callback."""
