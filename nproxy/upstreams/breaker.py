@@ -195,7 +195,7 @@ class Breaker:
         settings = self._settings
         if settings is None:
             return False
-        oldest = self._period(now) - SLOTS
+        oldest = self._periods[self._slot(now)] - SLOTS
         live = [slot for slot, period in enumerate(self._periods) if period > oldest]
         failed = sum(self._failed[slot] for slot in live)
         requests = failed + sum(self._well[slot] for slot in live) + answered
@@ -212,11 +212,8 @@ class Breaker:
         self._row = row
         self._periods = [_LONG_AGO] * SLOTS
 
-    def _period(self, now: float) -> int:
-        return int(now * SLOTS / self._window)
-
     def _slot(self, now: float) -> int:
-        period = self._period(now)
+        period = int(now * SLOTS / self._window)
         slot = period % SLOTS
         if self._periods[slot] != period:
             self._periods[slot] = period

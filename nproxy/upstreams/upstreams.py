@@ -69,6 +69,7 @@ class Upstreams:
             upstream.gate.patience = config.limits.queue_seconds
             self.by_name[settings.name] = upstream
         self.all = tuple(self.by_name.values())
+        self._reads_lists = not all(upstream.models.configured for upstream in self.all)
         self._count_legs_elsewhere()
         self._take()
         self.names.soon()
@@ -172,8 +173,7 @@ class Upstreams:
     async def find(self, model: str) -> Route | None:
         """Like `known`, but wait for a moment if that may change: for lists that were never read, or if none has it."""
         route = self.known(model)
-        lists = self._decisive(route)
-        if lists and self._lists.want(lists, lacking=route is None):
+        if self._reads_lists and self._lists.want(self._decisive(route), lacking=route is None):
             await self._lists.wait(lambda: self._patience(self.known(model)))
             route = self.known(model)
         return route
