@@ -141,7 +141,7 @@ def _series(
         for kind, side in product(("prompt", "completion"), ("client", "upstream")):
             metrics.tokens(*call, kind, side).observe(0)
         metrics.skew(upstream, model).observe(0)
-        metrics.choices(upstream, model, "stop").inc()
+        metrics.choices(upstream, model, "stop").value += 1
         metrics.prompt_saved(upstream, model).inc()
     return sum(len(family.samples) for family in metrics.report().values())
 

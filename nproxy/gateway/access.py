@@ -14,6 +14,7 @@ from typing import Any
 
 from nproxy.gateway.content import as_text
 from nproxy.gateway.exchange import Exchange
+from nproxy.gateway.spans import Spans
 from nproxy.telemetry.logs import access, access_record
 from nproxy.telemetry.tracing import Value
 
@@ -24,6 +25,13 @@ LONGEST_PATH = 256
 def _rounded(seconds: float) -> float:
     """Round to microseconds. `round`, which is exact for any number of digits, takes three times as long."""
     return int(seconds * 1e6 + 0.5) / 1e6
+
+
+def _counted(reasons: Mapping[int, str]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for reason in reasons.values():  # one or a few: creating a Counter takes longer
+        counts[reason] = counts.get(reason, 0) + 1
+    return counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +103,7 @@ FIELDS = (
         "finish_reasons",
         "The number of choices for each finish reason.",
         "record.finish_reasons",
-        shown=lambda x: _counted(x),
+        shown=_counted,
     ),
     Field(
         "prompt_tokens",
@@ -164,13 +172,9 @@ def fields(exchange: Exchange) -> dict[str, object]:
     return shown_fields
 
 
-def end_span(exchange: Exchange) -> None:
-    """End the request's span, if it is recorded."""
-    record = exchange.record
-    spans = record.tracing.spans
-    if spans is None:
-        return
-    span, request, path = spans.request, exchange.request, exchange.path
+def end_span(exchange: Exchange, spans: Spans) -> None:
+    """End the request's span. spans: those of the exchange."""
+    record, span, request, path = exchange.record, spans.request, exchange.request, exchange.path
     named = path.removeprefix("/v1").removeprefix("/") == record.endpoint
     attributes: dict[str, Value | None] = {
         "url.path": exchange.shown_path,
@@ -202,10 +206,3 @@ def end_span(exchange: Exchange) -> None:
     if record.broken or record.code >= 500:
         span.fail(record.outcome if record.broken else str(record.code))
     span.end()
-
-
-def _counted(reasons: Mapping[int, str]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for reason in reasons.values():  # one or a few: creating a Counter takes longer
-        counts[reason] = counts.get(reason, 0) + 1
-    return counts

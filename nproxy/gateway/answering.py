@@ -8,7 +8,8 @@ from collections.abc import Awaitable
 
 from aiohttp.web_response import StreamResponse
 
-from nproxy.gateway.exchange import ClientLeft, Exchange
+from nproxy.gateway.exchange import Exchange
+from nproxy.gateway.response_writer import ClientLeft
 from nproxy.openai.errors import ApiError, internal_error
 
 log = logging.getLogger("nproxy.gateway")

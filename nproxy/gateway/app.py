@@ -22,7 +22,7 @@ from nproxy.gateway.all_processes import AllProcesses
 from nproxy.gateway.answering import answer, give_up
 from nproxy.gateway.driver import Drive
 from nproxy.gateway.engine_metrics import EngineMetrics
-from nproxy.gateway.exchange import ClientLeft, Exchange
+from nproxy.gateway.exchange import Exchange
 from nproxy.gateway.keeping import KeepingExchange
 from nproxy.gateway.offload import Offload
 from nproxy.gateway.openapi.document import gateway_document
@@ -32,6 +32,7 @@ from nproxy.gateway.record import Record
 from nproxy.gateway.reload import History
 from nproxy.gateway.request_id import request_id
 from nproxy.gateway.request_settings import RequestSettings
+from nproxy.gateway.response_writer import ClientLeft
 from nproxy.gateway.tls import ServedCertificate
 from nproxy.gateway.tracing import UNTRACED, begin
 from nproxy.openai.errors import ApiError
@@ -97,7 +98,7 @@ class App:
         self._stopped: set[Exchange] = set()
         self._ended_by: ApiError | None = None
         self._loop = asyncio.get_running_loop()
-        self._idle = asyncio.Event()
+        self._idle = asyncio.Event()  # set if nobody waits for it
         self._idle.set()
 
     @property
@@ -136,7 +137,9 @@ class App:
 
     async def idle(self) -> None:
         """Wait until no request of any kind is in flight."""
-        await self._idle.wait()
+        if self._unanswered:
+            self._idle.clear()
+            await self._idle.wait()
 
     def drain(self) -> None:
         """Say at /ready that no new requests are welcome; connections end with the answers that begin from now on."""
@@ -184,7 +187,7 @@ class App:
         """Answer one request with `serve`, which writes the answer itself; update gauges, metrics and the log."""
         settings = self.settings
         tracing = UNTRACED if introspection else begin(request, self.tracer, settings.trace_ratio)
-        record = Record(time.monotonic(), tracing, tracing.exemplar)
+        record = Record(time.monotonic(), tracing)
         id, closing = request_id(request.headers.get("x-request-id")), self.draining or self.leaving
         make = KeepingExchange if settings.log_content else Exchange
         exchange = make(request, id, record, target, introspection, closing)
@@ -216,8 +219,6 @@ class App:
         task = asyncio.current_task(self._loop)  # without the argument, asyncio looks the loop up, with a getpid call
         if task is None:
             raise RuntimeError("a request is answered outside of any task")
-        if not self._unanswered:
-            self._idle.clear()
         self._unanswered[exchange] = task
         if not exchange.introspection:  # a scrape that counted itself would never read 0
             self.inflight += 1
@@ -232,11 +233,12 @@ class App:
         record = exchange.record
         record.seconds = time.monotonic() - record.started
         ended = self.metrics.ended(record.endpoint, record.upstream, record.model, record.mode, record.code)
-        ended.observe(record.seconds, record.trace)
+        ended.observe(record.seconds, record.tracing.exemplar)
         if record.broken:
             self.metrics.broken_answers(record.endpoint, record.upstream, record.model, record.outcome).inc()
         log_request(exchange)
-        end_span(exchange)
+        if record.tracing.spans is not None:
+            end_span(exchange, record.tracing.spans)
 
 
 def _warn_of_logged_content(config: Config) -> None:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from math import inf
 
 from nproxy.config import Auth, Key, digest_of
-from nproxy.gateway.callers import Caller, Rates
+from nproxy.gateway.callers import UNLIMITED, Caller, Rates, rates_of
+from nproxy.gateway.proxies import neighbourhood
 from nproxy.openai.errors import ApiError
 
 ONLY_NAME = "default"
@@ -36,9 +37,10 @@ class KeyRing:
 
     __slots__ = ("_held",)
 
-    def __init__(self, keys: Iterable[Key]) -> None:
+    def __init__(self, keys: Iterable[Key], for_all: Rates = UNLIMITED) -> None:
+        """for_all: the rates of keys that have none of their own."""
         self._held: Mapping[bytes, _Held] = {
-            digest: _Held(digest, _caller(key), inf if key.expires is None else key.expires.timestamp())
+            digest: _Held(digest, _caller(key, for_all), inf if key.expires is None else key.expires.timestamp())
             for key in keys
             if not key.disabled
             for digest in key.hash
@@ -57,14 +59,17 @@ class KeyRing:
         return held.caller
 
 
-def ring_of(auth: Auth | None, keys: Sequence[Key]) -> KeyRing | None:
-    """Return the keys that may be used; None if no key is needed. keys: those of the keys file, if there is one."""
+def ring_of(auth: Auth | None, keys: Sequence[Key], for_all: Rates) -> KeyRing | None:
+    """Return the keys that may be used; None if no key is needed.
+
+    keys: those of the keys file, if there is one. for_all: the rates of keys that have none of their own.
+    """
     if auth is None:
         return None
     if auth.api_keys_file is not None:
-        return KeyRing(keys)
+        return KeyRing(keys, for_all)
     only = "" if auth.api_key is None else auth.api_key.get_secret_value()
-    return KeyRing([Key(name=ONLY_NAME, hash=(digest_of(only),))])
+    return KeyRing([Key(name=ONLY_NAME, hash=(digest_of(only),))], for_all)
 
 
 def shown_key(headers: Mapping[str, str]) -> str | None:
@@ -78,22 +83,27 @@ def shown_key(headers: Mapping[str, str]) -> str | None:
     return headers.get("api-key") or headers.get("x-api-key") or None
 
 
-def unnamed(shown: str | None, client: str) -> Caller:
+def unnamed(shown: str | None, client: str, rates: Rates) -> Caller:
     """Return the caller of a gateway that has no keys of its own.
 
-    Such callers are distinguished by their credential, which an upstream may know, or else by their address.
+    Such callers are distinguished by their credential, which an upstream may know, or else by the network that they
+    control. client: their address.
     """
-    bucket = f"address {client}" if shown is None else f"key {digest_of(shown).hex()[:16]}"
-    return Caller("", bucket)
+    bucket = f"address {neighbourhood(client)}" if shown is None else f"key {digest_of(shown).hex()[:16]}"
+    return Caller("", bucket, 1.0, None, rates)
 
 
-def _caller(key: Key) -> Caller:
+def _caller(key: Key, for_all: Rates) -> Caller:
     return Caller(
         name=key.name,
         bucket=key.name,
         weight=key.weight,
         choices=key.choices,
-        rates=Rates(key.requests_per_minute, key.choices_per_minute, key.tokens_per_minute),
+        rates=rates_of(
+            key.requests_per_minute or for_all.requests,
+            key.choices_per_minute or for_all.choices,
+            key.tokens_per_minute or for_all.tokens,
+        ),
         models=None if key.models is None else frozenset(key.models),
     )
 

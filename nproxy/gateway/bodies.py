@@ -28,8 +28,8 @@ async def read_body(
 
     reservation: counts its bytes while they come.
 
-    Raises MemoryFull, and ApiError: 413 above `limit` bytes (as sent or decoded), 408 if it is not complete after
-    `seconds`, 415 for another content-encoding, 400 if it breaks off or cannot be decoded.
+    Raises ApiError: 413 above `limit` bytes (as sent or decoded), 408 if it is not complete after `seconds`, 415 for
+    another content-encoding, 400 if it breaks off or cannot be decoded, and what `reservation` raises.
     """
     here = request.content.is_eof()  # most bodies have come together with their heads
     if here and hdrs.CONTENT_ENCODING not in request.headers:

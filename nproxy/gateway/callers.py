@@ -20,6 +20,12 @@ class Rates:
 UNLIMITED = Rates()
 
 
+def rates_of(requests: int | None, choices: int | None, tokens: int | None) -> Rates:
+    """Return these rates; the object UNLIMITED if there are none."""
+    rates = Rates(requests, choices, tokens)
+    return UNLIMITED if rates == UNLIMITED else rates
+
+
 _OF_FURTHER_MODELS = frozenset({"models", "fallbacks"})
 """Fields that name further models."""
 
@@ -38,7 +44,7 @@ class Caller:
     choices: int | None = None
     """The most of its choices in flight; None for the configuration's limit."""
     rates: Rates = UNLIMITED
-    """Its own limits per minute."""
+    """Its limits per minute, those for all clients included; the object UNLIMITED if there are none."""
     models: frozenset[str] | None = None
     """The models that it may use; None for all."""
 
@@ -53,10 +59,10 @@ class Caller:
         routers (OpenRouter, LiteLLM) use further models that other fields name, so a body with such a field is refused
         with 400 if the caller may use some models only.
         """
-        if not self.may_use(model):
-            raise model_not_found(model)
         if self.models is None:
             return
+        if model not in self.models:
+            raise model_not_found(model)
         for name in fields:
             folded = name.lower()
             if folded == "model" and name != folded:

@@ -67,9 +67,9 @@ class Cors:
         """Whether pages of this origin may read answers."""
         return self._any or (origin is not None and origin in self._origins)
 
-    def preflight(self, method: str, headers: Mapping[str, str]) -> Mapping[str, str] | None:
-        """Return the headers that answer a preflight; None if the request is none, or its origin is not allowed."""
-        if method != "OPTIONS" or "Access-Control-Request-Method" not in headers:
+    def preflight(self, headers: Mapping[str, str]) -> Mapping[str, str] | None:
+        """Return the headers that answer a preflight; None if an OPTIONS request is none, or its origin not allowed."""
+        if "Access-Control-Request-Method" not in headers:
             return None
         origin, asked = headers.get("Origin"), headers.get("Access-Control-Request-Headers", "")
         if origin is None or not self.allows(origin):

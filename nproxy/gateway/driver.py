@@ -34,9 +34,10 @@ from nproxy.choices.commands import (
 from nproxy.choices.conduct import Conduct
 from nproxy.choices.events import Event, Failure, Stopped, Timer, TimerFired
 from nproxy.choices.lessons import Lesson
-from nproxy.gateway.exchange import ClientLeft, Exchange
+from nproxy.gateway.exchange import Exchange
 from nproxy.gateway.inbox import Inbox
 from nproxy.gateway.observe import Observer
+from nproxy.gateway.response_writer import ClientLeft
 from nproxy.openai.errors import ApiError
 from nproxy.openai.wire import STREAM_HEADERS
 from nproxy.upstreams.event_stream import Take
@@ -79,6 +80,7 @@ class Drive:
         self._opening = False  # whether the loop's next iteration opens more of them
         self._timers: dict[Timer, asyncio.TimerHandle] = {}  # a timer is set again only after it has fired
         self._output: list[bytes] = []  # still to be written
+        self._head_waits = False  # for the first of that output
         self._respond: Respond | None = None  # still to be sent
         self.fell_back: FallBack | None = None
         self._finished = False
@@ -93,7 +95,12 @@ class Drive:
         left: ClientLeft | None = None
         async with self._calls:
             try:
-                await self._drive()
+                if not self._carry_out(self._conduct.start()):
+                    await self._deliver()
+                while not self._finished:
+                    if events := await self._inbox.take(self._deal):
+                        self._carry_out(self._conduct.receive(events))
+                    await self._deliver()
             except ClientLeft as gone:  # the TaskGroup would wrap it in an ExceptionGroup
                 self._stop()
                 left = gone
@@ -120,16 +127,8 @@ class Drive:
         self._carry_out(fell_back.instead)
         await self._deliver()
 
-    async def _drive(self) -> None:
-        if not self._carry_out(self._conduct.start()):
-            await self._deliver()
-        while not self._finished:
-            if events := await self._inbox.take(self._deal):
-                self._carry_out(self._conduct.receive(events))
-            await self._deliver()
-
     def _deal(self, events: Sequence[Event]) -> bool:
-        """Handle events as soon as they come; False if `_drive` has to go on, to send the end, for example."""
+        """Handle events as soon as they come; False if `run` has to go on, to send the end, for example."""
         return self._carry_out(self._conduct.receive(events))
 
     def _stop(self) -> None:
@@ -141,39 +140,35 @@ class Drive:
 
         Raises ClientLeft.
         """
-        begin: Begin | None = None
         for command in commands:
-            if type(command) is Emit:
+            if type(command) is Emit:  # nearly all of a stream's
                 self._output.append(command.data)
-            elif type(command) is Begin:
-                begin = command
             else:
                 HANDLERS[type(command)](self, command)
         if self._unopened and not self._opening:
             self._open(time.monotonic())
-        if begin is not None:
-            self._exchange.shows(begin.way)
-            self._exchange.begin(200, STREAM_HEADERS)
         if self._finished or self._respond is not None:
             return False
         if self._output:
             if not self._exchange.write_now(_joined(self._output)):
                 return False
             self._output = []
-        elif begin is not None:
+        elif self._head_waits:
             self._exchange.flush_head()
+        self._head_waits = False
         return True
 
     async def _deliver(self) -> None:
         """Send output for which the client may have to be waited for, and the end of the answer."""
-        exchange = self._exchange
-        output, self._output = _joined(self._output), []
-        if self._respond is not None:
-            exchange.shows(self._respond.way, self._respond.headers)
-            await exchange.respond(self._respond.status, self._respond.body)
-        elif self.fell_back is not None:
+        exchange, respond = self._exchange, self._respond
+        if respond is not None:
+            exchange.shows(respond.way, respond.headers)
+            await exchange.respond(respond.status, respond.body)
             return
-        elif self._finished:
+        output, self._output = _joined(self._output), []
+        if self.fell_back is not None:
+            return
+        if self._finished:
             await exchange.finish(output)
         elif output:
             await exchange.write(output)
@@ -194,6 +189,11 @@ class Drive:
             loop = asyncio.get_running_loop()
             fired = (TimerFired(command.timer),)
             self._timers[command.timer] = loop.call_later(command.seconds, self._inbox.put_now, fired)
+
+    def _begin(self, command: Begin) -> None:
+        self._exchange.shows(command.way)
+        self._exchange.begin(200, STREAM_HEADERS)
+        self._head_waits = True
 
     def _send_answer(self, command: Respond) -> None:
         self._respond = command
@@ -255,6 +255,7 @@ HANDLERS: Mapping[type[Command], Callable[[Drive, Any], None]] = {
     OpenLeg: Drive._open_leg,
     CancelLeg: Drive._cancel_leg,
     SetTimer: Drive._set_timer,
+    Begin: Drive._begin,
     Respond: Drive._send_answer,
     FallBack: Drive._fall_back,
     Learn: Drive._teach,
@@ -266,7 +267,7 @@ HANDLERS: Mapping[type[Command], Callable[[Drive, Any], None]] = {
     ChoiceFinished: lambda drive, command: drive._observer.choice_finished(command),
     Spent: lambda drive, command: drive._observer.spent(command),
 }
-"""The handler of each command except Emit and Begin, which `_carry_out` writes together."""
+"""The handler of each command except Emit: `_carry_out` writes the output of all together."""
 
 
 def _joined(output: list[bytes]) -> bytes:

@@ -12,9 +12,9 @@ from aiohttp.web_request import BaseRequest
 
 from nproxy.config import Config, Key, loopback
 from nproxy.gateway.auth import KeyRing, ring_of, shown_key, unnamed
-from nproxy.gateway.callers import Caller
+from nproxy.gateway.callers import Caller, Rates, rates_of
 from nproxy.gateway.cors import Cors, is_no_name, sent_by_another_page
-from nproxy.gateway.proxies import Network, client_address, neighbourhood
+from nproxy.gateway.proxies import Network, client_address
 from nproxy.openai.errors import forbidden
 
 _ONLY_READ = frozenset({hdrs.METH_GET, hdrs.METH_HEAD, hdrs.METH_OPTIONS})
@@ -24,11 +24,13 @@ _ONLY_READ = frozenset({hdrs.METH_GET, hdrs.METH_HEAD, hdrs.METH_OPTIONS})
 class Edge:
     """Settings for the first checks of requests, ready for use. If settings or keys change, a new edge is made.
 
-    keys: None if no key is needed. trusted: the networks of trusted proxies. by_name: whether clients may call the
-    gateway by a name: nobody knows the names of a machine, but a loopback address without a proxy before it has none.
+    keys: None if no key is needed. rates: of callers without a key. trusted: the networks of trusted proxies. by_name:
+    whether clients may call the gateway by a name: nobody knows the names of a machine, but a loopback address without
+    a proxy before it has none.
     """
 
     keys: KeyRing | None
+    rates: Rates
     trusted: Sequence[Network]
     cors: Cors
     by_name: bool
@@ -36,9 +38,10 @@ class Edge:
     @classmethod
     def of(cls, config: Config, keys: Sequence[Key]) -> Self:
         """Return the edge of a configuration. keys: those of the keys file."""
-        listen = config.listen
+        listen, limits = config.listen, config.limits
+        rates = rates_of(limits.requests_per_minute, limits.choices_per_minute, limits.tokens_per_minute)
         by_name = bool(listen.trusted_proxies) or not loopback(listen.host)
-        return cls(ring_of(config.auth, keys), listen.trusted_proxies, Cors(listen.cors_origins), by_name)
+        return cls(ring_of(config.auth, keys, rates), rates, listen.trusted_proxies, Cors(listen.cors_origins), by_name)
 
     def client(self, request: BaseRequest) -> str:
         """Return the address of the client, behind any trusted proxies."""
@@ -65,5 +68,5 @@ class Edge:
         """Return the caller. Raises ApiError 401 if keys are configured and the request shows none of them."""
         shown = shown_key(request.headers)
         if self.keys is None:
-            return unnamed(shown, neighbourhood(client))
+            return unnamed(shown, client, self.rates)
         return self.keys.caller(shown, time.time())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from aiohttp.web_request import BaseRequest
@@ -20,10 +20,6 @@ MOST_UNREAD = 64 << 10
 NO_HEADERS: Mapping[str, str] = {}
 _UNNAMED = ("other", "passthrough")
 """Endpoint labels that do not identify the path."""
-
-
-class ClientLeft(Exception):
-    """The client has disconnected, so nothing can be written to it. Never an upstream's fault."""
 
 
 @dataclass(slots=True, eq=False)
@@ -49,8 +45,6 @@ class Exchange:
     """Further headers of the answer; names in lower case."""
     response: ResponseWriter | None = None
     """The answer; None before it has begun."""
-    whole: bool = False
-    """The whole answer was sent. If the client disconnects now, while calls still end, it does not count as left."""
 
     @property
     def path(self) -> str:
@@ -78,12 +72,16 @@ class Exchange:
         if headers:
             self.headers.update(headers)
 
-    async def respond(
+    @property
+    def whole(self) -> bool:
+        """Whether the whole answer was sent. A client that disconnects now, while calls end, does not count as left."""
+        return self.response is not None and self.response.finished
+
+    def respond(
         self, status: int, body: bytes, headers: Mapping[str, str] = NO_HEADERS, content_type: str = "application/json"
-    ) -> None:
+    ) -> Awaitable[None]:
         """Send a whole answer. Raises ClientLeft."""
-        response = self._written(status, {"Content-Type": content_type, **headers}, len(body))
-        await self._finish(response, body)
+        return self._written(status, {"Content-Type": content_type, **headers}, len(body)).finish(body)
 
     async def respond_error(self, error: ApiError) -> None:
         """Send an error in the error envelope. Raises ClientLeft.
@@ -103,12 +101,9 @@ class Exchange:
         """
         self._written(status, headers, length)
 
-    async def write(self, data: bytes) -> None:
+    def write(self, data: bytes) -> Awaitable[None]:
         """Write bytes of an answer that has begun; wait while the client is slow. Raises ClientLeft."""
-        try:
-            await self._begun().write(data)
-        except ConnectionError:
-            raise ClientLeft from None
+        return self._begun().write(data)
 
     def write_now(self, data: bytes) -> bool:
         """Write bytes of an answer that has begun, without waiting.
@@ -119,14 +114,11 @@ class Exchange:
 
     def flush_head(self) -> None:
         """Send the head of an answer that has begun now, before any of its bytes. Raises ClientLeft."""
-        try:
-            self._begun().flush_head()
-        except ConnectionError:
-            raise ClientLeft from None
+        self._begun().flush_head()
 
-    async def finish(self, data: bytes = b"") -> None:
+    def finish(self, data: bytes = b"") -> Awaitable[None]:
         """Write the last bytes of an answer that has begun. Raises ClientLeft."""
-        await self._finish(self._begun(), data)
+        return self._begun().finish(data)
 
     def abort(self) -> None:
         """Abort the connection: an answer that was cut must not look complete."""
@@ -153,10 +145,3 @@ class Exchange:
         self.response = ResponseWriter(self.request, status, self._headers(headers), length, self.closing)
         self.record.code = status
         return self.response
-
-    async def _finish(self, response: ResponseWriter, data: bytes) -> None:
-        try:
-            await response.finish(data)
-        except ConnectionError:
-            raise ClientLeft from None
-        self.whole = True

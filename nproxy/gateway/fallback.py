@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import Generic, TypeVar
 
 from nproxy.gateway.admission.grant import Grant
@@ -39,9 +38,10 @@ class Fallbacks(Generic[A]):
     """
 
     def __init__(self, app: App, first: Route, model: str | None, plan: Callable[[Route], A]) -> None:
-        self._further = partial(app.upstreams.routes, first, model)
+        self._upstreams = app.upstreams
         self._routes: Routes | None = None  # created on demand: most requests need only the first upstream
         self._first = first
+        self._model = model
         self._plan = plan
         self._metrics = app.metrics
         self._name = first.upstream.name
@@ -49,12 +49,12 @@ class Fallbacks(Generic[A]):
     @property
     def fallback_possible(self) -> bool:
         """Whether there may be another upstream after the current one."""
-        return self._any and self._following().fallback_possible
+        return (self._routes is not None or bool(self._first.upstream.fallback)) and self._following().fallback_possible
 
     @property
     def fallback_available(self) -> bool:
         """Whether there may be a healthy upstream after the current one."""
-        return self._any and self._following().fallback_available
+        return self.fallback_possible and self._following().fallback_available
 
     async def begin(self) -> A:
         """Return the first attempt. If the upstream for the model is not healthy, it is the next that can take it.
@@ -63,7 +63,7 @@ class Fallbacks(Generic[A]):
         """
         if self._first.usable:
             return self._plan(self._first)
-        self._routes = self._further()
+        self._routes = self._upstreams.routes(self._first, self._model)
         while (route := await self._routes.next()) is not None and route.upstream is not self._first.upstream:
             with suppress(ApiError):
                 attempt = self._plan(route)
@@ -88,14 +88,9 @@ class Fallbacks(Generic[A]):
                 continue
         return None
 
-    @property
-    def _any(self) -> bool:
-        """Whether there may be fallbacks at all."""
-        return self._routes is not None or bool(self._first.upstream.fallback)
-
     def _following(self) -> Routes:
         if self._routes is None:
-            self._routes = self._further(taken=True)
+            self._routes = self._upstreams.routes(self._first, self._model, taken=True)
         return self._routes
 
     def _taken(self, attempt: A) -> A:

@@ -13,14 +13,15 @@ from nproxy.choices.plan import make_plan
 from nproxy.choices.settings import Names
 from nproxy.gateway.admission.grant import Grant
 from nproxy.gateway.admission.guess import guess, guess_prompt
-from nproxy.gateway.admission.memory import MemoryReservation
 from nproxy.gateway.app import App
 from nproxy.gateway.bodies import parsed, read_body
+from nproxy.gateway.callers import UNLIMITED
 from nproxy.gateway.driver import Drive
-from nproxy.gateway.exchange import ClientLeft, Exchange
+from nproxy.gateway.exchange import Exchange
 from nproxy.gateway.fallback import Fallbacks
 from nproxy.gateway.observe import Observer
 from nproxy.gateway.request_settings import RequestSettings
+from nproxy.gateway.response_writer import ClientLeft
 from nproxy.gateway.upstream_calls import Planned, UpstreamCalls
 from nproxy.openai.body import LONG, Body
 from nproxy.openai.requests import Limits, Request, parse_chat, parse_completion
@@ -40,38 +41,34 @@ def completions(app: App, exchange: Exchange) -> Awaitable[None]:
 
 
 async def _answer(app: App, exchange: Exchange, parse: Parse) -> None:
-    settings = app.settings
+    """Read the body, parse the request, and generate. Raises ApiError if body or request are invalid."""
+    settings, check, bucket = app.settings, app.admission.check_memory, exchange.caller.bucket
     with app.admission.guard(exchange.caller) as reservation:
-        await _generate(app, settings, exchange, await _read(app, settings, exchange, parse, reservation))
-
-
-async def _read(
-    app: App, settings: RequestSettings, exchange: Exchange, parse: Parse, reservation: MemoryReservation
-) -> Request:
-    """Read the body and parse the request. Raises ApiError if either is invalid."""
-    raw = await read_body(exchange.request, settings.body_limit, reservation=reservation)
-    here, check, bucket = len(raw) < LONG, app.admission.check_memory, exchange.caller.bucket
-    body = parsed(raw, check) if here else await app.offload.run(bucket, parsed, raw, check)
-    default_model = await app.upstreams.unnamed() if body.fields.get("model") is None else None
-    if here:
-        return parse(body, settings.limits, default_model)
-    return await app.offload.run(bucket, parse, body, settings.limits, default_model)
+        raw = await read_body(exchange.request, settings.body_limit, reservation=reservation)
+        here = len(raw) < LONG
+        body = parsed(raw, check) if here else await app.offload.run(bucket, parsed, raw, check)
+        default_model = await app.upstreams.unnamed() if body.fields.get("model") is None else None
+        if here:
+            request = parse(body, settings.limits, default_model)
+        else:
+            request = await app.offload.run(bucket, parse, body, settings.limits, default_model)
+        await _generate(app, settings, exchange, request)
 
 
 async def _generate(app: App, settings: RequestSettings, exchange: Exchange, request: Request) -> None:
     """Plan the request and drive it to its end. Errors in the request itself are raised before any upstream call."""
-    exchange.record.asked(request)
-    exchange.caller.demand_model(request.model, request.body.fields)
+    admission, caller, record = app.admission, exchange.caller, exchange.record
+    record.asked(request)
+    caller.demand_model(request.model, request.body.fields)
     first = await app.upstreams.route(request.model)
     fallbacks = Fallbacks(app, first, request.model, partial(_planned, settings, request))
     attempt = await fallbacks.begin()
     choices = attempt.choices
-    admission, caller = app.admission, exchange.caller
-    counted = admission.counts_tokens(caller)
+    counted = caller.rates.tokens is not None
     tokens = guess(request, choices) if counted else 0
-    with await exchange.record.admitted(admission.admit(caller, attempt.route.upstream.name, choices, tokens)) as grant:
-        if limits := admission.headers(caller):
-            exchange.headers.update(limits)
+    with await record.admitted(admission.admit(caller, attempt.route.upstream.name, choices, tokens)) as grant:
+        if caller.rates is not UNLIMITED:
+            exchange.headers.update(admission.headers(caller))
         if counted:
             grant.came(guess_prompt(request))
         try:
@@ -89,9 +86,9 @@ async def _generate(app: App, settings: RequestSettings, exchange: Exchange, req
                 grant.broke_off()
             raise
         finally:
-            if exchange.record.code >= 400:
+            if record.code >= 400:
                 grant.nothing_came()
-            elif exchange.record.outcome not in WITHOUT_ERROR:
+            elif record.outcome not in WITHOUT_ERROR:
                 grant.broke_off()
 
 
@@ -112,29 +109,28 @@ async def _drive(
     fallbacks: Fallbacks[Planned],
 ) -> Drive:
     """Drive the request at one upstream. Returns the drive, which says whether another upstream is to be asked."""
-    upstream, name, plan = attempt.route.upstream, attempt.route.name, attempt.plan
-    fallback_available = fallbacks.fallback_available
-    exchange.record.upstream = upstream.name
-    exchange.record.model = app.metrics.model_label(name.shown, upstream.name, listed=name.listed)
+    record, upstream, name, plan = exchange.record, attempt.route.upstream, attempt.route.name, attempt.plan
+    fallback_possible = fallbacks.fallback_possible
+    fallback_available = fallback_possible and fallbacks.fallback_available
+    record.upstream = upstream.name
+    record.model = app.metrics.model_label(name.shown, upstream.name, listed=name.listed)
     exchange.shows(plan.way)
     exchange.headers["x-nproxy-upstream"] = upstream.name
     conduct = Conduct(
         request,
         plan,
         attempt.capability,
-        settings.conduct(
-            upstream, fallback_possible=fallbacks.fallback_possible, fallback_available=fallback_available
-        ),
+        settings.conduct(upstream, fallback_possible=fallback_possible, fallback_available=fallback_available),
         Names(f"{request.dialect.id_prefix}{random.getrandbits(128):032x}", int(time.time()), request.model),
         upstream.budget.take,
         random.random,
         _draw,
         exchange.response is not None,
     )
-    if (spans := exchange.record.tracing.spans) is not None:
+    if (spans := record.tracing.spans) is not None:
         spans.to_upstream(upstream.name, name.upstream or name.shown, plan.n)
     calls = UpstreamCalls(exchange, request, attempt, fallback_available)
-    observer = Observer(app.metrics, exchange.record, grant, partial(upstream.count, calls.group))
+    observer = Observer(app.metrics, record, grant, partial(upstream.count, calls.group))
     learn, judge = partial(app.learn, upstream, name.shown), partial(upstream.judge, calls.group)
     drive = Drive(exchange, conduct, observer, calls.open, learn, judge)
     app.drives.add(drive)
@@ -142,7 +138,7 @@ async def _drive(
         await drive.run()
     finally:
         app.drives.discard(drive)
-        observer.ended(request.choices, well=exchange.record.outcome == "ok")
+        observer.ended(request.choices, well=record.outcome == "ok")
     return drive
 
 

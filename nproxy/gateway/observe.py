@@ -42,14 +42,10 @@ class Observer:
         "_last",
         "_last_finish",
         "_metrics",
-        "_model",
         "_opened",
         "_record",
         "_series",
         "_spans",
-        "_started",
-        "_trace",
-        "_upstream",
     )
 
     def __init__(
@@ -61,10 +57,8 @@ class Observer:
         self._account = account
         self._count_call = count_call
         self._metrics = metrics
-        self._upstream, self._model = record.upstream, record.model
         self._labels = (record.endpoint, record.upstream, record.model)
-        self._record, self._trace, self._spans = record, record.trace, record.tracing.spans
-        self._started = record.started
+        self._record, self._spans = record, record.tracing.spans
         self._clock = time.monotonic
         self._opened: dict[int, float] = {}  # when the calls began whose ends are not counted yet, by leg
         self._begun: dict[int, float] = {}  # when the first batch of each leg came
@@ -75,7 +69,7 @@ class Observer:
 
     def leg_opened(self, leg: Leg, attempt: int) -> None:
         self._metrics.leg_width.observe(leg.width)
-        self._series.inflight.inc()
+        self._series.inflight.value += 1
         self._opened[leg.number] = self._clock()
         self._last.pop(leg.number, None)
         if self._spans is not None:
@@ -83,7 +77,7 @@ class Observer:
 
     def leg_closed(self) -> None:
         """Note that a call is over, whether or not its answer is usable."""
-        self._series.inflight.dec()
+        self._series.inflight.value -= 1
 
     def call_ended(self, leg: int, failure: Failure | None) -> None:
         """Note the result of a leg's last call. That a complete answer is malformed, for example, is known only now."""
@@ -117,14 +111,14 @@ class Observer:
         """Note that the first chunk of a call's answer has come."""
         if not self._first:
             self._first = now
-            self._record.first_token_seconds = seconds = now - self._started
-            self._metrics.first_token(*self._labels).observe(seconds, self._trace)
+            self._record.first_token_seconds = seconds = now - self._record.started
+            self._metrics.first_token(*self._labels).observe(seconds, self._record.tracing.exemplar)
         if self._spans is not None:
             self._spans.spoke(leg)
 
     def choice_finished(self, command: ChoiceFinished) -> None:
-        reason = _known_reason(command.finish_reason)
-        self._series.choices[reason].inc()
+        reason = command.finish_reason if command.finish_reason in _REASONS else "other"  # upstreams invent reasons
+        self._series.choices[reason].value += 1
         self._record.finish_reasons[command.index] = reason
         if self._spans is not None:
             self._spans.choice_finished(command.index, reason)
@@ -132,32 +126,32 @@ class Observer:
         self._first_finish = self._first_finish or self._last_finish
 
     def spent(self, spent: Spent) -> None:
-        tokens = self._series.tokens
-        if spent.client_prompt:
-            tokens["prompt", "client"].observe(spent.client_prompt)
-        if spent.client_completion:
-            tokens["completion", "client"].observe(spent.client_completion)
+        tokens, prompt, completion = self._series.tokens, spent.client_prompt, spent.client_completion
+        if prompt:
+            tokens["prompt", "client"].observe(prompt)
+        if completion:
+            tokens["completion", "client"].observe(completion)
         if spent.upstream_prompt:
             tokens["prompt", "upstream"].observe(spent.upstream_prompt)
         if spent.upstream_completion:
             tokens["completion", "upstream"].observe(spent.upstream_completion)
-        self._record.prompt_tokens, self._record.completion_tokens = spent.client_prompt, spent.client_completion
-        if spent.client_prompt is not None and spent.client_completion is not None:
-            self._completion = spent.client_completion
-            self._account.spend(spent.client_prompt, spent.client_completion)
+        self._record.prompt_tokens, self._record.completion_tokens = prompt, completion
+        if prompt is not None and completion is not None:
+            self._completion = completion
+            self._account.spend(prompt, completion)
         if spent.prompt_saved:
-            self._metrics.prompt_saved(self._upstream, self._model).inc(spent.prompt_saved)
+            self._metrics.prompt_saved(self._record.upstream, self._record.model).inc(spent.prompt_saved)
 
     def anomaly(self, kind: str) -> None:
-        self._metrics.anomalies(self._upstream, kind).inc()
+        self._metrics.anomalies(self._record.upstream, kind).inc()
 
     def retried(self, leg: int, reason: str) -> None:
-        self._metrics.retries(self._upstream, reason).inc()
+        self._metrics.retries(self._record.upstream, reason).inc()
         if self._spans is not None:
             self._spans.retried(leg, reason)
 
     def resumed(self, leg: int, how: str, outcome: str) -> None:
-        self._metrics.resumes(self._upstream, how, outcome).inc()
+        self._metrics.resumes(self._record.upstream, how, outcome).inc()
         if self._spans is not None:
             self._spans.resumed(leg, how, outcome)
 
@@ -168,7 +162,8 @@ class Observer:
         if self._spans is not None:
             self._spans.left_upstream()
         if choices > 1 and self._first_finish:
-            self._metrics.skew(self._upstream, self._model).observe(self._last_finish - self._first_finish)
+            skew = self._metrics.skew(self._record.upstream, self._record.model)
+            skew.observe(self._last_finish - self._first_finish)
         following = self._completion / choices - 1  # tokens per choice after its first: choices stream side by side
         if well and self._last and following > 0:
             longest = max(last - self._begun[leg] for leg, last in self._last.items())  # calls may wait for each other
@@ -178,13 +173,10 @@ class Observer:
         """Count a call that is over. status: of the upstream's error, if it answered with one."""
         opened = self._opened.pop(leg, None)
         if opened is not None:
-            self._series.legs[outcome].observe(self._clock() - opened, self._trace)
+            self._series.legs[outcome].observe(self._clock() - opened, self._record.tracing.exemplar)
             self._count_call(leg, outcome, status)
 
 
 _REASONS = frozenset({"stop", "length", "tool_calls", "function_call", "content_filter", "abort", "error"})
 
-
-def _known_reason(reason: str) -> str:
-    """Return the reason as a metric label: upstreams invent reasons, and unknown ones become "other"."""
-    return reason if reason in _REASONS else "other"
+"""The finish reasons that are labels of metrics."""

@@ -21,8 +21,9 @@ from nproxy.gateway.admission.guess import BYTES_PER_TOKEN
 from nproxy.gateway.admission.memory import MemoryReservation
 from nproxy.gateway.app import App
 from nproxy.gateway.bodies import chunks, parsed, read_body
-from nproxy.gateway.exchange import ClientLeft, Exchange
+from nproxy.gateway.exchange import Exchange
 from nproxy.gateway.fallback import Attempt, Fallbacks
+from nproxy.gateway.response_writer import ClientLeft
 from nproxy.gateway.tracing import TRACE_HEADERS
 from nproxy.openai.body import LONG, Body
 from nproxy.openai.errors import (
@@ -96,7 +97,7 @@ async def serve(app: App, exchange: Exchange) -> None:
     record = exchange.record
     with app.admission.guard(exchange.caller) as reservation:
         upload, model = await _open_upload(app, exchange, reservation)
-        upload.uncompressed = app.admission.counts_tokens(exchange.caller)
+        upload.uncompressed = exchange.caller.rates.tokens is not None
         fallbacks = Fallbacks(app, await _route(app, model), model, partial(Attempt, choices=1))
         attempt = await fallbacks.begin()
         permits = app.admission.admit(exchange.caller, attempt.upstream.name, attempt.choices)

@@ -12,7 +12,6 @@ from nproxy.choices.commands import WITHOUT_ERROR
 from nproxy.gateway.content import Content
 from nproxy.gateway.tracing import UNTRACED, Tracing
 from nproxy.openai.requests import Request
-from nproxy.telemetry.exemplars import Trace
 from nproxy.upstreams.replicas import Replica
 
 Permits = TypeVar("Permits")
@@ -29,8 +28,6 @@ class Record:
     """When the request began, by `time.monotonic`."""
     tracing: Tracing = UNTRACED
     """Where the request stands in a trace."""
-    trace: Trace | None = None
-    """The trace that metrics name in exemplars; None if no trace is recorded."""
     content: Content | None = None
     """The prompt and the answer; None if they are not kept."""
     client: str = ""

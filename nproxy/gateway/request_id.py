@@ -6,6 +6,10 @@ from random import getrandbits
 
 from nproxy.openai.request_id import usable
 
+_VERSION_4 = (4 << 76) | (0b10 << 62)
+"""The bits of a random UUID that are fixed: its version and its variant."""
+_RANDOM = ~((0xF << 76) | (0b11 << 62))
+
 
 def request_id(given: str | None) -> str:
     """Return the client's `x-request-id` if it is valid for a header and a log line, else a new one."""
@@ -17,8 +21,8 @@ def _random() -> str:
 
     It has to be unique, but is no secret.
     """
-    digits, variant = f"{getrandbits(128):032x}", "89ab"[getrandbits(2)]
-    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
+    digits = f"{getrandbits(128) & _RANDOM | _VERSION_4:032x}"
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 def leg_id(id: str, offset: int, attempt: int) -> str:

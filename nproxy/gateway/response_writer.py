@@ -12,7 +12,7 @@ from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
 
-from aiohttp import HttpVersion11, hdrs
+from aiohttp import HttpVersion, HttpVersion11, hdrs
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import StreamResponse
@@ -24,10 +24,16 @@ _WITHOUT_BODIES = frozenset({*range(100, 200), 204, 304})
 """Statuses whose answers have no body, whatever their headers say (RFC 9110, sections 15.2, 15.3.5 and 15.4.5)."""
 
 
+class ClientLeft(Exception):
+    """The client has disconnected, so nothing can be written to it. Never an upstream's fault."""
+
+
 class ResponseWriter(StreamResponse):
     """One answer. Its head is sent with its first bytes, or by `flush_head`; `finish` writes the last bytes.
 
     To aiohttp it looks prepared from the beginning, and ended once it is finished.
+
+    finished: the last bytes were sent.
     """
 
     def __init__(
@@ -42,13 +48,13 @@ class ResponseWriter(StreamResponse):
         self._protocol = request.protocol
         self._writer = request.writer
         self._code = status
-        self._finished = False
+        self.finished = False
         self._empty = status in _WITHOUT_BODIES or request.method == hdrs.METH_HEAD
         self._chunked = False
         self._kept = request.keep_alive and not closes
         version = request.version
         complete = self._completed(headers, length, modern=version >= HttpVersion11)
-        self._head = ended(f"{_status_line(*version, status)}{lines(complete)}", 1 + len(complete))
+        self._head = ended(f"{_status_line(version, status)}{lines(complete)}", 1 + len(complete))
 
     def _completed(
         self, headers: Iterable[tuple[str, str]], length: int | None, *, modern: bool
@@ -88,7 +94,7 @@ class ResponseWriter(StreamResponse):
 
     async def write_eof(self, data: bytes = b"") -> None:
         """Called by aiohttp after its handler. Raises ConnectionError if the answer was not finished."""
-        if not self._finished:
+        if not self.finished:
             raise ConnectionResetError("the answer is not whole")
 
     def write_now(self, data: bytes) -> bool:
@@ -97,25 +103,27 @@ class ResponseWriter(StreamResponse):
             return False
         try:
             self._send(self._framed(data))
-        except ConnectionError:
+        except ClientLeft:
             return False
         return True
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Write, and wait while the client is slow. Raises ConnectionError if it is gone."""
+        """Write, and wait while the client is slow. Raises ClientLeft."""
         self._send(self._framed(bytes(data)))
-        await self._taken()
+        if self._protocol.writing_paused:
+            await self._drain()
 
     def flush_head(self) -> None:
-        """Send the head before any of the body. Raises ConnectionError if the client is gone."""
+        """Send the head before any of the body. Raises ClientLeft."""
         self._send(self._framed(b""))
 
     async def finish(self, data: bytes) -> None:
-        """Write the last bytes, and wait while the client is slow. Raises ConnectionError if it is gone."""
+        """Write the last bytes, and wait while the client is slow. Raises ClientLeft."""
         framed = self._framed(data)
         self._send(framed + b"0\r\n\r\n" if self._chunked else framed)
-        await self._taken()
-        self._finished = True
+        if self._protocol.writing_paused:
+            await self._drain()
+        self.finished = True
 
     def _framed(self, data: bytes) -> bytes:
         """Return the bytes to send for a piece of the body, with the head before them if that is not sent yet."""
@@ -126,14 +134,16 @@ class ResponseWriter(StreamResponse):
 
     def _send(self, data: bytes) -> None:
         if self._transport is None or self._transport.is_closing():
-            raise ConnectionResetError("the client is gone")
+            raise ClientLeft
         if data:
             self._writer.output_size += len(data)
             self._transport.write(data)
 
-    async def _taken(self) -> None:
-        if self._protocol.writing_paused:
+    async def _drain(self) -> None:
+        try:
             await self._writer.drain()
+        except ConnectionError:
+            raise ClientLeft from None
 
 
 def _typed(headers: Iterable[tuple[str, str]]) -> bool:
@@ -144,8 +154,8 @@ def _typed(headers: Iterable[tuple[str, str]]) -> bool:
 
 
 @lru_cache
-def _status_line(major: int, minor: int, status: int) -> str:
-    return f"HTTP/{major}.{minor} {status} {_REASONS.get(status, '')}\r\n"
+def _status_line(version: HttpVersion, status: int) -> str:
+    return f"HTTP/{version.major}.{version.minor} {status} {_REASONS.get(status, '')}\r\n"
 
 
 @lru_cache(1)

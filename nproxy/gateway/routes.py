@@ -13,6 +13,7 @@ from aiohttp.web_response import StreamResponse
 
 from nproxy.gateway import generate, introspect, models, passthrough
 from nproxy.gateway.app import App
+from nproxy.gateway.callers import UNLIMITED
 from nproxy.gateway.exchange import Exchange
 from nproxy.gateway.heads import origin_form, refusal
 from nproxy.gateway.pages.site import PageFile
@@ -91,26 +92,27 @@ def dispatch(app: App, request: BaseRequest) -> Awaitable[StreamResponse]:
 
 
 async def _route(endpoint: Endpoint, app: App, exchange: Exchange) -> None:
-    request, edge = exchange.request, app.settings.edge
+    request, record, edge = exchange.request, exchange.record, app.settings.edge
     headers = request.headers
-    exchange.record.client = edge.client(request)
-    exchange.cors = edge.cors.answer(headers.get(hdrs.ORIGIN))
+    record.client = edge.client(request)
+    origin = headers.get(hdrs.ORIGIN)
+    exchange.cors = edge.cors.answer(origin)
     if (wrong := refusal(request)) is not None:
         exchange.closing = True
         raise wrong
     if (passed := headers.getall(hdrs.VIA, ())) and app.upstreams.pseudonym.among(passed):
         raise loop_detected()
-    if (preflight := edge.cors.preflight(request.method, headers)) is not None:
-        exchange.record.endpoint = "preflight"
+    if request.method == hdrs.METH_OPTIONS and (preflight := edge.cors.preflight(headers)) is not None:
+        record.endpoint = "preflight"
         await exchange.respond(204, b"", preflight)
         return
-    exchange.record.endpoint = endpoint.name
+    record.endpoint = endpoint.name
     if not endpoint.keyless:
-        if hdrs.ORIGIN in headers:  # a page's
+        if origin is not None:  # a page's
             edge.refuse_other_pages(request)
-        exchange.caller = edge.caller(request, exchange.record.client)
-        if limits := app.admission.headers(exchange.caller):
-            exchange.headers.update(limits)
+        exchange.caller = caller = edge.caller(request, record.client)
+        if caller.rates is not UNLIMITED:
+            exchange.headers.update(app.admission.headers(caller))
     if endpoint.methods and request.method not in endpoint.methods:
         raise wrong_method(endpoint.methods)
     await endpoint.serve(app, exchange)

@@ -22,23 +22,19 @@ _NONE: Mapping[str, str] = {}
 
 
 class Tracing:
-    """The trace of one request. context: None if there is no trace. spans: None if nothing is recorded."""
+    """The trace of one request. context: None if there is no trace. spans: None if nothing is recorded.
 
-    __slots__ = ("context", "spans")
+    id: the trace's; "" if there is none. exemplar: the trace as labels for metrics, if nproxy or its caller records it;
+    else None.
+    """
+
+    __slots__ = ("context", "exemplar", "id", "spans")
 
     def __init__(self, context: TraceContext | None = None, spans: Spans | None = None) -> None:
         self.context = context
         self.spans = spans
-
-    @property
-    def id(self) -> str:
-        """The trace's id; "" if there is none."""
-        return "" if self.context is None else self.context.trace_id
-
-    @property
-    def exemplar(self) -> Trace | None:
-        """The trace as exemplar labels for metrics, if nproxy or its caller records it; else None."""
-        return {"trace_id": self.context.trace_id} if self.context is not None and self.context.sampled else None
+        self.id = "" if context is None else context.trace_id
+        self.exemplar: Trace | None = {"trace_id": self.id} if context is not None and context.sampled else None
 
     def headers(self, call: int) -> Mapping[str, str]:
         """Return the trace headers of an upstream call. call: the number of its leg."""

@@ -15,18 +15,12 @@ from prometheus_client.registry import Collector
 
 
 class Count:
-    """One series: changed by one thread, read by any."""
+    """One series: its `value` is changed by one thread, and read by any."""
 
     __slots__ = ("value",)
 
     def __init__(self) -> None:
         self.value = 0.0
-
-    def inc(self, amount: float = 1) -> None:
-        self.value += amount
-
-    def dec(self) -> None:
-        self.value -= 1
 
 
 class Counted(Collector):

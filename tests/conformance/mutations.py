@@ -297,9 +297,9 @@ _LIMITS = [
     (
         "M3",
         GATEWAY + "driver.py",
-        "output.append(command.data)\n            elif",
+        "output.append(command.data)\n            else",
         "output.append(command.data)\n"
-        "                self.__dict__.setdefault('kept', []).append(bytes(command.data))\n            elif",
+        "                self.__dict__.setdefault('kept', []).append(bytes(command.data))\n            else",
     ),
     (
         "L3",
@@ -476,8 +476,8 @@ _ROUTING = [
     ),
     ("Q16", GATEWAY + "paths.py", '    "/v1/responses",\n', ""),
     ("Q19", "nproxy/telemetry/metrics.py", "return model if model in self._models else OTHER", "return model"),
-    ("Q19", GATEWAY + "observe.py", 'return reason if reason in _REASONS else "other"', "return reason"),
-    ("Q20", GATEWAY + "observe.py", "self._series.inflight.dec()", "pass"),
+    ("Q19", GATEWAY + "observe.py", ' if command.finish_reason in _REASONS else "other"', ""),
+    ("Q20", GATEWAY + "observe.py", "self._series.inflight.value -= 1", "pass"),
 ]
 
 _NATIVE = [

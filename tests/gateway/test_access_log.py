@@ -15,7 +15,8 @@ import pytest
 from nproxy.gateway import passthrough
 from nproxy.gateway.access import FIELDS
 from nproxy.gateway.content import MOST_BYTES, Content
-from nproxy.gateway.exchange import ClientLeft, Exchange
+from nproxy.gateway.exchange import Exchange
+from nproxy.gateway.response_writer import ClientLeft
 from nproxy.telemetry import logs
 from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream, raw_server
 from tests.gateway.conftest import CHAT, Gateway, Start, body, gateway_for, upstream_settings

@@ -18,7 +18,7 @@ from nproxy.config import Config, Key
 from nproxy.gateway import forms, passthrough
 from nproxy.gateway.auth import KeyRing, shown_key
 from nproxy.gateway.bodies import parsed
-from nproxy.gateway.callers import Rates
+from nproxy.gateway.callers import UNLIMITED, Rates
 from nproxy.gateway.forms import models_of
 from nproxy.openai.body import LONG, Body
 from nproxy.openai.errors import ApiError
@@ -55,6 +55,17 @@ def test_a_key_is_found_by_each_of_its_hashes() -> None:
     assert first == second
     assert (first.name, first.bucket, first.weight, first.choices) == ("a", "a", 2, 4)
     assert first.rates == Rates(requests=9)
+
+
+def test_each_rate_that_a_key_has_none_of_its_own_of_is_the_one_for_all() -> None:
+    for own, limits in (
+        ({"requests_per_minute": 9}, Rates(9, 2, 3)),
+        ({"choices_per_minute": 9}, Rates(1, 9, 3)),
+        ({}, Rates(1, 2, 3)),
+    ):
+        key = Key.model_validate({"name": "a", "hash": (digest("x"),), **own})
+        assert KeyRing([key], Rates(1, 2, 3)).caller("x", 0).rates == limits
+    assert KeyRing([key]).caller("x", 0).rates is UNLIMITED
 
 
 def test_a_key_ends_in_its_moment() -> None:

@@ -26,8 +26,8 @@ from nproxy.choices.leg import Leg
 from nproxy.choices.plan import Way
 from nproxy.gateway import driver
 from nproxy.gateway.driver import HANDLERS, Drive, OpenCall
-from nproxy.gateway.exchange import ClientLeft
 from nproxy.gateway.record import Record
+from nproxy.gateway.response_writer import ClientLeft
 from nproxy.openai.errors import not_ready
 from nproxy.upstreams.event_stream import Take
 

@@ -13,7 +13,7 @@ from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import StreamResponse
 from multidict import CIMultiDict
 
-from nproxy.gateway.response_writer import ResponseWriter
+from nproxy.gateway.response_writer import ClientLeft, ResponseWriter
 from nproxy.gateway.server import HttpServer
 
 Answer = Callable[[BaseRequest, int, int | None, bool], StreamResponse]
@@ -168,10 +168,10 @@ async def test_who_is_slow_is_waited_for_and_who_is_gone_is_known() -> None:
         slow.set()
         try:
             await response.write(b"y")
-        except ConnectionError:
+        except ClientLeft:
             said.append("gone while it waited")
         said.append(response.write_now(b"z"))
-        with pytest.raises(ConnectionError):
+        with pytest.raises(ClientLeft):
             await response.finish(b"z")
 
     async def handle(request: BaseRequest) -> StreamResponse:

@@ -86,7 +86,7 @@ def test_unknown_models_are_other() -> None:
 
 def test_names_of_another_configuration_come_to_those_that_are_there() -> None:
     labels = metrics()
-    labels.inflight_legs("u").inc()
+    labels.inflight_legs("u").value += 1
     labels.name(["u", "v"], ["k"])
     assert [labels.model_label(name, "u") for name in ("m", "k", "x")] == ["m", "k", "other"]
     assert b'nproxy_inflight_legs{upstream="u"} 1.0' in exposition(labels.report())

@@ -11,12 +11,12 @@ from nproxy.gateway.admission.accounts import MOST_KEYS
 from nproxy.gateway.admission.bounds import Bounds
 from nproxy.gateway.admission.grant import Grant
 from nproxy.gateway.admission.known_rates import KnownRates
-from nproxy.gateway.admission.memory import BODIES_SHARE, Bodies, Memory, MemoryFull, MemoryReservation, limit_of
+from nproxy.gateway.admission.memory import BODIES_SHARE, Bodies, Memory, MemoryReservation, limit_of
 from nproxy.gateway.admission.messages import Admitted, Answer, Ask, Move, Refused, Returned, Room
 from nproxy.gateway.admission.refusal_log import RefusalLog
 from nproxy.gateway.admission.refusals import Unanswered, error_of, rate_headers, unavailable
 from nproxy.gateway.admission.server import AdmissionServer, Connect, Transport
-from nproxy.gateway.callers import UNLIMITED, Caller, Rates
+from nproxy.gateway.callers import UNLIMITED, Caller
 from nproxy.openai.errors import ApiError
 from nproxy.telemetry.metrics import OTHER, Metrics
 
@@ -54,7 +54,7 @@ class AdmissionClient:
         self.taken = self.waiting = 0
         self.draining = False
         self.memory = Memory(None)
-        self.bodies = Bodies(None)
+        self.bodies = Bodies(None, self._no_room)
         self._metrics = metrics
         self._loop = asyncio.get_running_loop()
         self._clock = self._loop.time
@@ -84,8 +84,6 @@ class AdmissionClient:
         limits = config.limits
         self._choices = limits.per_key_choices
         self._queue_seconds = limits.queue_seconds
-        for_all = Rates(limits.requests_per_minute, limits.choices_per_minute, limits.tokens_per_minute)
-        self._rates.for_all = UNLIMITED if for_all == UNLIMITED else for_all
         self.memory.limit = limit = limit_of(config)
         self.bodies.limit = None if limit is None else int(BODIES_SHARE * limit)
 
@@ -95,21 +93,19 @@ class AdmissionClient:
 
     # ---- before the body is read
 
-    def guard(self, caller: Caller) -> AdmissionGuard:
-        """Refuse a request at least cost if it would be refused anyway. Else return a guard that counts its body.
+    def guard(self, caller: Caller) -> MemoryReservation:
+        """Refuse a request at least cost if it would be refused anyway. Else return what counts the bytes of its body.
 
-        Raises ApiError 429 or 503.
+        Raises ApiError 429 or 503, and so does the reservation if the body does not fit.
         """
         self.check_memory()
         if (retry_after := self._full.get(caller.bucket)) is not None:
             self._turn_away(caller, Refused("", "queue_full", retry_after))
-        limits = self._rates.limits(caller) is not UNLIMITED
-        if limits and (limited := self._rates.refusal(caller, self._clock())) is not None:
+        if caller.rates is not UNLIMITED and (limited := self._rates.refusal(caller, self._clock())) is not None:
             self._turn_away(caller, limited)
-        return AdmissionGuard(self, self.bodies.hold(caller.bucket))
+        return MemoryReservation(self.bodies, caller.bucket)
 
-    def no_room(self) -> ApiError:
-        """Return the error for a request whose body does not fit into the memory for bodies."""
+    def _no_room(self) -> ApiError:
         return self._shed("bodies", "Too many large requests are in flight; try again later.")
 
     def _turn_away(self, caller: Caller, refused: Refused) -> NoReturn:
@@ -117,13 +113,11 @@ class AdmissionClient:
         raise self._refused(caller, refused, 1)
 
     def headers(self, caller: Caller) -> dict[str, str]:
-        """Return the x-ratelimit headers of a caller, as far as this process knows; empty if no rate limits it.
+        """Return the x-ratelimit headers of a caller, as far as this process knows; none if its rates are UNLIMITED.
 
         What is left changes when a request is admitted or refused, so they are read then, after the first time at the
         edge, whose values stand in the answers of endpoints that need no permits.
         """
-        if not caller.bucket or self._rates.limits(caller) is UNLIMITED:
-            return {}
         return rate_headers(self._rates.levels(caller, self._clock()))
 
     def check_memory(self) -> None:
@@ -138,22 +132,22 @@ class AdmissionClient:
 
     # ---- permits
 
-    def counts_tokens(self, caller: Caller) -> bool:
-        """Whether a token rate limits a caller, so that its tokens have to be estimated."""
-        return self._rates.limits(caller).tokens is not None
-
     async def admit(self, caller: Caller, upstream: str, choices: int, tokens: int = 0) -> Grant:
         """Wait for permits for so many choices at once. The grant returns them at the end of its block.
 
         tokens: an estimate of what will be spent. Raises ApiError: 400 if the request would never fit; 429 if it is
         refused now, or waits too long; 503 if the gateway shuts down, or the ledger does not answer.
         """
-        ask = self._ask(caller, upstream, choices, tokens)
+        self._number += 1
+        ticket = f"{self._transport.prefix}-{self._number}"
+        most = self._choices if caller.choices is None else caller.choices
+        waits = not self.draining
+        ask = Ask(ticket, caller.bucket, upstream, choices, tokens, caller.weight, most, caller.rates, waits)
         if self._transport.at_once(ask):
             self._metrics.queue_wait(ADMITTED).observe(0.0)
         else:
             await self._waited_for(caller, ask)
-        self._metrics.key_requests(caller.name or OTHER).inc()
+        self._metrics.key_requests(caller.name or OTHER).value += 1
         self.taken += choices
         return Grant(ask, caller, self)
 
@@ -186,17 +180,11 @@ class AdmissionClient:
 
     def count_tokens(self, caller: Caller, prompt: int, completion: int) -> None:
         """Count spent tokens in the metrics of the key."""
-        for kind, tokens in (("prompt", prompt), ("completion", completion)):
-            self._metrics.key_tokens(caller.name or OTHER, kind).inc(tokens)
+        key = caller.name or OTHER
+        self._metrics.key_tokens(key, "prompt").value += prompt
+        self._metrics.key_tokens(key, "completion").value += completion
 
     # ---- asking the ledger
-
-    def _ask(self, caller: Caller, upstream: str, choices: int, tokens: int) -> Ask:
-        self._number += 1
-        ticket = f"{self._transport.prefix}-{self._number}"
-        most = self._choices if caller.choices is None else caller.choices
-        rates, waits = self._rates.limits(caller), not self.draining
-        return Ask(ticket, caller.bucket, upstream, choices, tokens, caller.weight, most, rates, waits)
 
     async def _answer(self, ask: Ask, message: Ask | Move) -> Admitted | Refused:
         """Send a message of a request, and wait for the answer. ask: the request. Raises Unanswered if none comes."""
@@ -246,24 +234,6 @@ class AdmissionClient:
     def _count_refusal(self, reason: str) -> None:
         self._metrics.refused(reason).inc()
         self._refusals.note(reason)
-
-
-class AdmissionGuard:
-    """Counts the bytes of one request's body while its block runs. If they do not fit, it raises ApiError 503."""
-
-    __slots__ = ("_client", "_hold")
-
-    def __init__(self, client: AdmissionClient, hold: MemoryReservation) -> None:
-        self._client = client
-        self._hold = hold
-
-    def __enter__(self) -> MemoryReservation:
-        return self._hold
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._hold.release()
-        if kind is MemoryFull:
-            raise self._client.no_room() from None
 
 
 def _outcome(answer: Admitted | Refused) -> str:

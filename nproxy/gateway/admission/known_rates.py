@@ -6,34 +6,21 @@ from collections import OrderedDict
 
 from nproxy.gateway.admission.messages import Kind, Level, Refused
 from nproxy.gateway.admission.rates import wait_for
-from nproxy.gateway.callers import UNLIMITED, Caller, Rates
+from nproxy.gateway.callers import Caller
 
 MOST_LEVELS = 4096
 """The most keys that are remembered, for responses that are made without asking the ledger."""
 
 
 class KnownRates:
-    """The levels last heard of each key. It may have spent more since then in another process.
-
-    for_all: the limits of keys that have none of their own.
-    """
+    """The levels last heard of each key. It may have spent more since then in another process."""
 
     def __init__(self) -> None:
-        self.for_all = UNLIMITED
         self._heard: OrderedDict[str, tuple[float, tuple[Level, ...]]] = OrderedDict()
-
-    def limits(self, caller: Caller) -> Rates:
-        """Return the rates that limit a caller; the object UNLIMITED if there are none."""
-        own, all = caller.rates, self.for_all
-        if own is UNLIMITED or own == UNLIMITED:
-            return all
-        return Rates(own.requests or all.requests, own.choices or all.choices, own.tokens or all.tokens)
 
     def levels(self, caller: Caller, now: float) -> list[Level]:
         """Return the level of each rate that limits a caller."""
-        rates = self.limits(caller)
-        if rates is UNLIMITED:
-            return []
+        rates = caller.rates
         limits: tuple[tuple[Kind, int | None], ...] = (
             ("requests", rates.requests),
             ("choices", rates.choices),

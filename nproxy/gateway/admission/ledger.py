@@ -88,7 +88,7 @@ class Ledger:
         self._pass_by(self._claimed(ask, account, now))
         return True
 
-    def leave_at_once(self, ticket: str, tokens: int | None, now: float) -> bool:
+    def leave_at_once(self, ticket: str, now: float) -> bool:
         """End a request as `receive` would, if nothing follows for others.
 
         Returns False, and does nothing, if rates limit the request, if others wait, or if some know of a full queue.
@@ -96,8 +96,10 @@ class Ledger:
         claim = self._claims.get(ticket)
         if claim is None or claim.charges or self._waiting or self._moving or self._told_full:
             return False
-        self._drop(ticket, tokens, now)
-        self._freed = False
+        del self._claims[ticket]
+        self._give_back(claim, now)
+        if not self.taken:
+            self._queue.rest()
         self._none_left()
         return True
 
@@ -220,16 +222,21 @@ class Ledger:
             self._tell_returned(claim, now)
         else:
             self._moving.pop(ticket, None)
-            self._leave_upstream(claim)
-            self.taken -= claim.choices
-            claim.account.inflight -= claim.choices
-            if claim.account.claims:
-                self._queue.note_room(claim.account)
-            self._drained.count(claim.choices, now)
-            if self._settle(claim, {} if tokens is None else {"tokens": tokens}, now):
+            self._give_back(claim, now)
+            if claim.charges and self._settle(claim, {} if tokens is None else {"tokens": tokens}, now):
                 self._tell_returned(claim, now)
         if not self.taken and not self._waiting:
             self._queue.rest()
+
+    def _give_back(self, claim: Claim, now: float) -> None:
+        """Return a claim's permits."""
+        choices, account = claim.choices, claim.account
+        self._leave_upstream(claim)
+        self.taken -= choices
+        account.inflight -= choices
+        if account.claims:
+            self._queue.note_room(account)
+        self._drained.count(choices, now)
 
     def _leave_upstream(self, claim: Claim) -> None:
         if claim.upstream is not None:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 from nproxy.config import Config
 
@@ -18,10 +19,6 @@ LOOK_SECONDS = 0.25
 
 _STATM = Path("/proc/self/statm")
 _CGROUPS = Path("/sys/fs/cgroup")
-
-
-class MemoryFull(Exception):
-    """There is no room for more request bodies."""
 
 
 class Memory:
@@ -48,22 +45,21 @@ class Memory:
 class Bodies:
     """Counts the bytes of request bodies in this process, for each caller. limit: the most they may be; None for none.
 
+    full: makes the error for a body for which there is no room.
+
     Several bodies of one caller may hold no more than they leave free (Choudhury and Hahne, Dynamic Queue Length
     Thresholds, 1998). So whoever fills the memory, slowly or at once, gets half of it; and callers that all want more
     than there is get equal parts and leave one such part to the next.
     """
 
-    def __init__(self, limit: int | None) -> None:
+    def __init__(self, limit: int | None, full: Callable[[], Exception]) -> None:
         self.limit = limit
         self.held = 0
+        self._full = full
         self._callers: dict[str, int] = {}  # by bucket; none that hold nothing
 
-    def hold(self, bucket: str) -> MemoryReservation:
-        """Return a reservation that counts one request's body until its `release`. bucket: of its caller."""
-        return MemoryReservation(self, bucket)
-
     def expect(self, bucket: str, size: int, more: int) -> int:
-        """Return what the caller holds. Raises MemoryFull if a body of `size` bytes may not grow by `more`.
+        """Return what the caller holds. Raises an error if a body of `size` bytes may not grow by `more`.
 
         It may if it is the only one.
         """
@@ -71,11 +67,11 @@ class Bodies:
         if self.limit is not None and self.held > size:
             free = self.limit - self.held - more
             if free < 0 or (own > size and own + more > free):
-                raise MemoryFull
+                raise self._full()
         return own
 
     def grow(self, bucket: str, size: int, more: int) -> None:
-        """Count more bytes of a body of `size` bytes. Raises MemoryFull."""
+        """Count more bytes of a body of `size` bytes. Raises an error if there is no room for them."""
         self._callers[bucket] = self.expect(bucket, size, more) + more
         self.held += more
 
@@ -88,22 +84,25 @@ class Bodies:
 
 
 class MemoryReservation:
-    """The memory that one request's body holds. size: bytes so far."""
+    """The memory that one request's body holds while the block runs. size: bytes so far."""
 
     __slots__ = ("_bodies", "_bucket", "size")
 
     def __init__(self, bodies: Bodies, bucket: str) -> None:
+        """bucket: of the request's caller."""
         self._bodies = bodies
         self._bucket = bucket
         self.size = 0
 
-    def release(self) -> None:
-        """Note that the body is no longer held."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         if self.size:
             self._bodies.release(self._bucket, self.size)
 
     def expect(self, size: int) -> None:
-        """Raise MemoryFull if there is no room now for a body of the announced size.
+        """Raise an error if there is no room now for a body of the announced size.
 
         No memory is reserved for it: a client that sends slowly, or not at all, would keep it from all others.
         """
@@ -111,7 +110,7 @@ class MemoryReservation:
             self._bodies.expect(self._bucket, self.size, size - self.size)
 
     def reach(self, size: int) -> None:
-        """Count a body that has so many bytes now. Raises MemoryFull, unless it is the only body: one must fit."""
+        """Count a body that has so many bytes now. Raises an error if there is no room, unless it is the only body."""
         if (more := size - self.size) > 0:
             self._bodies.grow(self._bucket, self.size, more)
             self.size = size

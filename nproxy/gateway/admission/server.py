@@ -61,7 +61,7 @@ class AdmissionServer:
 
     def leave(self, ticket: str, tokens: int | None = None) -> None:
         """End a request; without a message, if no answer can follow."""
-        if not self.ledger.leave_at_once(ticket, tokens, self._clock()):
+        if not self.ledger.leave_at_once(ticket, self._clock()):
             self.send(Leave(ticket, tokens))
 
     def send(self, message: Message) -> None:

@@ -12,7 +12,6 @@ from nproxy.gateway.admission.messages import Ask, Level
 from nproxy.gateway.admission.rates import MINUTE, Charge, Meters, limits_of
 from nproxy.gateway.admission.refusals import duration, limited, rate_headers
 from nproxy.gateway.callers import Caller, Rates
-from tests.gateway.admission.scene import ANN, BOB
 
 steps = st.lists(
     st.tuples(st.integers(0, 40).map(lambda half: half / 2), st.integers(1, 30), st.integers(0, 30)), max_size=60
@@ -101,9 +100,8 @@ def test_what_is_owed_is_owed_in_units_when_the_limit_changes() -> None:
 
 def test_levels_that_were_heard_are_told_under_the_limit_of_now() -> None:
     known = KnownRates()
-    caller = Caller("a", "a")
+    caller = Caller("a", "a", rates=Rates(requests=120))
     known.hear(caller, (Level("requests", 2, 60.0),), 0.0)
-    known.for_all = Rates(requests=120)
     assert known.levels(caller, 0.0) == [Level("requests", 120, 1.0)]
     assert known.refusal(caller, 0.0) is None
 
@@ -227,8 +225,7 @@ def test_a_wait_is_not_a_second_longer_for_what_floats_lose() -> None:
 @example(limit=42, now=0.0)
 def test_floats_keep_nobody_out_at_the_door(limit: int, now: float) -> None:
     """All is spent and one comes back: there is room for one, whatever moment the clock of this process shows."""
-    meters, known, caller = Meters(), KnownRates(), Caller("ann", "ann")
-    known.for_all = Rates(choices=limit)
+    meters, known, caller = Meters(), KnownRates(), Caller("ann", "ann", rates=Rates(choices=limit))
     charges = [meters.charge("choices", 1, limit, now) for _ in range(limit)]
     meters.settle(charges[0], 0, now)
     known.hear(caller, (Level("choices", limit, meters.behind("choices", now)),), now)
@@ -241,34 +238,22 @@ def test_nobody_is_told_to_come_back_in_no_time_and_rounding_costs_no_unit() -> 
 
 
 def test_what_was_heard_of_a_key_is_worked_off_and_no_tokens_keep_it_from_asking() -> None:
-    known = KnownRates()
-    known.for_all = Rates(requests=60, tokens=60)
-    known.hear(ANN, (Level("requests", 60, 30.0), Level("tokens", 60, 100.0)), 0.0)
-    assert [level.behind for level in known.levels(ANN, 10.0)] == [20.0, 90.0]
-    assert [level.behind for level in known.levels(ANN, 40.0)] == [0.0, 60.0]
-    assert known.refusal(ANN, 0.0) is None
-    known.hear(ANN, (Level("requests", 60, 60.0),), 0.0)
-    refused = known.refusal(ANN, 0.0)
+    known, caller = KnownRates(), Caller("a", "a", rates=Rates(requests=60, tokens=60))
+    known.hear(caller, (Level("requests", 60, 30.0), Level("tokens", 60, 100.0)), 0.0)
+    assert [level.behind for level in known.levels(caller, 10.0)] == [20.0, 90.0]
+    assert [level.behind for level in known.levels(caller, 40.0)] == [0.0, 60.0]
+    assert known.refusal(caller, 0.0) is None
+    known.hear(caller, (Level("requests", 60, 60.0),), 0.0)
+    refused = known.refusal(caller, 0.0)
     assert refused is not None and refused.reason == "requests"
-
-
-def test_each_rate_that_a_key_has_none_of_its_own_of_is_the_one_for_all() -> None:
-    known = KnownRates()
-    known.for_all = Rates(1, 2, 3)
-    for own, limits in (
-        (Rates(requests=9), Rates(9, 2, 3)),
-        (Rates(choices=9), Rates(1, 9, 3)),
-        (Rates(), known.for_all),
-    ):
-        assert known.limits(Caller("a", "a", rates=own)) == limits
 
 
 def test_the_keys_heard_of_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known_rates, "MOST_LEVELS", 2)
     known, spent = KnownRates(), (Level("requests", 60, 30.0),)
-    known.for_all = Rates(requests=60)
+    ann, bob, cat = (Caller(name, name, rates=Rates(requests=60)) for name in ("ann", "bob", "cat"))
     known.correct("bob", spent, 0.0)
-    assert known.levels(BOB, 0.0)[0].behind == 0.0, "nobody has asked for it here"
-    for caller in (ANN, BOB, ANN, Caller("c", "c")):
+    assert known.levels(bob, 0.0)[0].behind == 0.0, "nobody has asked for it here"
+    for caller in (ann, bob, ann, cat):
         known.hear(caller, spent, 0.0)
-    assert [known.levels(caller, 0.0)[0].behind for caller in (ANN, BOB)] == [30.0, 0.0]
+    assert [known.levels(caller, 0.0)[0].behind for caller in (ann, bob)] == [30.0, 0.0]

@@ -7,7 +7,6 @@ from contextlib import ExitStack
 import pytest
 
 from nproxy.gateway.admission import client
-from nproxy.gateway.admission.memory import MemoryFull
 from nproxy.gateway.callers import Caller
 from nproxy.openai.errors import ApiError
 from tests.gateway.admission.scene import ANN, BOB, Begin, Visitor, held, refusal
@@ -122,9 +121,9 @@ async def test_bodies_are_bounded_together(begin: Begin) -> None:
         other.reach(10)
         assert scene.client.bodies.held == 100
         for body in (one, other):
-            with pytest.raises(MemoryFull):
+            with pytest.raises(ApiError):
                 body.reach(51)
-    assert scene.metric("nproxy_shed_total", reason="bodies") == 1
+    assert scene.metric("nproxy_shed_total", reason="bodies") == 3
 
 
 async def test_whoever_fills_the_room_for_bodies_leaves_as_much_to_others(begin: Begin) -> None:
@@ -137,14 +136,14 @@ async def test_whoever_fills_the_room_for_bodies_leaves_as_much_to_others(begin:
         for body in hoard[:5]:
             body.reach(10)
         for body in hoard:
-            with pytest.raises(MemoryFull):
+            with pytest.raises(ApiError):
                 body.reach(body.size + 1)
         with scene.client.guard(BOB) as first, ExitStack() as another:
             first.reach(20)
             second = another.enter_context(scene.client.guard(BOB))
             second.reach(5)
             for body in (first, second):
-                with pytest.raises(MemoryFull):
+                with pytest.raises(ApiError):
                     body.reach(body.size + 1)
             another.close()
             first.reach(50)
