@@ -44,8 +44,8 @@ class ResponseWriter(StreamResponse):
         length: of the body; None if unknown. closes: whether the connection closes after this answer.
         Raises ValueError for a header that contains a line break.
         """
-        self._transport = request.transport
         self._protocol = request.protocol
+        self._transport = self._protocol.transport
         self._writer = request.writer
         self._code = status
         self.finished = False

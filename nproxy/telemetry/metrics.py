@@ -6,6 +6,7 @@ send never becomes a label value; `other` is used instead.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from functools import cache, partial
 from typing import TypeVar
@@ -92,7 +93,7 @@ class Metrics(CommonMetrics):
         super().__init__(version)
         self._gen_ai = gen_ai
         self._models: frozenset[str] = frozenset()
-        self._listed: dict[str, set[str]] = {}
+        self._listed: defaultdict[str, set[str]] = defaultdict(set)  # by upstream
         self._of_requests()
         self._of_choices()
         self._of_calls()
@@ -366,7 +367,7 @@ class Metrics(CommonMetrics):
         listed: the upstream's list has it now. The first `MOST_LISTED_MODELS` listed models of an upstream that are
         looked up keep their names permanently, as their series do.
         """
-        known = self._listed.setdefault(upstream, set())
+        known = self._listed[upstream]
         if listed and len(known) < MOST_LISTED_MODELS:
             known.add(model)
         if model in known:

@@ -57,7 +57,7 @@ class Ledger:
         self._accounts = Accounts(self._queue.forgets)
         self._waiting: dict[str, Claim] = {}  # in the queue, oldest first
         self._moving: dict[str, Claim] = {}  # admitted, but they wait for permits of another upstream
-        self._reserved = False  # no permits are left in total, or all free ones are reserved for the first in the queue
+        self._reserved = False  # all free permits are reserved for the first in the queue
         self._drained = DrainRate()
         self._told_full = self._freed = False
         self._number = 0
@@ -100,7 +100,6 @@ class Ledger:
         self._give_back(claim, now)
         if not self.taken:
             self._queue.rest()
-        self._none_left()
         return True
 
     def receive(self, message: Message, now: float) -> list[Answer]:
@@ -195,7 +194,6 @@ class Ledger:
         """Admit a claim that fits, while no request waits."""
         self._queue.pass_by(claim)
         self._let_in(claim)
-        self._reserved = self.taken >= self.bounds.inflight
 
     def _move(self, move: Move, now: float) -> None:
         claim = self._claims.get(move.ticket)
@@ -259,6 +257,7 @@ class Ledger:
     def _serve(self, now: float) -> None:
         """Admit the requests that fit, in the queue's order; before that, serve admitted requests that move."""
         stopped: set[str] = self._serve_moving(now) if self._moving else set()
+        self._reserved = False
         if self._none_left() or not self._waiting:
             return
         keys_stopped: set[str] = set()
@@ -312,8 +311,7 @@ class Ledger:
 
     def _none_left(self) -> bool:
         """Whether no permit is left in total. It saves a walk through the queue, with the same result."""
-        self._reserved = self.taken >= self.bounds.inflight
-        return self._reserved
+        return self.taken >= self.bounds.inflight
 
     def _arrive(self, claim: Claim) -> None:
         claim.upstream = claim.goal
@@ -370,7 +368,7 @@ class Ledger:
     def _full_for(self, claim: Claim) -> bool:
         """Whether a request of this key for one choice would be refused as well, at any upstream."""
         account = claim.account
-        must_wait = self._reserved or not account.has_room(1)
+        must_wait = self._reserved or self._none_left() or not account.has_room(1)
         none_longer = self._queue.longest() <= (account.waiting + 1) / account.weight
         return must_wait and (self.bounds.seconds == 0 or (self.waiting >= self.bounds.queue and none_longer))
 
