@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 from aiohttp.web_response import StreamResponse
 
@@ -19,10 +19,16 @@ SLOW_READER = "slow_reader"
 _NEVER_LOOKED = (-1, 0.0)
 
 
-async def answer(exchange: Exchange, serving: Awaitable[None], guard: WriteGuard) -> StreamResponse:
+async def answer(
+    exchange: Exchange,
+    serving: Awaitable[None],
+    guard: WriteGuard,
+    ended: Callable[[Exchange], None] = lambda _: None,
+) -> StreamResponse:
     """Await the handler of a request, turn its exceptions into responses, and return the response.
 
-    serving: the handler; it writes the answer itself, or raises. guard: cuts off a client that does not read it.
+    serving: the handler; it writes the answer itself, or raises. guard: cuts off a client that does not read it. ended:
+    called when the answer is over, however it ended.
     """
     guard.watch(exchange)
     try:
@@ -39,6 +45,7 @@ async def answer(exchange: Exchange, serving: Awaitable[None], guard: WriteGuard
         raise
     finally:
         guard.forget(exchange)
+        ended(exchange)
     if exchange.response is None:
         raise RuntimeError("a handler ended without an answer")
     return exchange.response

@@ -176,15 +176,18 @@ class App:
         for exchange in self._unanswered:
             exchange.record.cut = "ended"
 
-    async def handle(
+    def handle(
         self,
         request: BaseRequest,
         target: str,
         serve: Callable[[App, Exchange], Awaitable[None]],
         *,
         introspection: bool = False,
-    ) -> StreamResponse:
-        """Answer one request with `serve`, which writes the answer itself; update gauges, metrics and the log."""
+    ) -> Awaitable[StreamResponse]:
+        """Answer one request with `serve`, which writes the answer itself; update gauges, metrics and the log.
+
+        Call it in the task that awaits the answer.
+        """
         settings = self.settings
         tracing = UNTRACED if introspection else begin(request, self.tracer, settings.trace_ratio)
         record = Record(time.monotonic(), tracing)
@@ -192,10 +195,7 @@ class App:
         make = KeepingExchange if settings.log_content else Exchange
         exchange = make(request, id, record, target, introspection, closing)
         self._entered(exchange)
-        try:
-            return await answer(exchange, self._serve(exchange, serve), settings.write_guard)
-        finally:
-            self._left(exchange)
+        return answer(exchange, self._serve(exchange, serve), settings.write_guard, self._left)
 
     async def _serve(self, exchange: Exchange, serve: Callable[[App, Exchange], Awaitable[None]]) -> None:
         if self._ended_by is not None and not exchange.introspection:

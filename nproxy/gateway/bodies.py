@@ -31,26 +31,27 @@ async def read_body(
     Raises ApiError: 413 above `limit` bytes (as sent or decoded), 408 if it is not complete after `seconds`, 415 for
     another content-encoding, 400 if it breaks off or cannot be decoded, and what `reservation` raises.
     """
-    here = request.content.is_eof()  # most bodies have come together with their heads
-    if here and hdrs.CONTENT_ENCODING not in request.headers:
-        return _as_it_is(request, limit, reservation)
     try:
-        async with nullcontext() if here else asyncio.timeout(seconds):
+        async with nullcontext() if request.content.is_eof() else asyncio.timeout(seconds):
             return await _decoded(request, limit, reservation)
     except TimeoutError:
         raise _too_slow() from None
 
 
-def _as_it_is(request: BaseRequest, limit: int, reservation: MemoryReservation | None) -> bytes:
-    """Do the work of `read_body` for a body that has come completely and needs no decoding."""
+def body_at_hand(request: BaseRequest, limit: int, reservation: MemoryReservation) -> bytes | None:
+    """Return the whole body if it has come with its head and needs no decoding, as nearly all; else None.
+
+    Raises what `read_body` raises.
+    """
+    if not request.content.is_eof() or hdrs.CONTENT_ENCODING in request.headers:
+        return None
     try:
         data = request.content.read_nowait()
     except _BROKEN:
         raise _broken_off() from None
     if len(data) > limit:
         raise body_too_large(limit)
-    if reservation is not None:
-        reservation.reach(len(data))
+    reservation.reach(len(data))
     return data
 
 

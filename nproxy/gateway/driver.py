@@ -65,14 +65,18 @@ class Drive:
         open_call: OpenCall,
         learn: Callable[[Lesson], None],
         judge: Callable[[int, Failure | None], None],
+        running: set[Drive],
     ) -> None:
-        """open_call: makes a leg's call. learn: stores a lesson. judge: is told how each leg's call ended."""
+        """open_call: makes a leg's call. learn: stores a lesson. judge: is told how each leg's call ended. running:
+        holds the drive while it runs.
+        """
         self._exchange = exchange
         self._conduct = conduct
         self._observer = observer
         self._open_call = open_call
         self._learn = learn
         self._judge = judge
+        self._running = running
         self._inbox = Inbox()
         self._calls = asyncio.TaskGroup()
         self._legs: dict[int, asyncio.Task[None]] = {}
@@ -93,26 +97,34 @@ class Drive:
     async def run(self) -> None:
         """Drive the request to its end. Raises ClientLeft, and CancelledError if the client's connection is lost."""
         left: ClientLeft | None = None
-        async with self._calls:
-            try:
-                if not self._carry_out(self._conduct.start()):
-                    await self._deliver()
-                while not self._finished:
-                    if events := await self._inbox.take(self._deal):
-                        self._carry_out(self._conduct.receive(events))
-                    await self._deliver()
-            except ClientLeft as gone:  # the TaskGroup would wrap it in an ExceptionGroup
-                self._stop()
-                left = gone
-            except asyncio.CancelledError:
-                self._stop()
-                raise
-            finally:
-                self._unopened.clear()
-                for timer in self._timers.values():
-                    timer.cancel()
-                for task in self._legs.values():
-                    task.cancel()
+        self._running.add(self)
+        try:
+            async with self._calls:
+                try:
+                    sending = None if self._carry_out(self._conduct.start()) else self._deliver()
+                    while True:
+                        if sending is not None:
+                            await sending
+                        if self._finished:
+                            break
+                        if events := await self._inbox.take(self._deal):
+                            self._carry_out(self._conduct.receive(events))
+                        sending = self._deliver()
+                except ClientLeft as gone:  # the TaskGroup would wrap it in an ExceptionGroup
+                    self._stop()
+                    left = gone
+                except asyncio.CancelledError:
+                    self._stop()
+                    raise
+                finally:
+                    self._unopened.clear()
+                    for timer in self._timers.values():
+                        timer.cancel()
+                    for task in self._legs.values():
+                        task.cancel()
+        finally:
+            self._running.discard(self)
+            self._observer.ended()
         if left is not None:
             raise left
 
@@ -125,7 +137,8 @@ class Drive:
         """Tell the client the failure, as there is no other upstream to ask. Raises ClientLeft."""
         self.fell_back = None
         self._carry_out(fell_back.instead)
-        await self._deliver()
+        if (sending := self._deliver()) is not None:
+            await sending
 
     def _deal(self, events: Sequence[Event]) -> bool:
         """Handle events as soon as they come; False if `run` has to go on, to send the end, for example."""
@@ -158,20 +171,18 @@ class Drive:
         self._head_waits = False
         return True
 
-    async def _deliver(self) -> None:
-        """Send output for which the client may have to be waited for, and the end of the answer."""
+    def _deliver(self) -> Awaitable[None] | None:
+        """Return what sends output for which the client may have to be waited for, and the end; None for nothing."""
         exchange, respond = self._exchange, self._respond
         if respond is not None:
             exchange.shows(respond.way, respond.headers)
-            await exchange.respond(respond.status, respond.body)
-            return
+            return exchange.respond(respond.status, respond.body)
         output, self._output = _joined(self._output), []
         if self.fell_back is not None:
-            return
+            return None
         if self._finished:
-            await exchange.finish(output)
-        elif output:
-            await exchange.write(output)
+            return exchange.finish(output)
+        return exchange.write(output) if output else None
 
     # ---- commands that are executed at once
 

@@ -31,7 +31,8 @@ A = TypeVar("A", bound=Attempt)
 
 
 class Fallbacks(Generic[A]):
-    """The attempts of one request. Call `begin` once, then `after` after each attempt that failed.
+    """The attempts of one request. Call `begin` once, `elsewhere` if that gives none, and `after` after each attempt
+    that failed.
 
     first: the upstream that has the model. model: the name in the request; None if it names none. plan: prepares the
     request for one upstream; raises ApiError if that upstream cannot do what is asked for.
@@ -56,13 +57,18 @@ class Fallbacks(Generic[A]):
         """Whether there may be a healthy upstream after the current one."""
         return self.fallback_possible and self._following().fallback_available
 
-    async def begin(self) -> A:
-        """Return the first attempt. If the upstream for the model is not healthy, it is the next that can take it.
+    def begin(self) -> A | None:
+        """Return the attempt at the upstream for the model; None if that is not healthy.
 
-        Raises ApiError if the request is invalid for the first upstream. Such errors of the others are not reported.
+        Raises ApiError if the request is invalid for it.
         """
-        if self._first.usable:
-            return self._plan(self._first)
+        return self._plan(self._first) if self._first.usable else None
+
+    async def elsewhere(self) -> A:
+        """Return the first attempt if the upstream for the model is not healthy: the next that can take it.
+
+        Raises ApiError if the request is invalid for that upstream. Such errors of the others are not reported.
+        """
         self._routes = self._upstreams.routes(self._first, self._model)
         while (route := await self._routes.next()) is not None and route.upstream is not self._first.upstream:
             with suppress(ApiError):

@@ -14,7 +14,7 @@ from nproxy.choices.settings import Names
 from nproxy.gateway.admission.grant import Grant
 from nproxy.gateway.admission.guess import guess, guess_prompt
 from nproxy.gateway.app import App
-from nproxy.gateway.bodies import parsed, read_body
+from nproxy.gateway.bodies import body_at_hand, parsed, read_body
 from nproxy.gateway.callers import UNLIMITED
 from nproxy.gateway.driver import Drive
 from nproxy.gateway.exchange import Exchange
@@ -44,7 +44,9 @@ async def _answer(app: App, exchange: Exchange, parse: Parse) -> None:
     """Read the body, parse the request, and generate. Raises ApiError if body or request are invalid."""
     settings, check, bucket = app.settings, app.admission.check_memory, exchange.caller.bucket
     with app.admission.guard(exchange.caller) as reservation:
-        raw = await read_body(exchange.request, settings.body_limit, reservation=reservation)
+        raw = body_at_hand(exchange.request, settings.body_limit, reservation)
+        if raw is None:
+            raw = await read_body(exchange.request, settings.body_limit, reservation=reservation)
         here = len(raw) < LONG
         body = parsed(raw, check) if here else await app.offload.run(bucket, parsed, raw, check)
         default_model = await app.upstreams.unnamed() if body.fields.get("model") is None else None
@@ -62,17 +64,21 @@ async def _generate(app: App, settings: RequestSettings, exchange: Exchange, req
     caller.demand_model(request.model, request.body.fields)
     first = await app.upstreams.route(request.model)
     fallbacks = Fallbacks(app, first, request.model, partial(_planned, settings, request))
-    attempt = await fallbacks.begin()
-    choices = attempt.choices
+    attempt = fallbacks.begin() or await fallbacks.elsewhere()
+    upstream, choices = attempt.route.upstream.name, attempt.choices
     counted = caller.rates.tokens is not None
     tokens = guess(request, choices) if counted else 0
-    with await record.admitted(admission.admit(caller, attempt.route.upstream.name, choices, tokens)) as grant:
+    with await admission.admit(caller, upstream, choices, tokens, waited=record.waited) as grant:
         if caller.rates is not UNLIMITED:
             exchange.headers.update(admission.headers(caller))
         if counted:
             grant.came(guess_prompt(request))
         try:
-            while (drive := await _drive(app, settings, exchange, request, attempt, grant, fallbacks)).fell_back:
+            while True:
+                drive = _drive(app, settings, exchange, request, attempt, grant, fallbacks)
+                await drive.run()
+                if drive.fell_back is None:
+                    return
                 if (following := await fallbacks.after(grant)) is None:
                     await drive.fail(drive.fell_back)
                     return
@@ -99,7 +105,7 @@ def _planned(settings: RequestSettings, request: Request, route: Route) -> Plann
     return Planned(route, request.prompts * plan.n, capability, plan)
 
 
-async def _drive(
+def _drive(
     app: App,
     settings: RequestSettings,
     exchange: Exchange,
@@ -108,7 +114,7 @@ async def _drive(
     grant: Grant,
     fallbacks: Fallbacks[Planned],
 ) -> Drive:
-    """Drive the request at one upstream. Returns the drive, which says whether another upstream is to be asked."""
+    """Prepare to drive the request at one upstream. When it has run, the drive says whether to ask another."""
     record, upstream, name, plan = exchange.record, attempt.route.upstream, attempt.route.name, attempt.plan
     fallback_possible = fallbacks.fallback_possible
     fallback_available = fallback_possible and fallbacks.fallback_available
@@ -132,14 +138,7 @@ async def _drive(
     calls = UpstreamCalls(exchange, request, attempt, fallback_available)
     observer = Observer(app.metrics, record, grant, partial(upstream.count, calls.group))
     learn, judge = partial(app.learn, upstream, name.shown), partial(upstream.judge, calls.group)
-    drive = Drive(exchange, conduct, observer, calls.open, learn, judge)
-    app.drives.add(drive)
-    try:
-        await drive.run()
-    finally:
-        app.drives.discard(drive)
-        observer.ended(request.choices, well=record.outcome == "ok")
-    return drive
+    return Drive(exchange, conduct, observer, calls.open, learn, judge, app.drives)
 
 
 def _draw() -> int:

@@ -155,8 +155,9 @@ class Observer:
         if self._spans is not None:
             self._spans.resumed(leg, how, outcome)
 
-    def ended(self, choices: int, *, well: bool) -> None:
-        """Note that the request is over, and count the calls that are cut short as cancelled. well: it succeeded."""
+    def ended(self) -> None:
+        """Note that the request is over here, and count the calls that are cut short as cancelled."""
+        choices = self._record.choices
         for leg in list(self._opened):
             self._count(leg, CANCELLED)
         if self._spans is not None:
@@ -165,7 +166,7 @@ class Observer:
             skew = self._metrics.skew(self._record.upstream, self._record.model)
             skew.observe(self._last_finish - self._first_finish)
         following = self._completion / choices - 1  # tokens per choice after its first: choices stream side by side
-        if well and self._last and following > 0:
+        if self._record.outcome == "ok" and self._last and following > 0:
             longest = max(last - self._begun[leg] for leg, last in self._last.items())  # calls may wait for each other
             self._metrics.per_token(*self._labels).observe(longest / following)
 

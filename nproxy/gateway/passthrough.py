@@ -99,10 +99,10 @@ async def serve(app: App, exchange: Exchange) -> None:
         upload, model = await _open_upload(app, exchange, reservation)
         upload.uncompressed = exchange.caller.rates.tokens is not None
         fallbacks = Fallbacks(app, await _route(app, model), model, partial(Attempt, choices=1))
-        attempt = await fallbacks.begin()
-        permits = app.admission.admit(exchange.caller, attempt.upstream.name, attempt.choices)
-        with await record.admitted(permits) as grant:
-            exchange.headers.update(app.admission.headers(exchange.caller))
+        attempt = fallbacks.begin() or await fallbacks.elsewhere()
+        admission, first = app.admission, attempt.upstream.name
+        with await admission.admit(exchange.caller, first, attempt.choices, waited=record.waited) as grant:
+            exchange.headers.update(admission.headers(exchange.caller))
             following: Attempt | None = attempt
             while following is not None:
                 name, upstream = following.route.name, following.upstream

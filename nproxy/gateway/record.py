@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from nproxy.choices.commands import WITHOUT_ERROR
 from nproxy.gateway.content import Content
 from nproxy.gateway.tracing import UNTRACED, Tracing
 from nproxy.openai.requests import Request
 from nproxy.upstreams.replicas import Replica
-
-Permits = TypeVar("Permits")
 
 CLIENT_LEFT = 499
 """The status in logs and metrics if the client disconnected before its answer was complete."""
@@ -91,16 +87,11 @@ class Record:
         if self.content is not None:
             self.content.asked(request)
 
-    async def admitted(self, permits: Awaitable[Permits]) -> Permits:
-        """Wait for permits, and note how long the wait was, even if it failed."""
-        began = time.monotonic()
-        try:
-            held = await permits
-        finally:
-            self.queue_seconds = time.monotonic() - began
-        if self.tracing.spans is not None:
-            self.tracing.spans.admitted(self.choices or 1, self.queue_seconds)
-        return held
+    def waited(self, seconds: float, *, admitted: bool) -> None:
+        """Note how long the request waited for permits. admitted: it got them."""
+        self.queue_seconds = seconds
+        if admitted and self.tracing.spans is not None:
+            self.tracing.spans.admitted(self.choices or 1, seconds)
 
     def assigned(self, leg: int, replica: Replica) -> None:
         """Note the replica of a call."""

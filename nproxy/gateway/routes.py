@@ -91,7 +91,8 @@ def dispatch(app: App, request: BaseRequest) -> Awaitable[StreamResponse]:
     return app.handle(request, target, partial(_route, endpoint), introspection=endpoint.introspection)
 
 
-async def _route(endpoint: Endpoint, app: App, exchange: Exchange) -> None:
+def _route(endpoint: Endpoint, app: App, exchange: Exchange) -> Awaitable[None]:
+    """Check the request, and return what serves it. Raises ApiError if it is refused."""
     request, record, edge = exchange.request, exchange.record, app.settings.edge
     headers = request.headers
     record.client = edge.client(request)
@@ -104,8 +105,7 @@ async def _route(endpoint: Endpoint, app: App, exchange: Exchange) -> None:
         raise loop_detected()
     if request.method == hdrs.METH_OPTIONS and (preflight := edge.cors.preflight(headers)) is not None:
         record.endpoint = "preflight"
-        await exchange.respond(204, b"", preflight)
-        return
+        return exchange.respond(204, b"", preflight)
     record.endpoint = endpoint.name
     if not endpoint.keyless:
         if origin is not None:  # a page's
@@ -115,7 +115,7 @@ async def _route(endpoint: Endpoint, app: App, exchange: Exchange) -> None:
             exchange.headers.update(app.admission.headers(caller))
     if endpoint.methods and request.method not in endpoint.methods:
         raise wrong_method(endpoint.methods)
-    await endpoint.serve(app, exchange)
+    return endpoint.serve(app, exchange)
 
 
 def _endpoint(app: App, method: str, path: str) -> Endpoint:

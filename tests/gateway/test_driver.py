@@ -171,8 +171,9 @@ class Watch:
 
     def __init__(self) -> None:
         self.open = 0
-        self.ended: list[tuple[int, Failure | None]] = []
+        self.calls_ended: list[tuple[int, Failure | None]] = []
         self.judged: list[tuple[int, Failure | None]] = []
+        self.running: set[Drive] = set()
 
     def leg_opened(self, leg: Leg, attempt: int) -> None:
         self.open += 1
@@ -184,7 +185,10 @@ class Watch:
         pass
 
     def call_ended(self, leg: int, failure: Failure | None) -> None:
-        self.ended.append((leg, failure))
+        self.calls_ended.append((leg, failure))
+
+    def ended(self) -> None:
+        assert not self.open and not self.running
 
     def judge(self, leg: int, failure: Failure | None) -> None:
         self.judged.append((leg, failure))
@@ -194,7 +198,7 @@ def driven(client: Client, conduct: object, open_call: OpenCall, watch: Watch | 
     watch = watch or Watch()
     whatever = cast(Any, _ignore)
     return Drive(
-        cast(Any, client), cast(Any, conduct), cast(Any, watch), open_call=open_call, learn=whatever, judge=watch.judge
+        cast(Any, client), cast(Any, conduct), cast(Any, watch), open_call, whatever, watch.judge, watch.running
     )
 
 
@@ -430,7 +434,7 @@ async def test_every_call_that_was_opened_is_closed_and_those_that_ended_are_jud
     async with asyncio.timeout(5):
         await driven(Client(), Ending(3), open_call, watch).run()
     assert watch.open == 0, "those that were cancelled too"
-    assert watch.judged == watch.ended == [(2, None), (1, failure)]
+    assert watch.judged == watch.calls_ended == [(2, None), (1, failure)]
 
 
 class Timed(Script):

@@ -21,8 +21,8 @@ class Scene:
         self.metrics = Metrics(version="1", upstreams=["u"], models=["m"])
         self.ended: list[tuple[int, str]] = []
         self.now = 100.0
-        record = Record(self.now, endpoint=CALL[0], upstream="u", model="m")
-        self.observer = Observer(self.metrics, record, self, lambda *how: self.ended.append(how[:2]))
+        self.record = Record(self.now, endpoint=CALL[0], upstream="u", model="m", outcome="ok", choices=1)
+        self.observer = Observer(self.metrics, self.record, self, lambda *how: self.ended.append(how[:2]))
         self.observer._clock = lambda: self.now
 
     def came(self, tokens: int) -> None:
@@ -62,13 +62,14 @@ def streamed(scene: Scene, *, legs: int, completion: int) -> None:
             scene.at(seconds).batch(leg, [LegChunk(leg, b"x")])
     for leg in range(legs):
         scene.at(4.0).call_ended(leg, None)
+    scene.record.choices = legs
     scene.observer.spent(Spent(5, completion, 5 * legs, completion))
 
 
 @pytest.mark.parametrize("legs", [1, 4])
 async def test_time_per_token_is_that_of_a_choice_behind_its_first(scene: Scene, legs: int) -> None:
     streamed(scene, legs=legs, completion=31 * legs)
-    scene.observer.ended(legs, well=True)
+    scene.observer.ended()
     assert scene.told(PER_TOKEN, "_count") == 1
     assert scene.told(PER_TOKEN, "_sum") == pytest.approx(3.0 / 30)
 
@@ -79,18 +80,20 @@ async def test_time_per_token_leaves_out_how_long_a_call_waited_for_another(scen
         for seconds in (1.0, 4.0):
             scene.at(5.0 * leg + seconds).batch(leg, [LegChunk(leg, b"x")])
         scene.observer.call_ended(leg, None)
+    scene.record.choices = 4
     scene.observer.spent(Spent(5, 124, 20, 124))
-    scene.observer.ended(4, well=True)
+    scene.observer.ended()
     assert scene.told(PER_TOKEN, "_sum") == pytest.approx(3.0 / 30)
 
 
 async def test_none_of_what_failed_nor_of_one_token(scene: Scene) -> None:
     streamed(scene, legs=1, completion=31)
-    scene.observer.ended(1, well=False)
+    scene.record.outcome = "timeout"
+    scene.observer.ended()
     assert scene.told(PER_TOKEN, "_count") == 0
     other = Scene()
     streamed(other, legs=2, completion=2)
-    other.observer.ended(2, well=True)
+    other.observer.ended()
     assert other.told(PER_TOKEN, "_count") == 0
 
 
@@ -99,7 +102,7 @@ async def test_each_call_is_counted_once_and_timed_from_its_own_opening(scene: S
     scene.at(0.0).leg_opened(leg, 0)
     scene.at(2.0).call_ended(0, Failure(FailureKind.TIMEOUT, "late"))
     scene.at(3.0).leg_opened(leg, 1)
-    scene.at(7.0).ended(1, well=False)
+    scene.at(7.0).ended()
     scene.observer.call_ended(0, None)
     assert scene.ended == [(0, "timeout"), (0, "cancelled")]
     duration = "gen_ai_client_operation_duration_seconds"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from nproxy.config import Config
 from nproxy.gateway.admission.accounts import MOST_KEYS
@@ -42,6 +43,16 @@ class _Waiter:
     """Done with the answer; None if no task waits for it."""
     limit: asyncio.Timeout | None = None
     """Ends the wait for the answer."""
+
+
+class Waited(Protocol):
+    """Is told how long a request has waited for permits. admitted: whether it got them."""
+
+    def __call__(self, seconds: float, *, admitted: bool) -> None: ...
+
+
+def _unnoted(seconds: float, *, admitted: bool) -> None:
+    pass
 
 
 class AdmissionClient:
@@ -132,21 +143,29 @@ class AdmissionClient:
 
     # ---- permits
 
-    async def admit(self, caller: Caller, upstream: str, choices: int, tokens: int = 0) -> Grant:
+    async def admit(
+        self, caller: Caller, upstream: str, choices: int, tokens: int = 0, *, waited: Waited = _unnoted
+    ) -> Grant:
         """Wait for permits for so many choices at once. The grant returns them at the end of its block.
 
-        tokens: an estimate of what will be spent. Raises ApiError: 400 if the request would never fit; 429 if it is
-        refused now, or waits too long; 503 if the gateway shuts down, or the ledger does not answer.
+        tokens: an estimate of what will be spent. waited: is told how long the wait was, even if it failed. Raises
+        ApiError: 400 if the request would never fit; 429 if it is refused now, or waits too long; 503 if the gateway
+        shuts down, or the ledger does not answer.
         """
         self._number += 1
         ticket = f"{self._transport.prefix}-{self._number}"
         most = self._choices if caller.choices is None else caller.choices
         waits = not self.draining
         ask = Ask(ticket, caller.bucket, upstream, choices, tokens, caller.weight, most, caller.rates, waits)
-        if self._transport.at_once(ask):
-            self._metrics.queue_wait(ADMITTED).observe(0.0)
-        else:
-            await self._waited_for(caller, ask)
+        began, admitted = time.monotonic(), False
+        try:
+            if self._transport.at_once(ask):
+                self._metrics.queue_wait(ADMITTED).observe(0.0)
+            else:
+                await self._waited_for(caller, ask)
+            admitted = True
+        finally:
+            waited(time.monotonic() - began, admitted=admitted)
         self._metrics.key_requests(caller.name or OTHER).value += 1
         self.taken += choices
         return Grant(ask, caller, self)
