@@ -8,6 +8,7 @@ import errno
 import json
 import os
 import re
+import resource
 import shlex
 import signal
 import socket
@@ -112,6 +113,17 @@ async def test_an_upstream_that_answers_is_not_warned_of() -> None:
 async def test_ctrl_c_ends_it_as_well_as_sigterm() -> None:
     async with FakeUpstream() as upstream, serve("--upstream", upstream.url) as running:
         assert await running.end(signal.SIGINT) == 0
+
+
+async def test_it_may_open_as_many_files_as_the_system_grants() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    async with FakeUpstream() as upstream:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft - 1, hard))
+        try:
+            async with serve("--upstream", upstream.url) as running:
+                assert psutil.Process(running.process.pid).rlimit(psutil.RLIMIT_NOFILE) == (hard, hard)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 async def test_the_call_to_try_works(tmp_path: Path) -> None:

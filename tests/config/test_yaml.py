@@ -533,6 +533,12 @@ def test_settings_that_do_not_go_together(tmp_path: Path, text: str, expected: s
     assert problem.partition(": ")[2] == expected
 
 
+def test_steps_may_be_just_large_enough(tmp_path: Path) -> None:
+    engine = load(write(tmp_path, "engine: {max_batch_tokens: 272}"), {}).engine
+    assert engine is not None
+    assert engine.max_batch_tokens == 272
+
+
 def test_all_that_does_not_go_together_is_told_at_once(tmp_path: Path) -> None:
     text = (
         "listen: {workers: 3}\n"

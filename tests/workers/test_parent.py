@@ -120,10 +120,11 @@ class Played(Worker):
         return answer
 
 
-def read(choices: int) -> Reading:
+def read(choices: int, log_format: str = "json") -> Reading:
     """Settings that allow so many choices in flight."""
     limits = {"inflight_choices": choices, "queue_seconds": 60}
     settings = {"LISTEN": {"workers": 2}, "N_POLICY": {"max_n": 1}, "LIMITS": limits}
+    settings["TELEMETRY"] = {"log_format": log_format}
     upstreams = {"NPROXY_UPSTREAMS": "[{name: u, replicas: [http://127.0.0.1:9]}]"}
     return Source(None, {f"NPROXY_{key}": json.dumps(value) for key, value in settings.items()} | upstreams).read()
 
@@ -173,6 +174,14 @@ async def test_other_limits_hold_for_all_workers_at_once(monkeypatch: pytest.Mon
         assert other.admitted == []
         ours.serve(read(2))
         assert other.admitted == [f"{other.name}-1"]
+
+
+async def test_the_log_format_of_other_settings_is_that_of_the_parent_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    formats: list[str] = []
+    monkeypatch.setattr(parent.logs, "reformat", formats.append)  # the log is that of the tests
+    async with parent_of_two(monkeypatch) as ours:
+        ours.serve(read(1, log_format="text"))
+    assert formats == ["text"]
 
 
 async def test_a_new_worker_knows_the_lessons_that_still_hold(monkeypatch: pytest.MonkeyPatch) -> None:

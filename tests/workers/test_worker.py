@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -27,6 +29,7 @@ from nproxy.workers.messages import (
     Beat,
     Drain,
     Json,
+    Leave,
     LegsOfLeaving,
     Message,
     Query,
@@ -210,6 +213,32 @@ async def test_it_tells_nothing_of_the_others_once_its_channel_is_closed() -> No
     with pytest.raises(ApiError) as raised:
         await worker._AskedOfParent(Channel()).status()
     assert raised.value.status == 503
+
+
+async def test_neither_a_further_sigterm_nor_its_parent_gives_it_more_time(
+    monkeypatch: pytest.MonkeyPatch, upstream: FakeUpstream
+) -> None:
+    clock, given = SimpleNamespace(now=1000.0), list[float]()
+
+    async def drain(_: object, seconds: float) -> None:
+        given.append(seconds)
+        if seconds:
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(worker, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(worker, "drain", drain)
+    async with first_of_two(monkeypatch, upstream) as told:
+        signal.raise_signal(signal.SIGTERM)
+        await until(lambda: Leave() in told.said)
+        assert given == []
+        signal.raise_signal(signal.SIGTERM)
+        await until(lambda: len(given) == 1)
+        clock.now += 2
+        signal.raise_signal(signal.SIGTERM)
+        await until(lambda: len(given) == 2)
+        told.tell(Drain("end", 3600.0))
+        await until(lambda: len(given) == 3)
+    assert given == [given[0], given[0] - 2, given[0] - 2, 0.0]
 
 
 @pytest.mark.parametrize("index", [0, 1])

@@ -83,6 +83,13 @@ async def test_a_rate_a_dataset_and_words_for_failures(tmp_path: Path) -> None:
     ]
 
 
+async def test_seconds_alone_end_it_and_no_number_of_requests_does() -> None:
+    async with FakeUpstream(NATIVE) as server:
+        value = told(await nproxy("bench", server.url, "--seconds", "0.1", "--concurrency", "1", "--json"))
+    assert (value["conditions"]["seconds"], value["conditions"]["requests"]) == (0.1, None)
+    assert not value["interrupted"]
+
+
 async def test_goodput() -> None:
     async with FakeUpstream(Behaviour(n="ignore")) as server:
         server.script(NATIVE, NATIVE, NATIVE)  # one to warm up, and two that are answered
@@ -171,6 +178,13 @@ def wrong(*words: str) -> str:
 )
 def test_wrong_use(words: tuple[str, ...], line: str) -> None:
     assert wrong(*words) == line
+
+
+async def test_prompts_that_share_all_their_words_are_allowed() -> None:
+    async with FakeUpstream(NATIVE) as server:
+        words = ("--requests", "2", "--prompt-tokens", "4", "--shared-prefix", "4", "--warmup", "0")
+        assert (await nproxy("bench", server.url, *words)).code == 0
+        assert len({str(call.body["messages"]) for call in server.calls}) == 1
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,16 @@ def test_a_model_of_the_hub_comes_and_goes(place: Path) -> None:
     assert not folder.parents[1].exists()
 
 
+def test_several_are_removed_together_or_not_at_all(place: Path) -> None:
+    with model_hub("org/name", FOLDER) as hub:
+        _, none, there, twice = models(
+            "pull org/name", "remove --yes org/name org/other", LIST, "remove --yes org/name org/name", hub=hub
+        )
+    assert none == Done(2, "", "nproxy: no model on this machine is named org/other; see: nproxy models list\n")
+    assert names(there) == {"org/name": 5000}
+    assert twice == Done(0, "removed org/name, 5.0 kB\n", "")
+
+
 def test_files_of_a_repository_are_models_of_their_own(place: Path) -> None:
     small, large = "org/ggufs/small.gguf", "org/ggufs/sub/large.gguf"
     with model_hub("org/ggufs", GGUFS) as hub:

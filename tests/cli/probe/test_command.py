@@ -8,11 +8,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from nproxy.cli.probe import client
 from nproxy.cli.probe.findings import FACTS
 from nproxy.cli.probe.questions import LONG, VARIED
 from tests.cli.running import Done, in_here, nproxy
@@ -130,6 +133,14 @@ async def test_a_429_is_waited_for() -> None:
         upstream.script(Behaviour(status=429, headers={"retry-after": "0"}))
         done = await probe(upstream.url)
     assert done.verdict("available") == "yes"
+
+
+async def test_a_429_that_asks_for_a_long_wait_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(client, "time", SimpleNamespace(sleep=slept.append, monotonic=time.monotonic))
+    async with FakeUpstream(Behaviour(status=429, headers={"retry-after": "3600"})) as upstream:
+        assert "429" in (await in_here("probe", upstream.url)).line(1)
+    assert not any(slept)
 
 
 async def test_room_for_six_calls_is_found() -> None:
