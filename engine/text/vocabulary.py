@@ -32,11 +32,15 @@ _TEKKEN = (
 
 @dataclass(frozen=True, slots=True)
 class _Splitting:
-    """How text is split before the merges. ignore_merges: a piece that is a token is taken whole."""
+    """How text is split before the merges. ignore_merges: a piece that is a token is taken whole.
+
+    begins: whether prompts begin with the BOS token unless the file says otherwise, as in llama.cpp.
+    """
 
     pre_tokenizer: Callable[[], pre_tokenizers.PreTokenizer]
     ignore_merges: bool = False
     nfc: bool = False
+    begins: bool = False
 
 
 def _byte_level() -> pre_tokenizers.PreTokenizer:
@@ -59,9 +63,11 @@ def _by_regex(pattern: str) -> Callable[[], pre_tokenizers.PreTokenizer]:
 _SPLITTINGS: Mapping[str, _Splitting] = {
     "gpt-2": _Splitting(_byte_level),
     **dict.fromkeys(("smollm", "starcoder", "refact", "command-r"), _Splitting(_digits_alone)),
-    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3"), _Splitting(_by_regex(_LLAMA3), ignore_merges=True)),
+    **dict.fromkeys(
+        ("llama-bpe", "llama3", "llama-v3"), _Splitting(_by_regex(_LLAMA3), ignore_merges=True, begins=True)
+    ),
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen"), _Splitting(_by_regex(_QWEN2), nfc=True)),
-    "tekken": _Splitting(_by_regex(_TEKKEN), ignore_merges=True),
+    "tekken": _Splitting(_by_regex(_TEKKEN), ignore_merges=True, begins=True),
 }
 
 
@@ -115,11 +121,10 @@ def _strings(metadata: Mapping[str, Value], key: str) -> list[str]:
 
 
 def _byte_level_bpe(metadata: Mapping[str, Value], tokens: list[str]) -> Tokenizer:
-    name = metadata.get("tokenizer.ggml.pre")
-    splitting = _SPLITTINGS.get(name) if isinstance(name, str) else None
+    splitting = _splitting(metadata)
     if splitting is None:
         raise ModelError(
-            f"the splitting rule {name!r} (tokenizer.ggml.pre) is not supported;"
+            f"the splitting rule {metadata.get('tokenizer.ggml.pre')!r} (tokenizer.ggml.pre) is not supported;"
             " use the model's folder with tokenizer.json"
         )
     merges = [_pair(merge) for merge in _strings(metadata, "tokenizer.ggml.merges")]
@@ -130,6 +135,12 @@ def _byte_level_bpe(metadata: Mapping[str, Value], tokens: list[str]) -> Tokeniz
     tokenizer.pre_tokenizer = splitting.pre_tokenizer()
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
+
+
+def _splitting(metadata: Mapping[str, Value]) -> _Splitting | None:
+    """Return the splitting rule that the file names; None if it names none, or one that is not known."""
+    name = metadata.get("tokenizer.ggml.pre")
+    return _SPLITTINGS.get(name) if isinstance(name, str) else None
 
 
 def _pair(merge: str) -> tuple[str, str]:
@@ -181,12 +192,14 @@ def _merges_of(vocabulary: Mapping[str, int], scores: Mapping[str, float]) -> li
 
 
 def _begin_and_end(tokenizer: Tokenizer, metadata: Mapping[str, Value], tokens: list[str]) -> None:
-    """Make prompts that are no chat begin with the BOS token, if the file says so or its kind always does, and end with
-    the EOS token, if the file says so.
+    """Make prompts that are no chat begin with the BOS token and end with the EOS token, if the file says so.
+
+    A file that does not say gets the BOS token if that is usual for its kind.
     """
-    always = metadata.get("tokenizer.ggml.model") == "llama" or metadata.get("tokenizer.ggml.pre") == "llama-bpe"
+    splitting = _splitting(metadata)
+    begins = metadata.get("tokenizer.ggml.model") == "llama" or (splitting is not None and splitting.begins)
     added: dict[str, int] = {}
-    for name, default in (("bos", always), ("eos", False)):
+    for name, default in (("bos", begins), ("eos", False)):
         number = metadata.get(f"tokenizer.ggml.{name}_token_id")
         if not metadata.get(f"tokenizer.ggml.add_{name}_token", default) or not isinstance(number, int):
             continue

@@ -170,6 +170,10 @@ def test_the_token_that_begins_a_text_may_be_spelled_in_any_way() -> None:
         ({"add_eos_token": True, "add_bos_token": True}, [3, 2, 4]),
         ({"add_eos_token": True, "pre": "llama-bpe"}, [3, 2, 4]),
         ({"add_eos_token": False, "pre": "llama-bpe"}, [3, 2]),
+        ({"pre": "llama-v3"}, [3, 2]),
+        ({"pre": "llama3"}, [3, 2]),
+        ({"pre": "tekken"}, [3, 2]),
+        ({"pre": "tekken", "add_bos_token": False}, [2]),
     ],
 )
 def test_a_gguf_says_which_tokens_begin_and_end_a_text(flags: dict[str, Any], ids: list[int]) -> None:
