@@ -93,15 +93,15 @@ async def _until_departure(
             async with _announced(serving, registration):  # on exit: deregister before requests are refused
                 await departure.begun.wait()
             serving.draining = True
-            await serving.idle(_DRAIN_SECONDS)
+            await serving.until_idle(_DRAIN_SECONDS)
             departure.at_once()  # requests that are not done by now get an error event
-            await serving.idle(_FAREWELL_SECONDS)
+            await serving.until_idle(_FAREWELL_SECONDS)
             core.cancel()
     except* CoreFailed as failures:
-        serving.core_is_gone()
+        serving.lose_core()
         for failure in failures.exceptions:
             log.error("%s", failure)  # noqa: TRY400 (the core's own log has the traceback)
-        await serving.idle(_FAREWELL_SECONDS)
+        await serving.until_idle(_FAREWELL_SECONDS)
         code = 2 if any(isinstance(failure, CoreRefused) for failure in failures.exceptions) else 1
     return code
 
@@ -119,7 +119,7 @@ async def _run_core(config: EngineConfig, serving: Serving) -> None:
     try:
         metrics = Metrics(core.ready)
         router = Router(core, metrics)
-        serving.core_is_ready(router, metrics)
+        serving.take_core(router, metrics)
         seconds = asyncio.get_running_loop().time() - began
         log.info("%s is ready after %.1f s: %s", serving.model, seconds, core.ready)
         await router.run()

@@ -59,7 +59,6 @@ class Serving:
         self.adapters = tuple([name for name, _ in config.adapters])
         self.limits = Limits(max_n=min(_MOST_CHOICES, config.max_sequences))
         self.most_logprobs = config.max_logprobs
-        self._quantization = config.quantization
         self.stall_seconds = stall_seconds
         self.pooling = pooling
         self.draining = False
@@ -72,15 +71,15 @@ class Serving:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def core_is_ready(self, router: Router, metrics: Metrics) -> None:
+    def take_core(self, router: Router, metrics: Metrics) -> None:
         """Accept requests from now on."""
         self._core = (router, metrics)
         ready = router.ready
-        made_of = f"{self.model} {ready.vocab_size} {self._quantization or ready.dtype} {ready.device}".encode()
+        made_of = f"{self.model} {ready.vocab_size} {self.config.quantization or ready.dtype} {ready.device}".encode()
         self.fingerprint = "fp_" + hashlib.blake2s(made_of, digest_size=6).hexdigest()
 
-    def core_is_gone(self) -> None:
-        """Refuse requests from now on."""
+    def lose_core(self) -> None:
+        """Refuse requests from now on, because the core has ended."""
         self._core = None
 
     @property
@@ -141,7 +140,7 @@ class Serving:
             if not self._requests:
                 self._idle.set()
 
-    async def idle(self, seconds: float) -> bool:
+    async def until_idle(self, seconds: float) -> bool:
         """Wait until no request is being served; return False if that takes longer than `seconds`."""
         try:
             async with asyncio.timeout(seconds):

@@ -53,7 +53,7 @@ async def engine(
         served = Serving(config, MODEL, tokenizer, stall)
         metrics = Metrics(core.ready)
         router = Router(core, metrics)
-        served.core_is_ready(router, metrics)
+        served.take_core(router, metrics)
         async with listening(served, uds=path, host="", port=0), asyncio.TaskGroup() as group:
             run = group.create_task(router.run())
             yield served
@@ -116,7 +116,7 @@ async def test_a_client_that_leaves_as_its_stream_begins_is_no_failure(
         monkeypatch.setattr(web.StreamResponse, "prepare", left)
         with pytest.raises(httpx.TransportError):
             await client.post("/v1/chat/completions", json=chat(max_tokens=300, ignore_eos=True, stream=True))
-        assert await served.idle(5.0)
+        assert await served.until_idle(5.0)
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
@@ -343,7 +343,7 @@ async def test_M1_a_stalled_reader_is_cut_off(path: Path, monkeypatch: pytest.Mo
             link.sendall(post("/v1/chat/completions", body))
             while served.router.idle:
                 await asyncio.sleep(0)
-            assert await served.idle(15.0)  # although nobody has read a byte
+            assert await served.until_idle(15.0)  # although nobody has read a byte
             assert served.router.idle
             link.settimeout(5.0)
             got = await asyncio.to_thread(everything, link)
@@ -375,7 +375,7 @@ async def test_a_template_that_never_ends_is_given_up(path: Path, monkeypatch: p
             assert (status, error["code"]) == (503, "overloaded")
             health = await client.get("/health")  # the event loop was never held up
             assert health.status_code == 200
-            assert await served.idle(1.0)
+            assert await served.until_idle(1.0)
         finally:
             released.set()
 
@@ -540,23 +540,23 @@ async def test_a_connection_that_nobody_asks_on_ends_with_the_server(path: Path)
 
 async def test_it_is_idle_once_the_last_of_its_requests_has_ended() -> None:
     served = Serving(EngineConfig("none"), MODEL, LETTERS)
-    assert await served.idle(0)
+    assert await served.until_idle(0)
     with served.request():
         with served.request():
             pass
-        assert not await served.idle(0)
-    assert await served.idle(0)
+        assert not await served.until_idle(0)
+    assert await served.until_idle(0)
 
 
 async def test_it_works_while_there_is_a_core_that_owes_nothing_for_too_long() -> None:
     served, core = Serving(EngineConfig("none"), MODEL, LETTERS, 5.0), SimpleNamespace(silence=5.0, ready=ready())
     assert (served.ready, served.works) == (False, False)
-    served.core_is_ready(cast(Router, core), Metrics(core.ready))
+    served.take_core(cast(Router, core), Metrics(core.ready))
     assert (served.ready, served.works) == (True, True)
     core.silence = 5.1
     assert (served.ready, served.works) == (True, False)
     core.silence = 0.0
-    served.core_is_gone()
+    served.lose_core()
     assert (served.ready, served.works) == (False, False)
 
 
@@ -564,7 +564,7 @@ async def test_the_fingerprint_says_whether_two_engines_draw_alike() -> None:
     def fingerprint(model: str = MODEL, quantization: Literal["int8"] | None = None, **changes: Any) -> str | None:
         served = Serving(EngineConfig("none", quantization=quantization), model, LETTERS)
         core = SimpleNamespace(ready=replace(ready(), **changes))
-        served.core_is_ready(cast(Router, core), Metrics(core.ready))
+        served.take_core(cast(Router, core), Metrics(core.ready))
         return served.fingerprint
 
     others = [
