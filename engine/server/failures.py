@@ -1,4 +1,4 @@
-"""Turns what the core says of a group that failed into the client's error."""
+"""Turns what the core says of a group that failed, or its end, into the client's error."""
 
 from __future__ import annotations
 
@@ -25,3 +25,8 @@ def error_of(failed: GroupFailed, rules: Sequence[str] = ()) -> ApiError:
             return overloaded(failed.message, retry_after=_RETRY_SECONDS)
         case "failed":
             return ApiError(500, failed.message, type="server_error", code="engine_error")
+
+
+def stopped() -> ApiError:
+    """Return the error of requests whose core has ended."""
+    return ApiError(503, "The engine has stopped.", type="server_error", code="engine_stopped")

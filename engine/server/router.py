@@ -17,7 +17,7 @@ from dataclasses import replace
 from engine.channel import CoreClient
 from engine.limits import Limits
 from engine.messages import Abort, Add, Embed, Started, TokenDrawn
-from engine.server.failures import error_of
+from engine.server.failures import error_of, stopped
 from engine.server.metrics import Metrics
 from nproxy.openai.errors import ApiError, invalid_request
 
@@ -127,7 +127,7 @@ class Router:
                     if (vector := self._vectors.get(embedded.group)) is not None and not vector.done():
                         vector.set_result(embedded.vector)
         finally:
-            self.end(ApiError(503, "The engine has stopped.", type="server_error", code="engine_stopped"))
+            self.end(stopped())
 
     @property
     def silence(self) -> float:

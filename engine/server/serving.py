@@ -17,6 +17,7 @@ from typing import TypeVar
 from engine.config import EngineConfig
 from engine.messages import Ready
 from engine.server.asking.order import Order
+from engine.server.failures import stopped
 from engine.server.metrics import Metrics
 from engine.server.preparing.compiling import Compiling
 from engine.server.preparing.pooling import Pooling
@@ -64,6 +65,7 @@ class Serving:
         self.draining = False
         self.fingerprint: str | None = None
         self._core: tuple[Router, Metrics] | None = None
+        self._lost = False
         self.random = random.Random(config.seed)
         self._compiling: Compiling | None = None
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="prompts")
@@ -80,7 +82,7 @@ class Serving:
 
     def lose_core(self) -> None:
         """Refuse requests from now on, because the core has ended."""
-        self._core = None
+        self._core, self._lost = None, True
 
     @property
     def ready(self) -> bool:
@@ -99,7 +101,7 @@ class Serving:
 
     def _loaded(self) -> tuple[Router, Metrics]:
         if self._core is None:
-            raise engine_unavailable("The engine is loading its model.")
+            raise stopped() if self._lost else engine_unavailable("The engine is loading its model.")
         return self._core
 
     def adapter(self, model: str) -> str | None:

@@ -34,7 +34,7 @@ from engine.server.serving import Serving
 from engine.text.detokenizer import TokenBytes
 from engine.text.template import ChatTemplate
 from engine.text.tokenizer import Tokenizer
-from nproxy.openai.errors import engine_unavailable
+from nproxy.openai.errors import ApiError, engine_unavailable
 from tests.clients import lines_of
 from tests.engine.asking import answer, ask, chat, folded, post, refused, stream, streamed, texts
 from tests.engine.conftest import MODEL
@@ -551,6 +551,8 @@ async def test_it_is_idle_once_the_last_of_its_requests_has_ended() -> None:
 async def test_it_works_while_there_is_a_core_that_owes_nothing_for_too_long() -> None:
     served, core = Serving(EngineConfig("none"), MODEL, LETTERS, 5.0), SimpleNamespace(silence=5.0, ready=ready())
     assert (served.ready, served.works) == (False, False)
+    with pytest.raises(ApiError, match="is loading its model"):
+        served.check()
     served.take_core(cast(Router, core), Metrics(core.ready))
     assert (served.ready, served.works) == (True, True)
     core.silence = 5.1
@@ -558,6 +560,9 @@ async def test_it_works_while_there_is_a_core_that_owes_nothing_for_too_long() -
     core.silence = 0.0
     served.lose_core()
     assert (served.ready, served.works) == (False, False)
+    with pytest.raises(ApiError) as raised:
+        served.check()
+    assert raised.value.code == "engine_stopped"
 
 
 async def test_the_fingerprint_says_whether_two_engines_draw_alike() -> None:
