@@ -15,7 +15,7 @@ from engine.models.llama import Decoder
 from engine.models.lora import TokensOf
 from engine.models.model import Model
 from engine.native.attention import NativeAttention, fits
-from engine.native.build import LANES, Kernels, kernels
+from engine.native.build import LANES, Kernels, load_kernels
 from engine.native.ops import NativeOps
 from engine.native.products import NativePair, NativeProduct
 from engine.native.stack import Stack
@@ -31,7 +31,7 @@ def compiled(config: EngineConfig, dtype: torch.dtype) -> Kernels | None:
     if the settings ask for the native ones.
     """
     try:
-        return kernels(dtype)
+        return load_kernels(dtype)
     except ConfigError as error:
         if config.kernels == "native":
             raise

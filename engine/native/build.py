@@ -187,20 +187,20 @@ def compiler() -> list[str] | None:
 
 
 @cache
-def kernels(dtype: torch.dtype) -> Kernels:
-    """Compile the kernels, unless that was done before for this source, compiler and processor, and load them.
+def load_kernels(dtype: torch.dtype) -> Kernels:
+    """Load the kernels; compile them first, unless that was done before for this source, compiler and processor.
 
     Raises ConfigError, with the compiler's own message, if that fails or the dtype is neither float32 nor bfloat16.
     """
     if dtype not in _ELEMENTS:
         raise ConfigError(f"kernels is native, which supports only float32 and bfloat16, not {str(dtype)[6:]}")
     try:
-        return _made(dtype)
+        return _loaded(dtype)
     except (OSError, ValueError, AttributeError, subprocess.SubprocessError) as error:
         raise ConfigError(f"kernels is native, and they cannot be built: {error}") from error
 
 
-def _made(dtype: torch.dtype) -> Kernels:
+def _loaded(dtype: torch.dtype) -> Kernels:
     cc = compiler()
     if cc is None:
         raise ConfigError("kernels is native, and there is no C compiler: install gcc, or set CC")
@@ -212,13 +212,13 @@ def _made(dtype: torch.dtype) -> Kernels:
         with suppress(OSError, AttributeError):  # it does not exist yet, or is damaged
             return Kernels(folder / name, dtype)
         with suppress(OSError):  # files there may not be executed
-            if _refused([*command, _THREADS], folder / name) is None:
+            if _compile([*command, _THREADS], folder / name) is None:
                 return Kernels(folder / name, dtype)
     # For this process alone: a loaded library's file may be removed. The next process tries again.
     with tempfile.TemporaryDirectory(prefix="nproxy-kernels-") as alone:
         path = Path(alone) / name
-        if refusal := _refused([*command, _THREADS], path):
-            if other := _refused(command, path):
+        if refusal := _compile([*command, _THREADS], path):
+            if other := _compile(command, path):
                 raise ConfigError(f"kernels is native, and {cc[0]} cannot compile them: {other}")
             _log.warning("kernels run on one thread each, because %s does not support %s: %s", cc[0], _THREADS, refusal)
         return Kernels(path, dtype)
@@ -255,7 +255,7 @@ def _processor() -> str:
     return "\n".join(sorted({line for line in lines if line.startswith(_TELLING)}))
 
 
-def _refused(command: list[str], path: Path) -> str | None:
+def _compile(command: list[str], path: Path) -> str | None:
     """Compile to a path; return the compiler's first message if it failed, None if it did not."""
     began = time.perf_counter()
     # Built beside it and renamed, so that no other engine that starts meanwhile loads an incomplete file.

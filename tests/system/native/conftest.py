@@ -38,6 +38,6 @@ def _processor(request: pytest.FixtureRequest) -> Iterator[None]:
     flags = [f"-march={request.param}" if flag == "-march=native" else flag for flag in build._FLAGS]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "_FLAGS", tuple(flags))
-        build.kernels.cache_clear()
+        build.load_kernels.cache_clear()
         yield
-    build.kernels.cache_clear()
+    build.load_kernels.cache_clear()

@@ -16,7 +16,7 @@ from engine.kv_spans import Item, plan_kv_spans
 from engine.models.ops import Heads
 from engine.models.spec import AttentionSpec
 from engine.native.attention import NativeAttention, fits
-from engine.native.build import kernels
+from engine.native.build import load_kernels
 from engine.native.ops import NativeOps
 from tests.engine.forest import BLOCK, DRAW, forest_of
 
@@ -48,14 +48,16 @@ class Case:
         self.spec = spec
         self.cache = KvCache([spec, spec], blocks, size, dtype)
         self.cache.pools[0].copy_(torch.randn(self.cache.pools[0].shape))
-        self.attention = NativeAttention([spec, spec], self.cache, kernels(dtype), span, deterministic=deterministic)
+        self.attention = NativeAttention(
+            [spec, spec], self.cache, load_kernels(dtype), span, deterministic=deterministic
+        )
         self.qkv = torch.randn(tokens, spec.heads + 2 * spec.kv_heads, spec.head_dim).to(dtype) * 2
 
     def run(self, batch: Batch, layer: int = 1) -> torch.Tensor:
         """Return the output, [T, Q, D], of the backend's own `heads`."""
         turns = torch.zeros(0, dtype=torch.complex64)
         backend = NativeOps(
-            kernels(self.cache.dtype), None, self.attention, self.cache, self.attention.plan(batch), turns
+            load_kernels(self.cache.dtype), None, self.attention, self.cache, self.attention.plan(batch), turns
         )
         out = backend.heads(layer, self.qkv.flatten(1).clone(), Heads(self.spec, None, None, 0.0, rotated=False))
         return out.view(len(self.qkv), self.spec.heads, -1)

@@ -20,15 +20,15 @@ from engine.native import build
 from engine.native.backend import compiled
 from tests.real.processes import ROOT
 
-LOADS = "import torch; from engine.native.build import kernels; kernels(torch.float32)"
+LOADS = "import torch; from engine.native.build import load_kernels; load_kernels(torch.float32)"
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A compile cache of its own, which is new to this process."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(build, "kernels", build.kernels.__wrapped__)
-    monkeypatch.setattr("engine.native.backend.kernels", build.kernels)
+    monkeypatch.setattr(build, "load_kernels", build.load_kernels.__wrapped__)
+    monkeypatch.setattr("engine.native.backend.load_kernels", build.load_kernels)
     return tmp_path / "nproxy" / "kernels"
 
 
@@ -42,31 +42,31 @@ def wrapper(folder: Path, text: str) -> str:
 
 def test_what_was_compiled_is_kept(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
-        build.kernels(torch.float32)
+        build.load_kernels(torch.float32)
         first = list(cache.iterdir())
-        build.kernels(torch.float32)
+        build.load_kernels(torch.float32)
         assert list(cache.iterdir()) == first
         assert [record.message.partition(" in ")[0] for record in caplog.records] == [
             "kernels were compiled for this processor"
         ]
         assert stat.S_IMODE(cache.stat().st_mode) == 0o700, "what is loaded from there runs: nobody else writes there"
-        build.kernels(torch.bfloat16)
+        build.load_kernels(torch.bfloat16)
         assert len(list(cache.iterdir())) == 2
 
 
 def test_another_source_compiler_or_processor_is_compiled_anew(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build.kernels(torch.float32)
+    build.load_kernels(torch.float32)
     copy = Path(shutil.copytree(build._SOURCE.parent, tmp_path / "c"))
     with (copy / "products.h").open("a", encoding="utf-8") as part:
         part.write("\n")
     monkeypatch.setattr(build, "_SOURCE", copy / build._SOURCE.name)
-    build.kernels(torch.float32)
+    build.load_kernels(torch.float32)
     monkeypatch.setattr(build, "_processor", lambda: "another")
-    build.kernels(torch.float32)
+    build.load_kernels(torch.float32)
     monkeypatch.setenv("CC", wrapper(tmp_path, 'exec $CC "$@"'))
-    build.kernels(torch.float32)
+    build.load_kernels(torch.float32)
     assert len(list(cache.iterdir())) == 4
 
 
@@ -91,7 +91,7 @@ def test_every_family_of_processors_is_compiled_for(
     flags = [flag for flag in build._FLAGS if flag != "-march=native"]
     command = [*(build.compiler() or []), *flags, f"-march={processor}", *build._ELEMENTS[dtype], "-Wall", "-Werror"]
     made = tmp_path / "kernels.so"
-    assert build._refused([*command, build._THREADS], made) is None
+    assert build._compile([*command, build._THREADS], made) is None
     assert build.Kernels(made, dtype).paired == (pairs and dtype == torch.bfloat16)
 
 
@@ -115,12 +115,12 @@ def test_a_compiler_without_threads_will_do(
     script = wrapper(tmp_path, text)
     whole = Path(script).read_text().replace(text, 'exec $CC "$@"')
     monkeypatch.setenv("CC", script)
-    works(build.kernels(torch.float32))
+    works(build.load_kernels(torch.float32))
     assert "kernels run on one thread each" in caplog.text
     assert "does not support -fopenmp: no such option" in caplog.text
     assert not list(cache.iterdir())
     Path(script).write_text(whole)
-    works(build.kernels(torch.float32))
+    works(build.load_kernels(torch.float32))
     assert len(list(cache.iterdir())) == 1
 
 
@@ -138,7 +138,7 @@ def test_a_damaged_file_is_made_anew(cache: Path) -> None:
 def test_what_somebody_else_could_write_is_not_run(cache: Path) -> None:
     cache.mkdir(parents=True)
     cache.chmod(0o770)
-    works(build.kernels(torch.float32))
+    works(build.load_kernels(torch.float32))
     assert not list(cache.iterdir())
 
 
@@ -184,16 +184,16 @@ def test_a_compiler_that_fails(
 def test_a_compiler_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CC", str(tmp_path / "nowhere"))
     with pytest.raises(ConfigError, match="nowhere"):
-        build.kernels(torch.float32)
+        build.load_kernels(torch.float32)
     monkeypatch.delenv("CC")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match="there is no C compiler: install gcc"):
-        build.kernels(torch.float32)
+        build.load_kernels(torch.float32)
 
 
 def test_a_dtype_that_the_kernels_do_not_know() -> None:
     with pytest.raises(ConfigError, match="only float32 and bfloat16, not float16"):
-        build.kernels(torch.float16)
+        build.load_kernels(torch.float16)
 
 
 def test_where_nothing_can_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,14 +201,14 @@ def test_where_nothing_can_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "nproxy").write_text("")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
-    works(build.kernels(torch.float32))
+    works(build.load_kernels(torch.float32))
     assert not list((tmp_path / "temporary").iterdir()), "what is loaded need not lie there any more"
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
     with pytest.raises(ConfigError, match="they cannot be built"):
-        build.kernels(torch.float32)
+        build.load_kernels(torch.float32)
 
 
 def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
-    build.kernels(torch.float32)
+    build.load_kernels(torch.float32)

@@ -47,7 +47,7 @@ def test_each_unit_is_done_once(tmp_path: Path, sanitizer: tuple[str, ...]) -> N
 def test_more_threads_than_processors_give_the_same_products(dtype: torch.dtype, rows: int) -> None:
     chance = torch.Generator().manual_seed(rows)
     weight, x = (torch.randn(many, 576, generator=chance).to(dtype) for many in (1504, rows))
-    products = NativeProducts(build.kernels(dtype), emulated=True)
+    products = NativeProducts(build.load_kernels(dtype), emulated=True)
     for product in products.linear(weight), products.int8(Int8Matrix.of(weight.float())):
         torch.set_num_threads(1)
         alone = product(x)
@@ -70,7 +70,7 @@ def test_more_threads_than_processors_give_the_same_steps(tmp_path: Path, number
 
 def test_threads_that_end_leave_nothing_behind() -> None:
     """A thread needs half a MiB to turn a panel into floats: the third hundred of threads takes no more memory."""
-    products = NativeProducts(build.kernels(torch.float32), emulated=True)
+    products = NativeProducts(build.load_kernels(torch.float32), emulated=True)
     product, x = products.linear(torch.randn(64, 8192).bfloat16()), torch.randn(32, 8192)
     grown = []
     for _ in range(3):

@@ -18,7 +18,7 @@ from engine.loading import load_runner
 from engine.models.lora import Pair
 from engine.models.products import Products
 from engine.native.backend import NativeBackend
-from engine.native.build import kernels
+from engine.native.build import load_kernels
 from engine.native.products import NativePair, NativeProducts
 from engine.passes import passes
 from tests.engine.test_deterministic import SIZE, TRAFFIC, Answers, alone, answers, group
@@ -46,7 +46,7 @@ def load(folder: Path, **settings: Any) -> CpuRunner:
     config = EngineConfig(str(folder), num_blocks=900, block_size=SIZE, deterministic=True, **settings)
     runner = CpuRunner.load(config)
     dtype = runner._cache.dtype
-    native = kernels(dtype)
+    native = load_kernels(dtype)
     by_floats = dtype == torch.float32 or not Machine.here().cpu_bfloat16
     computed = native.together if config.quantization else native.wide and (by_floats or native.paired)
     assert isinstance(runner._backend, NativeBackend if computed else TorchBackend)
@@ -154,6 +154,6 @@ def test_where_an_adapters_product_is_torchs_too(tmp_path: Path, monkeypatch: py
 def test_an_adapters_pair_is_torchs(rank: int) -> None:
     torch.manual_seed(4)
     pair, x = Pair(torch.randn(96, rank), torch.randn(rank, 192)), torch.randn(40, 96)
-    mine = NativeProducts(kernels(torch.float32), emulated=True).pair(pair)
-    assert isinstance(mine, NativePair) == kernels(torch.float32).wide
+    mine = NativeProducts(load_kernels(torch.float32), emulated=True).pair(pair)
+    assert isinstance(mine, NativePair) == load_kernels(torch.float32).wide
     torch.testing.assert_close(mine(x), pair(x), rtol=1e-4, atol=1e-4)

@@ -7,7 +7,7 @@ import torch
 
 from engine.batch import Draw
 from engine.messages import Sampling
-from engine.native.build import kernels
+from engine.native.build import load_kernels
 from engine.native.draws import from_whole
 from engine.sampling.draw import whole
 from engine.sampling.philox import exponentials
@@ -34,7 +34,7 @@ def test_tokens_win_the_same_races(vocab: int, temperature: float, dtype: torch.
     scores, draws = scores_of(7, vocab, dtype), draws_of(40, temperature)
     rows = [i % 5 + 1 for i in range(40)]
     blocks = -(-vocab // 256)
-    for row, draw, token in zip(rows, draws, from_whole(kernels(dtype))(scores, rows, draws), strict=True):
+    for row, draw, token in zip(rows, draws, from_whole(load_kernels(dtype))(scores, rows, draws), strict=True):
         assert isinstance(token, int)
         weights = torch.zeros(blocks * 256, dtype=torch.float64)
         weights[:vocab] = torch.softmax(scores[row].double() / temperature, -1)
@@ -49,7 +49,7 @@ def test_tokens_win_the_same_races(vocab: int, temperature: float, dtype: torch.
 @DTYPES
 def test_a_draw_does_not_depend_on_those_beside_it(dtype: torch.dtype) -> None:
     scores, draws = scores_of(33, 2000, dtype), draws_of(33, 1.0)
-    drawn = from_whole(kernels(dtype))
+    drawn = from_whole(load_kernels(dtype))
     together = drawn(scores, range(33), draws)
     assert together == [drawn(scores[i : i + 1], [0], [draws[i]])[0] for i in range(33)]
     assert len(set(together)) > 20
@@ -60,10 +60,10 @@ def test_what_is_excluded_is_never_drawn(dtype: torch.dtype) -> None:
     """89 of 91 tokens have no probability and one has e^-80 of another's; no token without probability is drawn."""
     scores = torch.full((1, 91), -torch.inf, dtype=dtype)
     scores[0, 40], scores[0, 90] = 0, -80
-    tokens = from_whole(kernels(dtype))(scores, [0] * 5000, draws_of(5000, 1.0))
+    tokens = from_whole(load_kernels(dtype))(scores, [0] * 5000, draws_of(5000, 1.0))
     assert set(tokens) == {40}
     scores[0, 90] = 0
-    assert set(from_whole(kernels(dtype))(scores, [0] * 500, draws_of(500, 1.0))) == {40, 90}
+    assert set(from_whole(load_kernels(dtype))(scores, [0] * 500, draws_of(500, 1.0))) == {40, 90}
 
 
 @DTYPES
@@ -73,7 +73,7 @@ def test_where_nothing_can_be_drawn_it_says_why(vocab: int, dtype: torch.dtype) 
     scores[1, 3], scores[2, vocab - 1], scores[3, 0] = torch.nan, torch.inf, -torch.inf
     scores[4] = -torch.inf
     scores[5, vocab - 1] = torch.nan
-    told = from_whole(kernels(dtype))(scores, range(6), draws_of(6, 1.0))
+    told = from_whole(load_kernels(dtype))(scores, range(6), draws_of(6, 1.0))
     assert told[1] == told[2] == told[5] == "logits"
     assert told[4] == "rules"
     assert isinstance(told[0], int)
@@ -102,7 +102,7 @@ def test_a_step_draws_what_torch_draws(dtype: torch.dtype, other: torch.dtype) -
     scores = scores_of(45, 1000, other)
     scores[7, 7], scores[9] = torch.nan, -torch.inf
     draws = [Draw(i, i, 9, kinds[i % len(kinds)], logprobs=2 if i % 4 == 0 else None) for i in range(45)]
-    ours = Sampler(from_whole=from_whole(kernels(dtype))).sample(scores, range(45), draws, {})
+    ours = Sampler(from_whole=from_whole(load_kernels(dtype))).sample(scores, range(45), draws, {})
     theirs = Sampler().sample(scores, range(45), draws, {})
     assert ours == theirs
     assert theirs.stuck == {7: "logits", 9: "rules"}

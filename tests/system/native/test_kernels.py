@@ -12,7 +12,7 @@ import torch
 from engine.models.quantized import Int8Matrix
 from engine.models.rope import rotate_, rotations
 from engine.models.stored import StoredMatrix
-from engine.native.build import HALVES, Kernels, kernels
+from engine.native.build import HALVES, Kernels, load_kernels
 from engine.native.draws import exponentials
 from engine.native.products import NativeProduct, NativeProducts
 from engine.sampling import philox
@@ -27,7 +27,7 @@ TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2**-7}  # relative; rounding t
 
 @pytest.fixture(params=DTYPES, ids=["float32", "bfloat16"])
 def native(request: pytest.FixtureRequest) -> Kernels:
-    return kernels(request.param)
+    return load_kernels(request.param)
 
 
 def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -78,7 +78,7 @@ def test_what_is_no_number_stays_none(native: Kernels) -> None:
 
 def test_bfloat16_is_rounded_to_the_even_of_two() -> None:
     """Norm rows whose mean square is exactly 1, with weights at or near the middle of two bfloat16 numbers."""
-    native = kernels(torch.bfloat16)
+    native = load_kernels(torch.bfloat16)
     weight = torch.tensor([1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-20, -1 - 2**-8] * 4)
     x, out = torch.ones(1, 16), torch.empty(1, 16, dtype=torch.bfloat16)
     native.norm(x.data_ptr(), None, weight.data_ptr(), 0.0, out.data_ptr(), 1, 16)
@@ -120,11 +120,11 @@ def test_an_int8_product_of_what_is_no_number_is_none(native: Kernels) -> None:
 def test_wide_products_fit_a_small_stack() -> None:
     code = """
 import torch
-from engine.native.build import kernels
+from engine.native.build import load_kernels
 from engine.native.products import NativeProducts
 torch.set_num_threads(2)
 weight = torch.ones(64, 8192, dtype=torch.bfloat16)
-product = NativeProducts(kernels(torch.bfloat16), emulated=True).linear(weight)
+product = NativeProducts(load_kernels(torch.bfloat16), emulated=True).linear(weight)
 assert (product(torch.ones(40, 8192, dtype=torch.bfloat16)) == 8192).all()
 """
     subprocess.run(
@@ -185,7 +185,7 @@ def test_products_of_stored_matrices(
 @pytest.mark.parametrize("biased", [False, True])
 def test_products_of_bfloat16_in_a_model_of_float32(rows: int, biased: bool) -> None:
     """They equal the products of the same matrix as floats, bit for bit."""
-    native = kernels(torch.float32)
+    native = load_kernels(torch.float32)
     products, weight = NativeProducts(native, emulated=True), numbers(96, 576, dtype=torch.bfloat16)
     x, bias = numbers(rows, 576), numbers(96) if biased else None
     product = products.linear(weight, bias)
@@ -197,15 +197,15 @@ def test_products_of_bfloat16_in_a_model_of_float32(rows: int, biased: bool) -> 
 
 def test_where_torch_multiplies_bfloat16_nothing_stays_as_it_is_stored() -> None:
     """torch's bfloat16 products take bfloat16 weights; a float32 model keeps stored weights there too."""
-    for dtype, kept in ((torch.bfloat16, False), (torch.float32, kernels(torch.float32).narrow)):
-        products = NativeProducts(kernels(dtype), emulated=False)
+    for dtype, kept in ((torch.bfloat16, False), (torch.float32, load_kernels(torch.float32).narrow)):
+        products = NativeProducts(load_kernels(dtype), emulated=False)
         assert products.keep == kept
         assert (products.stored(stored(8, 32, 32, 32)) is not None) == kept
 
 
 def test_stored_matrices_that_are_made_floats() -> None:
     """Matrices of odd widths, and with groups that no file format has, are converted to floats."""
-    products = NativeProducts(kernels(torch.float32), emulated=True)
+    products = NativeProducts(load_kernels(torch.float32), emulated=True)
     assert products.stored(stored(8, 32, 33, 32)) is None
     assert products.stored(stored(4, 16, 32, 32)) is None
     assert products.stored(stored(8, 2, 32, 32)) is None
@@ -213,7 +213,7 @@ def test_stored_matrices_that_are_made_floats() -> None:
 
 def test_which_products_are_torchs() -> None:
     """Odd widths; bfloat16 if only torch uses the processor's instructions; float32 if vectors are short."""
-    long, short = kernels(torch.float32), kernels(torch.bfloat16)
+    long, short = load_kernels(torch.float32), load_kernels(torch.bfloat16)
     wide, mine, own = (NativeProducts(long, True), NativeProducts(short, True), NativeProducts(short, False))
     for products, weight in (
         (mine, numbers(33, 32).bfloat16()),

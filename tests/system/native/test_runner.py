@@ -19,7 +19,7 @@ from engine.errors import ConfigError
 from engine.messages import Add, Embed, Sampling
 from engine.models import quantized
 from engine.native.backend import NativeBackend
-from engine.native.build import BYTES, HALVES, NIBBLES, kernels
+from engine.native.build import BYTES, HALVES, NIBBLES, load_kernels
 from engine.native.products import NativeProducts
 from engine.native.stack import Stack
 from tests.engine.device.running import SIZES, adapter, config, group, run, same, write
@@ -82,7 +82,7 @@ def test_layers_at_once_are_layers_by_step(
         at_once = loaded(settings)
         patch.setattr(Stack, "of", lambda *_: None)
         by_step = loaded(settings)
-    knows = kernels(at_once._cache.dtype)
+    knows = load_kernels(at_once._cache.dtype)
     assert (at_once._backend._stack is not None) == (knows.together > 0 if "quantization" in numbers else knows.wide)
     assert run(at_once, settings, TRAFFIC) == run(by_step, settings, TRAFFIC)
 
@@ -90,7 +90,7 @@ def test_layers_at_once_are_layers_by_step(
 def test_layers_at_once_say_what_their_parts_took(tmp_path: Path) -> None:
     settings = config(write(tmp_path, **WHOLE))
     runner = loaded(settings)
-    timings = kernels(runner._cache.dtype).timings
+    timings = load_kernels(runner._cache.dtype).timings
     before = timings.products, timings.attention, timings.rest
     began = time.perf_counter()
     run(runner, settings, TRAFFIC)
@@ -113,10 +113,10 @@ def test_int8_where_torchs_products_are_not_exact(tmp_path: Path, monkeypatch: p
     """The kernels' products are exact: int8 is refused only if it is left to torch."""
     monkeypatch.setattr(quantized, "adds_up_exactly", lambda: False)
     settings = config(write(tmp_path, **WHOLE, vocab_size=320), quantization="int8")
-    if knows and kernels(torch.float32).together:
+    if knows and load_kernels(torch.float32).together:
         assert loaded(settings)._backend._stack is not None
     else:
-        monkeypatch.setattr(kernels(torch.float32), "together", 0)
+        monkeypatch.setattr(load_kernels(torch.float32), "together", 0)
         with pytest.raises(ConfigError, match="quantization is int8, which needs a CPU"):
             CpuRunner.load(settings)
 
@@ -129,7 +129,7 @@ def test_a_file_of_few_bits_stays_so(tmp_path: Path, kind: str) -> None:
     settings = config(path)
     mine = loaded(settings)
     kinds = {"Q4_1": NIBBLES, "Q8_0": BYTES, "BF16": HALVES}
-    if kernels(torch.float32).narrow:
+    if load_kernels(torch.float32).narrow:
         assert mine._backend._stack is not None
         assert {layer.gate_up.kind for layer in mine._backend._stack.layers} == {kinds[kind]}
     with pytest.MonkeyPatch.context() as patch:
