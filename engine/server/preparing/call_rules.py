@@ -12,7 +12,7 @@ from engine.text.parsers.families import HARMONY
 
 _MOST_CALLS = 32  # under a grammar a small model might write calls forever
 
-Token = Callable[[str], int | None]
+TokenOf = Callable[[str], int | None]
 """Returns the id of a mark that is a special token, None for one that is ordinary text."""
 
 
@@ -63,14 +63,14 @@ class Rule:
     lines: tuple[str, ...] = ()
 
 
-def calls_rule(tools: Tools, family: str, token: Token) -> Rule:
+def calls_rule(tools: Tools, family: str, token_of: TokenOf) -> Rule:
     """Return the rule of an answer of calls and nothing else; raise ApiError 400 for a function's schema
     that is none.
     """
-    return Rule(_calls(tools, _FORMS[family], token))
+    return Rule(_calls(tools, _FORMS[family], token_of))
 
 
-def calls_or_words_rule(tools: Tools, family: str, token: Token) -> Rule:
+def calls_or_words_rule(tools: Tools, family: str, token_of: TokenOf) -> Rule:
     """Return the rule of text, calls, or text and then calls.
 
     What looks like a call must be a valid call of a function.
@@ -78,49 +78,49 @@ def calls_or_words_rule(tools: Tools, family: str, token: Token) -> Rule:
     form = _FORMS[family]
     if form.bare:
         words = rf"(\s*[^\s{re.escape(form.bare)}](?s:.*))?"
-        return Rule(f"{regex_rule(words)} | {_calls(tools, form, token)}")
+        return Rule(f"{regex_rule(words)} | {_calls(tools, form, token_of)}")
     first = _MARK.match(form.begin or form.call[0])
     opening = first[0] if first else ""
-    number = token(opening)
+    number = token_of(opening)
     if number is not None:
-        return Rule(f"{regex_rule('(?s:.*)')} {_calls(tools, form, token)} | {regex_rule('(?s:.*)')}")
+        return Rule(f"{regex_rule('(?s:.*)')} {_calls(tools, form, token_of)} | {regex_rule('(?s:.*)')}")
     without = f"(?s:.*){re.escape(opening)}(?s:.*)"
     return Rule(
-        f"to_call {_calls(tools, form, token, opened=len(opening))} | WORDS",
+        f"to_call {_calls(tools, form, token_of, opened=len(opening))} | WORDS",
         (free_text_to("to_call", opening), f"WORDS: {regex_rule('(?s:.*)')} & ~{regex_rule(without)}"),
     )
 
 
-def text_with_marks(text: str, token: Token) -> str:
+def text_with_marks(text: str, token_of: TokenOf) -> str:
     """Return the rule of a text with marks in it; empty for no text."""
     rules = []
     for piece in filter(None, _MARK.split(text)):
-        number = token(piece)
+        number = token_of(piece)
         rules.append(text_rule(piece) if number is None else token_rule(number))
     return " ".join(rules)
 
 
-def _calls(tools: Tools, form: Form, token: Token, *, opened: int = 0) -> str:
+def _calls(tools: Tools, form: Form, token_of: TokenOf, *, opened: int = 0) -> str:
     """Return the calls' rule without the first `opened` characters."""
-    one = _one_of(tools.functions, form, token)
+    one = _one_of(tools.functions, form, token_of)
     first, begin = one, form.begin[opened:]
     if opened and not form.begin:
-        first = _one_of(tools.functions, replace(form, call=(form.call[0][opened:], *form.call[1:])), token)
-    rules = [text_with_marks(begin, token), first]
+        first = _one_of(tools.functions, replace(form, call=(form.call[0][opened:], *form.call[1:])), token_of)
+    rules = [text_with_marks(begin, token_of), first]
     if tools.choice != "named" and tools.parallel and form.between is not None:
-        rules.append(f"({text_with_marks(form.between, token)} {one}){{0,{_MOST_CALLS - 1}}}")
-    return " ".join(filter(None, [*rules, text_with_marks(form.end, token)]))
+        rules.append(f"({text_with_marks(form.between, token_of)} {one}){{0,{_MOST_CALLS - 1}}}")
+    return " ".join(filter(None, [*rules, text_with_marks(form.end, token_of)]))
 
 
-def _one_of(functions: tuple[Function, ...], form: Form, token: Token) -> str:
-    return any_rule([_call(function, form, token) for function in functions])
+def _one_of(functions: tuple[Function, ...], form: Form, token_of: TokenOf) -> str:
+    return any_rule([_call(function, form, token_of) for function in functions])
 
 
-def _call(function: Function, form: Form, token: Token) -> str:
+def _call(function: Function, form: Form, token_of: TokenOf) -> str:
     before, middle, behind = form.call
     rules = [
-        text_with_marks(f"{before}{function.name}{middle}", token),
+        text_with_marks(f"{before}{function.name}{middle}", token_of),
         json_rule(function.parameters, function.where),
-        text_with_marks(behind, token),
+        text_with_marks(behind, token_of),
     ]
     return " ".join(filter(None, rules))

@@ -15,7 +15,7 @@ from engine.server.asking.choice_options import samplings
 from engine.server.asking.order import Order
 from engine.server.asking.sampling import Spell, speller
 from engine.server.asking.structure import Structure
-from engine.server.preparing.constraints import Writing, hold
+from engine.server.preparing.constraints import ModelSyntax, required_structure
 from engine.server.preparing.rendering import render
 from engine.text.parsers.families import parser_for
 from engine.text.parsers.parts import Parser, Plain
@@ -105,7 +105,7 @@ def _chat_prompt(order: Order, chat: Chat, tokenizer: Tokenizer, ready: Ready, s
     text = render(chat, tokenizer)
     _refuse_endless(text, tokenizer, ready, "messages")
     thinking = families.opens_reasoning(text, str(chat.messages[-1]["content"]) if chat.continued else None)
-    held = hold(Writing(families, tokenizer.special, thinking), tools, order.structure)
+    structure = required_structure(ModelSyntax(families, tokenizer.special, thinking), tools, order.structure)
     functions = None if tools is None else tools.names
     parallel = tools is None or tools.parallel
     shown = [tokenizer.special(mark) for mark in families.marks(calls=tools is not None)]
@@ -113,7 +113,7 @@ def _chat_prompt(order: Order, chat: Chat, tokenizer: Tokenizer, ready: Ready, s
     _refuse_unknown(tokens, ready, "messages")
     return replace(
         _prompt(tokens, "", order, ready, spell),
-        structure=held,
+        structure=structure,
         parser=lambda: parser_for(families, functions=functions, thinking=thinking, new_id=_new_id, parallel=parallel),
         shown=frozenset([token for token in shown if token is not None]),
         called="stop" if tools is not None and tools.choice == "named" else "tool_calls",

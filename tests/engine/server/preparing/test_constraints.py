@@ -14,7 +14,7 @@ from llguidance import LLMatcher
 from engine.grammar import Compiler
 from engine.server.asking.structure import Structure, read_structure
 from engine.server.asking.tools import Tools, read_tools
-from engine.server.preparing.constraints import Writing, hold
+from engine.server.preparing.constraints import ModelSyntax, required_structure
 from engine.text.detokenizer import TokenBytes
 from engine.text.parsers.families import TOOL_FAMILIES, Families, parser_for
 from engine.text.tokenizer import Tokenizer
@@ -103,18 +103,18 @@ FORMS = [
 def test_calls_that_have_to_be_made(family: str, plain: bool) -> None:
     families, several = Families(family), family != "gpt-oss"
     tokenizer = with_marks(families, plain)
-    writing = Writing(families, tokenizer.special, thinking=False)
-    both, held = written(family, F, G), hold(writing, REQUIRED, None)
+    syntax = ModelSyntax(families, tokenizer.special, thinking=False)
+    both, held = written(family, F, G), required_structure(syntax, REQUIRED, None)
     assert takes(tokenizer, held, written(family, F))
     assert takes(tokenizer, held, both) == several
     for no_call in (written(family, BAD), written(family, ("h", "{}")), "Words.", ""):
         assert not takes(tokenizer, held, no_call)
-    assert hold(writing, REQUIRED, STRUCTURE) == held  # a call leaves nothing to say
-    assert takes(tokenizer, hold(writing, ONE, None), written(family, G))
-    assert not takes(tokenizer, hold(writing, ONE, None), both)
-    assert takes(tokenizer, hold(writing, NAMED, None), written(family, G))
-    assert not takes(tokenizer, hold(writing, NAMED, None), written(family, F))
-    assert not takes(tokenizer, hold(writing, NAMED, None), written(family, G, G))
+    assert required_structure(syntax, REQUIRED, STRUCTURE) == held  # a call leaves nothing to say
+    assert takes(tokenizer, required_structure(syntax, ONE, None), written(family, G))
+    assert not takes(tokenizer, required_structure(syntax, ONE, None), both)
+    assert takes(tokenizer, required_structure(syntax, NAMED, None), written(family, G))
+    assert not takes(tokenizer, required_structure(syntax, NAMED, None), written(family, F))
+    assert not takes(tokenizer, required_structure(syntax, NAMED, None), written(family, G, G))
     if several:
         parser = parser_for(families, functions=REQUIRED.names, thinking=False, new_id=counting())
         assert read(parser, [both]).calls == [F, G]
@@ -122,7 +122,7 @@ def test_calls_that_have_to_be_made(family: str, plain: bool) -> None:
 
 def test_calls_that_have_to_be_made_come_to_an_end() -> None:
     tokenizer = with_marks(Families("hermes"), False)
-    held = hold(Writing(Families("hermes"), tokenizer.special, thinking=False), REQUIRED, None)
+    held = required_structure(ModelSyntax(Families("hermes"), tokenizer.special, thinking=False), REQUIRED, None)
     assert takes(tokenizer, held, written("hermes", *[F] * 32))
     assert not takes(tokenizer, held, written("hermes", *[F] * 33))
 
@@ -131,9 +131,9 @@ def test_calls_that_have_to_be_made_come_to_an_end() -> None:
 def test_calls_that_may_be_made_match_strict_functions(family: str, plain: bool) -> None:
     families = Families(family)
     tokenizer = with_marks(families, plain)
-    writing = Writing(families, tokenizer.special, thinking=False)
-    assert hold(writing, tools_of(), None) is None  # nobody asked for it
-    held = hold(writing, tools_of(STRICT), None)
+    syntax = ModelSyntax(families, tokenizer.special, thinking=False)
+    assert required_structure(syntax, tools_of(), None) is None  # nobody asked for it
+    held = required_structure(syntax, tools_of(STRICT), None)
     said = "<|channel|>final<|message|>" if family == "gpt-oss" else ""
     assert takes(tokenizer, held, written(family, F))
     assert not takes(tokenizer, held, written(family, BAD))
@@ -142,7 +142,7 @@ def test_calls_that_may_be_made_match_strict_functions(family: str, plain: bool)
         assert takes(tokenizer, held, f"Words, then {written(family, F, G)}")
         assert not takes(tokenizer, held, f"Words, then {written(family, BAD)}")
     narrowed = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [function("g")]}}
-    held = hold(writing, tools_of(tool_choice=narrowed), None)
+    held = required_structure(syntax, tools_of(tool_choice=narrowed), None)
     assert takes(tokenizer, held, written(family, G))
     assert not takes(tokenizer, held, written(family, F))
 
@@ -151,10 +151,10 @@ def test_calls_that_may_be_made_match_strict_functions(family: str, plain: bool)
 def test_a_structure_stands_beside_calls_that_may_be_made(family: str, plain: bool) -> None:
     families = Families(family)
     tokenizer = with_marks(families, plain)
-    writing = Writing(families, tokenizer.special, thinking=False)
+    syntax = ModelSyntax(families, tokenizer.special, thinking=False)
     said = "<|channel|>final<|message|>" if family == "gpt-oss" else ""
     for tools in (None, tools_of()):
-        held = hold(writing, tools, STRUCTURE)
+        held = required_structure(syntax, tools, STRUCTURE)
         assert held is not None and held.field == "guided_json"
         assert takes(tokenizer, held, said + '{"z": 1}')
         assert not takes(tokenizer, held, said + '{"z": 2}')
@@ -171,33 +171,35 @@ def test_reasoning_comes_before(plain: bool, reasoning: str, thinking: bool) -> 
     tokenizer = with_marks(families, plain)
     begin, end = families.marks(calls=False)
     thought = f"Hm, {{.{end}\n\n" if thinking else f"{begin}Hm, {{.{end}\n\n"
-    writing = Writing(families, tokenizer.special, thinking)
+    syntax = ModelSyntax(families, tokenizer.special, thinking)
     for held, answer in (
-        (hold(writing, REQUIRED, None), written("hermes", F, G)),
-        (hold(writing, None, STRUCTURE), '{"z": 1}'),
-        (hold(writing, tools_of(), STRUCTURE), '{"z": 1}'),
-        (hold(writing, tools_of(STRICT), None), written("hermes", F)),
-        (hold(writing, tools_of(STRICT), None), "Words."),
+        (required_structure(syntax, REQUIRED, None), written("hermes", F, G)),
+        (required_structure(syntax, None, STRUCTURE), '{"z": 1}'),
+        (required_structure(syntax, tools_of(), STRUCTURE), '{"z": 1}'),
+        (required_structure(syntax, tools_of(STRICT), None), written("hermes", F)),
+        (required_structure(syntax, tools_of(STRICT), None), "Words."),
     ):
         assert takes(tokenizer, held, thought + answer)
         if answer != "Words.":
             assert takes(tokenizer, held, answer) != thinking
             assert not takes(tokenizer, held, thought + answer[:-1])
-    held = hold(writing, tools_of(STRICT), None)
+    held = required_structure(syntax, tools_of(STRICT), None)
     assert not takes(tokenizer, held, thought + written("hermes", BAD))
 
 
 def test_gpt_oss_reasons_on_a_channel_of_its_own() -> None:
     families = Families("gpt-oss", "gpt-oss")
     tokenizer = with_marks(families, False)
-    writing = Writing(families, tokenizer.special, thinking=False)
+    syntax = ModelSyntax(families, tokenizer.special, thinking=False)
     before = "<|channel|>analysis<|message|>Hm {.<|end|><|start|>assistant" * 2
-    assert takes(tokenizer, hold(writing, REQUIRED, None), before + written("gpt-oss", F))
-    assert takes(tokenizer, hold(writing, None, STRUCTURE), before + '<|channel|>final<|message|>{"z": 1}')
-    assert not takes(tokenizer, hold(writing, REQUIRED, None), before)
+    assert takes(tokenizer, required_structure(syntax, REQUIRED, None), before + written("gpt-oss", F))
+    assert takes(tokenizer, required_structure(syntax, None, STRUCTURE), before + '<|channel|>final<|message|>{"z": 1}')
+    assert not takes(tokenizer, required_structure(syntax, REQUIRED, None), before)
 
 
 def test_what_nobody_asked_for_is_left_as_it_is() -> None:
     for families in (Families("hermes", "think"), Families(None, None)):
-        assert hold(Writing(families, LETTERS.special, thinking=False), None, None) is None
-    assert hold(Writing(Families("json"), LETTERS.special, thinking=False), None, STRUCTURE) is STRUCTURE
+        assert required_structure(ModelSyntax(families, LETTERS.special, thinking=False), None, None) is None
+    assert (
+        required_structure(ModelSyntax(Families("json"), LETTERS.special, thinking=False), None, STRUCTURE) is STRUCTURE
+    )
