@@ -52,7 +52,9 @@ class Bridge:
         config = _config(folder)
         text = config.get_text_config()
         self.context = sequence_limit(max_model_len, *_lengths(text))
-        self.eos = Fields({}, "config.json").ids("eos_token_id", read_eos(folder, getattr(text, "eos_token_id", None)))
+        eos = read_eos(folder)
+        named = getattr(text, "eos_token_id", None) if eos is None else eos
+        self.eos = Fields({}, "config.json").ids("eos_token_id", named)
         self._model = _load(folder, config, dtype)
         self._own = f"{_layers_name(self._model)}."
         self._base = self._model.get_submodule(_layers_name(self._model))

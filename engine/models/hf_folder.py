@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from engine.errors import ModelError
+from engine.json_files import read_object
 from engine.models.spec import ModelSpec
 from engine.models.spec_hf import spec_from_hf
 
@@ -52,22 +52,17 @@ class _Folder:
 @contextmanager
 def open_folder(folder: Path) -> Iterator[_Folder]:
     """Open all shards; raise ModelError if the folder holds no model that can be run."""
-    config = read_config(folder)
-    spec = spec_from_hf(config, read_eos(folder, config.get("eos_token_id")))
+    config = read_object(folder / "config.json")
+    spec = spec_from_hf(config, read_eos(folder))
     with ExitStack() as stack:
         yield _Folder(spec, _open_shards(folder, stack))
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """Return config.json as it is; raise ModelError if it is missing or not an object."""
-    return read_json(folder / "config.json")
-
-
-def read_eos(folder: Path, otherwise: Any) -> Any:
-    """Return eos_token_id of generation_config.json, which takes precedence; `otherwise` if it has none."""
-    file = folder / "generation_config.json"
-    named = read_json(file).get("eos_token_id") if file.exists() else None
-    return otherwise if named is None else named
+def read_eos(folder: Path) -> Any:
+    """Return eos_token_id of generation_config.json, which takes precedence over that of config.json; None if it has
+    none.
+    """
+    return read_object(folder / "generation_config.json", optional=True).get("eos_token_id")
 
 
 def check_tensors(folder: Path) -> None:
@@ -104,7 +99,7 @@ def _shard_files(folder: Path) -> dict[str, Path]:
     """Return the file of each tensor according to the index; a single file is returned alone, under no name."""
     index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
     if index.exists():
-        named = read_json(index).get("weight_map")
+        named = read_object(index).get("weight_map")
         if not isinstance(named, dict) or not all(isinstance(name, str) for name in named.values()):
             raise ModelError(f"{index} has no weight_map of file names")
         files = {name: folder / file for name, file in sorted(named.items(), key=lambda pair: pair[1])}
@@ -124,16 +119,3 @@ def _shard_files(folder: Path) -> dict[str, Path]:
             " convert them to safetensors"
         )
     raise ModelError(f"{folder} contains neither model.safetensors nor model.safetensors.index.json")
-
-
-def read_json(file: Path) -> dict[str, Any]:
-    """Return a JSON object; raise ModelError if it is missing, damaged or something else."""
-    try:
-        value = json.loads(file.read_bytes())
-    except OSError as error:
-        raise ModelError(f"{file} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, or nested too deeply
-        raise ModelError(f"{file} is not valid JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ModelError(f"{file} does not contain an object")
-    return value

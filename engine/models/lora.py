@@ -19,8 +19,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from engine.errors import ModelError
+from engine.json_files import read_object
 from engine.models.fields import Fields
-from engine.models.hf_folder import read_json
 from engine.models.linear import Linear
 
 _TENSOR = re.compile(r"base_model\.model\.(.+)\.lora_(A|B)\.weight")
@@ -67,7 +67,7 @@ def read_adapter(folder: Path, dtype: torch.dtype) -> dict[str, Pair]:
 
     Raises ModelError, with the reason, if the adapter is damaged, is no LoRA, or has more than a LoRA has.
     """
-    scale_of = _scale(read_json(folder / "adapter_config.json"), folder)
+    scale_of = _scale(read_object(folder / "adapter_config.json"), folder)
     file = folder / "adapter_model.safetensors"
     if not file.exists():
         pickled = (folder / "adapter_model.bin").exists()

@@ -7,7 +7,6 @@ token. Like with those servers, whoever passes untrusted text to a model must re
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ import tokenizers
 
 from engine.errors import ModelError
 from engine.ggufmeta import read_metadata
+from engine.json_files import read_object
 from engine.text.detokenizer import TokenBytes
 from engine.text.parsers.families import AUTO, Families, choose
 from engine.text.template import ChatTemplate
@@ -106,7 +106,7 @@ def _from_folder(folder: Path) -> Tokenizer:
         raise ModelError(f"{path} cannot be read: {error}") from error
     backend.no_truncation()  # some files carry the settings of their training
     backend.no_padding()
-    config = _json_object(folder / "tokenizer_config.json")
+    config = read_object(folder / "tokenizer_config.json", optional=True)
     return _assemble(backend, _template_sources(folder, config), _special_strings(folder, config))
 
 
@@ -129,7 +129,7 @@ def _template_sources(folder: Path, config: Mapping[str, Any]) -> dict[str, str]
     found = {name: _text(folder / file) for name, file in files.items() if (folder / file).is_file()}
     if _PLAIN in found:
         return found
-    value = config.get("chat_template", _json_object(folder / "chat_template.json").get("chat_template"))
+    value = config.get("chat_template", read_object(folder / "chat_template.json", optional=True).get("chat_template"))
     if isinstance(value, str):
         value = [{"name": _PLAIN, "template": value}]
     items = [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
@@ -146,7 +146,7 @@ def _special_strings(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
     if isinstance(extra := config.get("extra_special_tokens"), dict):
         written |= extra
     if "added_tokens_decoder" not in config:
-        written |= _json_object(folder / "special_tokens_map.json")
+        written |= read_object(folder / "special_tokens_map.json", optional=True)
     found = {}
     for name, value in written.items():
         text = value.get("content") if isinstance(value, dict) else value
@@ -160,16 +160,3 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise ModelError(f"{path} cannot be read: {error}") from error
-
-
-def _json_object(path: Path) -> dict[str, Any]:
-    """Return a JSON file's object; empty if the file does not exist."""
-    if not path.exists():
-        return {}
-    try:
-        value = json.loads(_text(path))
-    except (ValueError, RecursionError) as error:
-        raise ModelError(f"{path} cannot be read: {error}") from error
-    if not isinstance(value, dict):
-        raise ModelError(f"{path} holds no JSON object")
-    return value

@@ -6,7 +6,6 @@ stage. A plain chat model says nothing, and makes no embeddings unless the opera
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import hypot
@@ -15,6 +14,7 @@ from typing import Any, Literal
 
 from engine.config import EngineConfig
 from engine.errors import ModelError
+from engine.json_files import read_list, read_object
 
 Kind = Literal["mean", "last"]
 
@@ -55,17 +55,19 @@ def read_pooling(config: EngineConfig) -> Pooling | None:
     folder = Path(config.model)
     if not folder.is_dir():
         return None if config.pooling is None else Pooling(config.pooling)
-    lengths = _lengths(_json(folder / "config.json", dict))
+    lengths = _lengths(read_object(folder / "config.json", optional=True))
     if config.pooling is not None:
         return Pooling(config.pooling, lengths=lengths)
-    stages = {_stage(entry): entry for entry in _json(folder / "modules.json", list) if isinstance(entry, dict)}
+    stages = {
+        _stage(entry): entry for entry in read_list(folder / "modules.json", optional=True) if isinstance(entry, dict)
+    }
     if not stages:
         return None
     if others := stages.keys() - _STAGES:
         raise ModelError(f"{folder / 'modules.json'} asks for '{min(others)}', which is not supported")
     if "pooling" not in stages:
         raise ModelError(f"{folder / 'modules.json'} defines no pooling")
-    longest = _json(folder / "sentence_bert_config.json", dict).get("max_seq_length")
+    longest = read_object(folder / "sentence_bert_config.json", optional=True).get("max_seq_length")
     return Pooling(
         _kind(folder / str(stages["pooling"].get("path")) / "config.json"),
         normalized="normalize" in stages,
@@ -81,7 +83,7 @@ def _stage(entry: Mapping[str, Any]) -> str:
 
 def _kind(path: Path) -> Kind:
     """Return the one pooling that is switched on, by its name or by its flag."""
-    config = _json(path, dict)
+    config = read_object(path, optional=True)
     modes = [name.removeprefix(_FLAG) for name, on in config.items() if name.startswith(_FLAG) and on is True]
     if isinstance(config.get("pooling_mode"), str):
         modes = [config["pooling_mode"]]
@@ -98,16 +100,3 @@ def _lengths(config: Mapping[str, Any]) -> Collection[int]:
     if isinstance(listed, list):
         return frozenset(listed)
     return range(1, size + 1) if config.get("is_matryoshka") is True and isinstance(size, int) else ()
-
-
-def _json(path: Path, kind: type[Any]) -> Any:
-    """Return a JSON file's value, which must be of this kind; an empty one if the file does not exist."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return kind()
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path} cannot be read: {error}") from error
-    if not isinstance(value, kind):
-        raise ModelError(f"{path} does not contain {'an object' if kind is dict else 'a list'}")
-    return value

@@ -83,6 +83,7 @@ def test_the_operators_word_goes_before_the_folders(tmp_path: Path) -> None:
         ({}, ("Transformer", "Pooling"), r"\[\]"),
         ("[]", ("Transformer", "Pooling"), "does not contain an object"),
         ("{", ("Transformer", "Pooling"), "cannot be read"),
+        ("[" * 100_000, ("Transformer", "Pooling"), "cannot be read"),
     ],
 )
 def test_what_is_not_built_is_refused(tmp_path: Path, pooling: Any, stages: tuple[str, ...], why: str) -> None:
