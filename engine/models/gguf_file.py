@@ -52,7 +52,7 @@ _BLOCK = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
+class _Place:
     """One tensor in the file: where its bytes are, and its shape in torch's order (rows of quantized numbers)."""
 
     shape: tuple[int, ...]
@@ -64,43 +64,43 @@ class _Stored:
 class _File:
     """An open GGUF; `data` is the mapped file, byte by byte."""
 
-    def __init__(self, spec: ModelSpec, data: npt.NDArray[np.uint8], stored: dict[str, _Stored]) -> None:
+    def __init__(self, spec: ModelSpec, data: npt.NDArray[np.uint8], places: dict[str, _Place]) -> None:
         self.spec = spec
-        self.names = frozenset(stored)
+        self.names = frozenset(places)
         self._data = data
-        self._stored = stored
+        self._places = places
 
     def read(self, name: str, out: torch.Tensor) -> None:
-        stored = self._find(name, tuple(out.shape))
+        place = self._find(name, tuple(out.shape))
         numbers, at = out.view(-1), 0
-        for lines in _lines(self._bytes(stored), stored.kind):
+        for lines in _lines(self._bytes(place), place.kind):
             try:
-                piece = dequantize(lines, stored.kind).ravel()
+                piece = dequantize(lines, place.kind).ravel()
                 # float32 needs no dequantizing and comes back as a read-only view of the file.
                 piece = piece if piece.flags.writeable else piece.copy()
             except NotImplementedError as error:
-                raise ModelError(f"tensor {name} is quantized as {stored.kind.name}, which is not supported") from error
+                raise ModelError(f"tensor {name} is quantized as {place.kind.name}, which is not supported") from error
             numbers[at : at + len(piece)].copy_(torch.from_numpy(piece))
             at += len(piece)
         if (order := self._order(name)) is not None:
             out.copy_(out[order])
 
     def stored(self, name: str, shape: tuple[int, int]) -> Weights | None:
-        stored = self._find(name, shape)
-        matrix = stored_matrix(self._bytes(stored), stored.kind, shape)
+        place = self._find(name, shape)
+        matrix = stored_matrix(self._bytes(place), place.kind, shape)
         order = self._order(name)
         return matrix if matrix is None or order is None else ordered(matrix, order)
 
-    def _find(self, name: str, shape: tuple[int, ...]) -> _Stored:
-        stored = self._stored.get(name)
-        if stored is None:
+    def _find(self, name: str, shape: tuple[int, ...]) -> _Place:
+        place = self._places.get(name)
+        if place is None:
             raise ModelError(f"the checkpoint has no tensor {name}")
-        if stored.shape != shape:
-            raise ModelError(f"tensor {name} has shape {stored.shape}, but the metadata require {shape}")
-        return stored
+        if place.shape != shape:
+            raise ModelError(f"tensor {name} has shape {place.shape}, but the metadata require {shape}")
+        return place
 
-    def _bytes(self, stored: _Stored) -> npt.NDArray[np.uint8]:
-        return self._data[stored.start : stored.start + stored.size]
+    def _bytes(self, place: _Place) -> npt.NDArray[np.uint8]:
+        return self._data[place.start : place.start + place.size]
 
     def _order(self, name: str) -> torch.Tensor | None:
         """Return which stored row goes where; None if all rows stay where they are stored."""
@@ -128,22 +128,22 @@ def _lines(data: npt.NDArray[np.uint8], kind: GGMLQuantizationType) -> Iterator[
 def open_gguf(path: Path) -> Iterator[_File]:
     """Map the file and check its directory against its size; raise ModelError if they do not match."""
     header = read_header(path)
-    stored = _directory(header, path.stat().st_size)
+    places = _directory(header, path.stat().st_size)
     spec = spec_from_gguf(header.metadata, {info.name: tuple(reversed(info.shape)) for info in header.tensors})
-    yield _File(spec, np.memmap(path, dtype=np.uint8, mode="r").view(np.ndarray), stored)
+    yield _File(spec, np.memmap(path, dtype=np.uint8, mode="r").view(np.ndarray), places)
 
 
-def _directory(header: Header, file_size: int) -> dict[str, _Stored]:
-    stored: dict[str, _Stored] = {}
+def _directory(header: Header, file_size: int) -> dict[str, _Place]:
+    places: dict[str, _Place] = {}
     for info in header.tensors:
         name = _hf_name(info.name)
-        if name in stored:
+        if name in places:
             raise ModelError(f"the GGUF names tensor {info.name} twice")
-        stored[name] = _place(info, header.data_start, file_size)
-    return stored
+        places[name] = _placed(info, header.data_start, file_size)
+    return places
 
 
-def _place(info: TensorInfo, data_start: int, file_size: int) -> _Stored:
+def _placed(info: TensorInfo, data_start: int, file_size: int) -> _Place:
     try:
         kind = GGMLQuantizationType(info.kind)
     except ValueError as error:
@@ -162,7 +162,7 @@ def _place(info: TensorInfo, data_start: int, file_size: int) -> _Stored:
         raise ModelError(
             f"the GGUF file is truncated or its directory is wrong: {info.name} ends at byte {end} of {file_size}"
         )
-    return _Stored(tuple(reversed(info.shape)), kind, start, size)
+    return _Place(tuple(reversed(info.shape)), kind, start, size)
 
 
 def _hf_name(name: str) -> str:
