@@ -29,11 +29,11 @@ def salt_of(headers: Mapping[str, str], fields: Mapping[str, JSON]) -> str:
         raise wrong_type("cache_salt", "a string", own)
     if own == "":
         raise invalid_request("'cache_salt' must not be empty.", param="cache_salt", code="invalid_value")
-    secrets = [headers.get(name, "") for name in _KEYS] + [own or ""]
-    if not any(secrets):
+    parts = [headers.get(name, "") for name in _KEYS] + [own or ""]
+    if not any(parts):
         return ""
     digest = hashlib.blake2b(key=_SECRET, digest_size=16)
-    for text in secrets:
+    for text in parts:
         data = text.encode(errors="surrogatepass")
         digest.update(len(data).to_bytes(8, "big") + data)
     return digest.hexdigest()

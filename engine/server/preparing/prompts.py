@@ -23,7 +23,7 @@ from engine.text.tokenizer import Tokenizer
 from nproxy.openai.errors import ApiError, invalid_request
 from nproxy.openai.requests import ChatRequest, CompletionRequest
 
-_MOST_LOGPROBS = 1 << 19  # log probabilities of prompts in one answer: some ten megabytes
+_MOST_PROMPT_LOGPROBS = 1 << 19  # log probabilities of prompts in one answer: some ten megabytes
 _COMPLETION_TOKENS = 16  # OpenAI's default of legacy completions
 
 
@@ -84,9 +84,9 @@ def _refuse_much(order: Order, tokens: int) -> None:
 
     tokens: theirs, as often as they are returned.
     """
-    if order.prompt_logprobs is not None and tokens * (order.prompt_logprobs + 1) > _MOST_LOGPROBS:
+    if order.prompt_logprobs is not None and tokens * (order.prompt_logprobs + 1) > _MOST_PROMPT_LOGPROBS:
         raise invalid_request(
-            f"The answer would contain more than {_MOST_LOGPROBS} log probabilities of prompts"
+            f"The answer would contain more than {_MOST_PROMPT_LOGPROBS} log probabilities of prompts"
             " (tokens x choices x (top log probabilities + 1)).",
             param="logprobs" if order.output_options.prompt_logprobs is None else "prompt_logprobs",
             code="request_too_large",

@@ -111,7 +111,7 @@ def test_tools_for_a_model_whose_calls_nobody_reads_are_a_400() -> None:
 def test_the_logprobs_of_prompts_have_a_bound(
     monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], param: str
 ) -> None:
-    monkeypatch.setattr(prompts, "_MOST_LOGPROBS", 2 * (10 + 4) * 3 * 21)
+    monkeypatch.setattr(prompts, "_MOST_PROMPT_LOGPROBS", 2 * (10 + 4) * 3 * 21)
     longest = {"prompt": [[5] * 10, [6] * 4], "n": 3, "max_tokens": 1, **fields}
     assert len(prepare(completion(**longest), LETTERS, READY)) == 2
     with pytest.raises(ApiError) as error:
@@ -121,7 +121,7 @@ def test_the_logprobs_of_prompts_have_a_bound(
 
 def test_a_chats_prompt_is_reported_once_for_all_choices(monkeypatch: pytest.MonkeyPatch) -> None:
     [prompt] = prepare(chat(n=128, prompt_logprobs=1), LETTERS, READY)
-    monkeypatch.setattr(prompts, "_MOST_LOGPROBS", len(prompt.tokens) * 2)
+    monkeypatch.setattr(prompts, "_MOST_PROMPT_LOGPROBS", len(prompt.tokens) * 2)
     assert prepare(chat(n=128, prompt_logprobs=1), LETTERS, READY)
     with pytest.raises(ApiError) as error:
         prepare(chat(prompt_logprobs=2), LETTERS, READY)
