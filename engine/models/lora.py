@@ -67,7 +67,7 @@ def read_adapter(folder: Path, dtype: torch.dtype) -> dict[str, Pair]:
 
     Raises ModelError, with the reason, if the adapter is damaged, is no LoRA, or has more than a LoRA has.
     """
-    scale_of = _scale(read_object(folder / "adapter_config.json"), folder)
+    rank, factor = _rank_and_factor(read_object(folder / "adapter_config.json"), folder)
     file = folder / "adapter_model.safetensors"
     if not file.exists():
         pickled = (folder / "adapter_model.bin").exists()
@@ -83,14 +83,13 @@ def read_adapter(folder: Path, dtype: torch.dtype) -> dict[str, Pair]:
         if match is None or tensor.ndim != 2 or not tensor.is_floating_point():
             raise ModelError(f"{file}: {name} of shape {tuple(tensor.shape)} is not half of a LoRA of a linear layer")
         halves.setdefault(match[1], {})[match[2]] = tensor
-    pairs = {name: _pair(name, half, scale_of, dtype) for name, half in halves.items()}
+    pairs = {name: _pair(name, half, rank, factor, dtype) for name, half in halves.items()}
     if not pairs:
         raise ModelError(f"{file} contains no tensors")
     return pairs
 
 
-def _pair(name: str, half: Mapping[str, torch.Tensor], scale: tuple[int, float], dtype: torch.dtype) -> Pair:
-    rank, factor = scale
+def _pair(name: str, half: Mapping[str, torch.Tensor], rank: int, factor: float, dtype: torch.dtype) -> Pair:
     if half.keys() != {"A", "B"} or half["A"].shape[0] != rank or half["B"].shape[1] != rank:
         shapes = {key: tuple(tensor.shape) for key, tensor in half.items()}
         raise ModelError(f"the adapter's halves for {name} are {shapes}, but its rank is {rank}")
@@ -100,7 +99,7 @@ def _pair(name: str, half: Mapping[str, torch.Tensor], scale: tuple[int, float],
     return Pair(a, b)
 
 
-def _scale(config: Mapping[str, Any], folder: Path) -> tuple[int, float]:
+def _rank_and_factor(config: Mapping[str, Any], folder: Path) -> tuple[int, float]:
     """Return the rank, and what the product is multiplied by."""
     f = Fields(config, str(folder / "adapter_config.json"))
     if (kind := f.get("peft_type")) != "LORA":

@@ -22,7 +22,7 @@ class Products:
         return False
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
-        """Return the product with weight [O, I], which is consumed.
+        """Return the product with weight [O, I], which must not change afterwards: it may be kept, or shared.
 
         If `keep` is true, a float32 model's may be bfloat16.
         """

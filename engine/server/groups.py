@@ -37,7 +37,7 @@ def groups(
             Add(
                 number,
                 prompt.tokens,
-                choices(order, prompt, random),
+                _choices(order, prompt, random),
                 stop_tokens,
                 logprobs=order.drawn_logprobs,
                 prompt_logprobs=order.prompt_logprobs,
@@ -88,7 +88,7 @@ def manners(order: Order, prompts: Sequence[Prompt], table: TokenBytes) -> list[
     ]
 
 
-def choices(order: Order, prompt: Prompt, random: Random) -> tuple[Choice, ...]:
+def _choices(order: Order, prompt: Prompt, random: Random) -> tuple[Choice, ...]:
     """Return the choices of one prompt in the core's form.
 
     Choice i has the seed that it names itself, or the client's seed + i (the same for each prompt), or a random number
