@@ -24,7 +24,7 @@ from engine.messages import Ready
 from engine.server.asking.structure import Structure, grammar_of, text_rule
 from engine.server.preparing.grammar_trial import TOO_LONG
 from engine.text.tokenizer import Tokenizer
-from nproxy.openai.errors import engine_unavailable, invalid_request, overloaded
+from nproxy.openai.errors import ApiError, engine_unavailable, invalid_request, overloaded
 
 _TRIAL_SECONDS = 5.0  # of processor time; a schema of usual size takes some milliseconds
 _WALL_SECONDS = 15.0  # the same on a busy machine
@@ -132,9 +132,12 @@ class Compiling:
         if self._process is not None and self._process.returncode is None:
             return self._process
         arguments = (sys.executable, "-P", "-m", "engine.server.preparing.grammar_trial")
-        self._process = process = await asyncio.create_subprocess_exec(
-            *arguments, stdin=PIPE, stdout=PIPE, env=child_environment(), limit=_LINE
-        )
+        try:
+            self._process = process = await asyncio.create_subprocess_exec(
+                *arguments, stdin=PIPE, stdout=PIPE, env=child_environment(), limit=_LINE
+            )
+        except OSError as error:  # no more processes, files or memory
+            raise _cannot_compile() from error
         compiler = {
             "tokenizer": self._tokenizer.backend.to_str(),
             "vocab_size": self._ready.vocab_size,
@@ -151,7 +154,7 @@ class Compiling:
         try:  # first with a grammar that must pass, so that the start does not count against a client's
             await self._ask(process, grammar_of(text_rule("")), _START_SECONDS)
         except (_Died, _Late) as error:
-            raise engine_unavailable("The engine cannot compile grammars now.", retry_after=_RETRY_SECONDS) from error
+            raise _cannot_compile() from error
         return process
 
     async def _ask(self, process: Process, grammar: str, seconds: float) -> str:
@@ -187,3 +190,7 @@ class Compiling:
         if (why := answer.get("error")) is not None:
             raise GrammarError(why)
         return answer["grammar"]
+
+
+def _cannot_compile() -> ApiError:
+    return engine_unavailable("The engine cannot compile grammars now.", retry_after=_RETRY_SECONDS)

@@ -150,6 +150,19 @@ async def test_a_process_without_memory_is_not_the_clients_fault() -> None:
         assert error.value.status == 503
 
 
+async def test_a_process_that_cannot_be_started_is_not_the_clients_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def started(*_: str, **__: Any) -> asyncio.subprocess.Process:
+        raise BlockingIOError("Resource temporarily unavailable")
+
+    async with compiling() as by:
+        with monkeypatch.context() as full:
+            full.setattr(asyncio, "create_subprocess_exec", started)
+            with pytest.raises(ApiError) as error:
+                await by.check(pattern("a"))
+            assert (error.value.status, error.value.headers["retry-after"]) == (503, "5")
+        assert await by.check(pattern("a")) == pattern("a")
+
+
 @asynccontextmanager
 async def held_up(by: Compiling) -> AsyncIterator[None]:
     """A machine that does everything but try grammars."""
