@@ -10,6 +10,8 @@ from engine.models.fields import Fields
 from engine.models.spec import LinearScaling, ModelSpec, Scaling
 
 _GGUF_FAMILY = {"llama", "qwen2", "qwen3", "smollm3"}
+_ENDS = {"<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|im_end|>", "<|endoftext|>"}
+"""Tokens that end an answer wherever they exist. A file may not name all; llama.cpp knows them by their texts, too."""
 _SMOLLM3_UNROTATED = 4  # every 4th layer is not rotated; llama.cpp knows it by the architecture's name, not the file
 
 
@@ -51,7 +53,6 @@ def spec_from_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, tuple[int,
         raise f.refuse("keys and values of different widths are not supported")
     if f.whole("rope.dimension_count", default=head_dim) != head_dim:
         raise f.refuse("partial rotary embedding is not supported")
-    ends = [f.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
     return ModelSpec(
         architecture=str(arch),
         vocab=embedding[0],
@@ -70,7 +71,19 @@ def spec_from_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, tuple[int,
         output_bias="blk.0.attn_output.bias" in tensors,
         mlp_bias="blk.0.ffn_gate.bias" in tensors,
         qk_norm="blk.0.attn_q_norm.weight" in tensors,
-        eos=f.ids("tokenizer.ggml.eos_token_id", [v for v in ends if v is not None]),
+        eos=_ends(f, embedding[0]),
         windows=windows,
         unrotated=frozenset(range(_SMOLLM3_UNROTATED - 1, layers, _SMOLLM3_UNROTATED) if arch == "smollm3" else ()),
     )
+
+
+def _ends(f: Fields, vocabulary: int) -> frozenset[int]:
+    """Return the ids that end an answer: those that the file names, and those that are known by their texts.
+
+    vocabulary: the model's size of it; the file may list further tokens.
+    """
+    named = [f.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
+    tokens = f.get("tokenizer.ggml.tokens")
+    listed = tokens[:vocabulary] if isinstance(tokens, list) else []
+    known = [number for number, token in enumerate(listed) if token in _ENDS]
+    return f.ids("tokenizer.ggml.eos_token_id", [number for number in named if number is not None]).union(known)

@@ -285,6 +285,17 @@ def test_all_ends_of_a_gguf_end_an_answer(tmp_path: Path) -> None:
         assert checkpoint.spec.eos == {2, 5, 9}
 
 
+def test_ends_that_a_gguf_does_not_name_are_known_by_their_texts(tmp_path: Path) -> None:
+    # As those of Llama 3 do: one is named, while generation_config.json, which is not part of a GGUF, names all three.
+    path = tmp_path / "model.gguf"
+    tokens = ["a", "b", "</s>", "<|end_of_text|>", "<|start_header_id|>", "<|eom_id|>", "<|eot_id|>"]
+    model = make()
+    beyond = ["x"] * (model.config.vocab_size - len(tokens)) + ["<|im_end|>"]
+    write_gguf(path, model, "llama", **{"tokenizer.ggml.tokens": tokens + beyond})
+    with open_checkpoint(path) as checkpoint:
+        assert checkpoint.spec.eos == {2, 3, 5, 6}
+
+
 def test_a_sliding_window_of_a_gguf_is_used(tmp_path: Path) -> None:
     # The converter calls a Mistral model llama.
     model = make("mistral", sliding_window=8)

@@ -62,6 +62,8 @@ def write_gguf(
             writer.add_bool(key, value)
         elif isinstance(value, int):
             writer.add_uint32(key, value)
+        elif isinstance(value, list):
+            writer.add_array(key, value)
         else:
             writer.add_string(key, value)
     for name, tensor in model.state_dict().items():
