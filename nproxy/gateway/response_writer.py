@@ -17,7 +17,7 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import StreamResponse
 
-from nproxy.upstreams.http.head import ended, lines
+from nproxy.upstreams.http.head import joined, lines
 
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 _WITHOUT_BODIES = frozenset({*range(100, 200), 204, 304})
@@ -54,7 +54,7 @@ class ResponseWriter(StreamResponse):
         self._kept = request.keep_alive and not closes
         version = request.version
         complete = self._completed(headers, length, modern=version >= HttpVersion11)
-        self._head = ended(f"{_status_line(version, status)}{lines(complete)}", 1 + len(complete))
+        self._head = joined([_status_line(version, status), *lines(complete)])
 
     def _completed(
         self, headers: Iterable[tuple[str, str]], length: int | None, *, modern: bool
@@ -155,7 +155,7 @@ def _typed(headers: Iterable[tuple[str, str]]) -> bool:
 
 @lru_cache
 def _status_line(version: HttpVersion, status: int) -> str:
-    return f"HTTP/{version.major}.{version.minor} {status} {_REASONS.get(status, '')}\r\n"
+    return f"HTTP/{version.major}.{version.minor} {status} {_REASONS.get(status, '')}"
 
 
 @lru_cache(1)

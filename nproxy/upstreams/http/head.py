@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Self
 
 from aiohttp import hdrs
@@ -17,14 +17,13 @@ _NONE: Sequence[tuple[str, str]] = ()
 class Fields:
     """Header fields in the form in which they are sent, reusable for many requests.
 
-    text: their lines, `count` of them. sized: they include Content-Length.
+    lines: one for each of them, without its end. sized: they include Content-Length.
     """
 
-    __slots__ = ("count", "sized", "text")
+    __slots__ = ("lines", "sized")
 
-    def __init__(self, items: Collection[tuple[str, str]], *, sized: bool = False) -> None:
-        self.text = lines(items)
-        self.count = len(items)
+    def __init__(self, items: Iterable[tuple[str, str]], *, sized: bool = False) -> None:
+        self.lines = [*lines(items)]
         self.sized = sized
 
     @classmethod
@@ -50,28 +49,32 @@ def request_head(
     only, sent behind the shared ones.
     Raises ValueError if a field contains characters that would end its line.
     """
-    begin = f"{method} {url.raw_path_qs} HTTP/1.1\r\nHost: {host or url.host_port_subcomponent}\r\n"
-    head = f"{begin}{fields.text}{lines(own)}Via: {via}\r\n"
-    count = 3 + fields.count + len(own)
+    head = [
+        f"{method} {url.raw_path_qs} HTTP/1.1",
+        f"Host: {host or url.host_port_subcomponent}",
+        *fields.lines,
+        *lines(own),
+        f"Via: {via}",
+    ]
     if not fields.sized:
         if size is None:
-            head, count = f"{head}Transfer-Encoding: chunked\r\n", count + 1
+            head.append("Transfer-Encoding: chunked")
         elif size or method not in _WITHOUT_BODIES:
-            head, count = f"{head}Content-Length: {size}\r\n", count + 1
-    return ended(head, count)
+            head.append(f"Content-Length: {size}")
+    return joined(head)
 
 
-def lines(items: Iterable[tuple[str, str]]) -> str:
-    """Header fields as lines of a head, unchecked."""
-    joined = "\r\n".join(map(": ".join, items))  # names are of a subclass of str, whose format f-strings would call
-    return f"{joined}\r\n" if joined else ""
+def lines(items: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Header fields as lines of a head, without the lines' ends."""
+    return map(": ".join, items)  # names are of a subclass of str, whose format f-strings would call
 
 
-def ended(head: str, count: int) -> bytes:
-    """A head of so many lines as bytes, with the empty line behind it.
+def joined(head: Sequence[str]) -> bytes:
+    """The lines of a head as bytes, with the empty line behind them.
 
-    Raises ValueError if a field contains what would end its line. Bytes that are not UTF-8 are sent as they came.
+    Raises ValueError if a line contains what would end it. Bytes that are not UTF-8 are sent as they came.
     """
-    if not head.count("\r") == head.count("\n") == count or "\0" in head:
+    text = "".join(head)
+    if "\r" in text or "\n" in text or "\0" in text:
         raise ValueError("a header holds what would end its line")
-    return f"{head}\r\n".encode("utf-8", "surrogateescape")
+    return "\r\n".join((*head, "", "")).encode("utf-8", "surrogateescape")
