@@ -58,11 +58,12 @@ class Fallbacks(Generic[A]):
         return self.fallback_possible and self._following().fallback_available
 
     def begin(self) -> A | None:
-        """Return the attempt at the upstream for the model; None if that is not healthy.
+        """Return the attempt at the upstream for the model; None if that has fallbacks and is not healthy.
 
         Raises ApiError if the request is invalid for it.
         """
-        return self._plan(self._first) if self._first.usable else None
+        first = self._first
+        return self._plan(first) if not first.upstream.fallback or first.usable else None
 
     async def elsewhere(self) -> A:
         """Return the first attempt if the upstream for the model is not healthy: the next that can take it.

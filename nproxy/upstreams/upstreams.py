@@ -162,7 +162,8 @@ class Upstreams:
         If there is only one upstream, and its models are not configured, it is left to reject what it does not have.
         Raises ApiError 404 if there is none.
         """
-        if (known := await self.find(model)) is not None:
+        known = await self.find(model) if self._reads_lists else self.known(model)
+        if known is not None:
             return known
         only = self._only
         for upstream in self.all:
@@ -173,7 +174,7 @@ class Upstreams:
     async def find(self, model: str) -> Route | None:
         """Like `known`, but wait for a moment if that may change: for lists that were never read, or if none has it."""
         route = self.known(model)
-        if self._reads_lists and self._lists.want(self._decisive(route), lacking=route is None):
+        if self._lists.want(self._decisive(route), lacking=route is None):
             await self._lists.wait(lambda: self._patience(self.known(model)))
             route = self.known(model)
         return route
