@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Self
 
 from nproxy import config
 from nproxy.choices.events import Failure, Room
@@ -245,11 +246,10 @@ class Gate:
     def permit(
         self, choices: int, group: CallGroup | None = None, *, leg: int = 0, alone: bool = False, waits: bool = False
     ) -> Permit:
-        """Return a permit of a replica. `async with` waits for it, and gives it back however the block is left.
+        """Return a permit of a replica, which is yet to be taken or waited for.
 
         leg: its number in the request. alone: no other call may use the replica meanwhile. waits: the leg was refused
-        for lack of capacity, and is to wait until there is some. Entering raises NoReplicaError if no replica may be
-        called.
+        for lack of capacity, and is to wait until there is some.
         """
         group = CallGroup() if group is None else group
         queue = None if group.account is None else self._queue(group.account)
@@ -320,7 +320,9 @@ class Gate:
 
 
 class Permit(CallAttempt):
-    """A permit. It is held while an `async with` block runs, which gets the replica."""
+    """A permit. It is held while a block `with permit.at_once() or await permit.acquire():` runs, which gets the
+    replica, and is given back however the block is left.
+    """
 
     __slots__ = ("_permit_queue", "_queue", "_waits", "replica")
 
@@ -341,11 +343,22 @@ class Permit(CallAttempt):
         self._queue = queue
         self._waits = waits
 
-    async def __aenter__(self) -> Replica:
+    def at_once(self) -> Self | None:
+        """Take it if the leg need not wait; else None. Raises NoReplicaError if no replica may be called."""
+        replica = None if self._waits else self._permit_queue.at_once(self)
+        if replica is None:
+            return None
+        if self._queue is not None:
+            self._queue.begin(self)
+        self.replica = replica
+        return self
+
+    async def acquire(self) -> Self:
+        """Wait for it. Raises NoReplicaError if no replica may be called."""
         queue = self._queue
         if queue is None:
             self.replica = self._permit_queue.at_once(self) or await self._permit_queue.acquire(self)
-            return self.replica
+            return self
         if self._waits:
             await queue.wait_turn(self)
         else:
@@ -355,9 +368,12 @@ class Permit(CallAttempt):
         except BaseException:
             queue.abandoned(self)
             raise
+        return self
+
+    def __enter__(self) -> Replica:
         return self.replica
 
-    async def __aexit__(self, *_: object) -> None:
+    def __exit__(self, *_: object) -> None:
         self._permit_queue.give_back(self.replica, self)
         if self._queue is not None:
             self._queue.ended(self, self.replica)

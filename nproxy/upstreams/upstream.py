@@ -163,7 +163,7 @@ class Upstream:
         """
         try:
             permit = self.gate.permit(call.choices, group, leg=call.leg, alone=alone, waits=waits)
-            async with permit as replica:
+            with permit.at_once() or await permit.acquire() as replica:
                 self.budget.count_call()
                 handle = CancelHandle(replica.cancel_handles, group.model)
                 heard = self._forwarder(permit, handle, take)
@@ -209,7 +209,9 @@ class Upstream:
     ) -> AsyncIterator[Answer]:
         """Wait at the gate, then forward a request unchanged; see `forward`. The replica is judged by its answer."""
         try:
-            async with self.gate.permit(1, group) as replica, AsyncExitStack() as stack:
+            permit = self.gate.permit(1, group)
+            async with AsyncExitStack() as stack:
+                replica = stack.enter_context(permit.at_once() or await permit.acquire())
                 self.budget.count_call()
                 sent = forward(self.client, self.timeouts, replica, method, replica.root_url(target), headers, data)
                 with CancelHandle(replica.cancel_handles, group.model, once=method not in _IDEMPOTENT):

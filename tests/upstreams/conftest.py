@@ -21,6 +21,7 @@ from nproxy.upstreams.http.connections import Connections
 from nproxy.upstreams.http.head import Fields
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.via import Pseudonym
+from tests.upstreams.held import held
 
 
 def replica_at(url: str) -> Replica:
@@ -35,7 +36,7 @@ def replicas(count: int) -> list[Replica]:
 
 async def hold(gate: Gate, *, alone: bool = False) -> None:
     """Wait for a permit and hold it till the task is cancelled."""
-    async with gate.permit(1, alone=alone):
+    async with held(gate.permit(1, alone=alone)):
         await asyncio.sleep(3600)
 
 

@@ -11,6 +11,7 @@ from nproxy.upstreams.call_group import Account, CallGroup
 from nproxy.upstreams.gate import Gate, Policy
 from nproxy.upstreams.replicas import Replica
 from tests.upstreams.conftest import replicas
+from tests.upstreams.held import held
 from tests.virtual_time import run
 
 ACCOUNT = ("m", "")
@@ -84,7 +85,7 @@ class Server:
         waits, tried = False, False
         while True:
             permit = self.gate.permit(1, group, leg=number, waits=waits)
-            async with permit as replica:
+            async with held(permit) as replica:
                 await asyncio.sleep(0)  # the request's way to the server
                 if self.takes(replica, group):
                     await self.answer(replica, group, self.seconds if seconds is None else seconds)

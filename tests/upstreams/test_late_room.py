@@ -11,6 +11,7 @@ from nproxy.upstreams.call_group import CallGroup
 from nproxy.upstreams.overload_queue import JUST_NOW_SECONDS
 from nproxy.upstreams.release_delay import LONGEST_DELAY, RELEASE_DELAYS
 from tests.upstreams.full_server import ACCOUNT, Refused, Server, play
+from tests.upstreams.held import held
 
 
 @pytest.mark.parametrize(("late", "waits"), [(0.002, 0.005), (0.02, 0.025), (0.09, 0.1), (0.2, 0.25)])
@@ -115,12 +116,12 @@ def test_a_sibling_that_has_just_ended_still_counts_as_one() -> None:
         server = Server(1, 0.5)
         group = CallGroup("m", account=ACCOUNT)
         served = server.gate.permit(1, group, leg=0)
-        async with served:
+        async with held(served):
             server.gate.judge(group, 0, None)
             served.end = "whole"
-        async with server.gate.permit(1, group, leg=1) as replica:
+        async with held(server.gate.permit(1, group, leg=1)) as replica:
             permit = server.gate.permit(1, group, leg=2)
-            async with permit:
+            async with held(permit):
                 assert permit.refused(None, sure=True) == "siblings"
             await asyncio.sleep(JUST_NOW_SECONDS)
             server.gate.judge(group, 1, None)

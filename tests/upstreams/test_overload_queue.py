@@ -15,6 +15,7 @@ from nproxy.upstreams.gate import MOST_ACCOUNTS
 from nproxy.upstreams.probe_pace import LONGEST_PAUSE_SECONDS
 from tests.upstreams.conftest import replicas
 from tests.upstreams.full_server import ACCOUNT, Refused, Server, play
+from tests.upstreams.held import held
 
 OTHERS = (("m", "another key"), ("another model", ""))
 
@@ -201,7 +202,7 @@ def test_a_call_that_breaks_leaves_no_room_for_others() -> None:
             tasks.create_task(server.request(2, seconds=5.0))
             await asyncio.sleep(0.1)
             queue._full.note_full(server.gate.replicas[0], server.loop.time(), None)
-            waiter = tasks.create_task(server.gate.permit(1, CallGroup("m", account=ACCOUNT), waits=True).__aenter__())
+            waiter = tasks.create_task(server.gate.permit(1, CallGroup("m", account=ACCOUNT), waits=True).acquire())
             await asyncio.sleep(0.01)
             permit = server.gate.permit(1, CallGroup("m", account=ACCOUNT))
             queue.begin(permit)
@@ -219,7 +220,7 @@ def test_nobody_waits_long_beside_an_idle_server(end: End) -> None:
         server = Server(1)
         queue = server.gate._queue(ACCOUNT)
         permit = server.gate.permit(1, CallGroup("m", account=ACCOUNT))
-        replica = await permit.__aenter__()
+        replica = (await permit.acquire()).replica
         queue._full.note_full(replica, server.loop.time(), None)
         server.inside["r0"] = 1
         for _ in range(8):
@@ -229,7 +230,7 @@ def test_nobody_waits_long_beside_an_idle_server(end: End) -> None:
         assert queue.waiting and server.refusals
         server.inside["r0"] = 0
         permit.end = end
-        await permit.__aexit__()
+        permit.__exit__()
         assert await asks < 1.0 + 1.0 + 1.6
 
     play(scene)
@@ -239,7 +240,7 @@ def test_a_call_that_was_given_up_was_not_answered() -> None:
     async def scene() -> None:
         server = Server(0)
         group = CallGroup("m", account=ACCOUNT)
-        async with server.gate.permit(1, group, leg=0):
+        async with held(server.gate.permit(1, group, leg=0)):
             pass  # its client has left
         server.gate.judge(group, 0, None)
         with pytest.raises(Refused):
@@ -322,7 +323,10 @@ def test_other_accounts_do_not_wait() -> None:
             tasks.create_task(server.request(4))
             await asyncio.sleep(0.5)
             assert server.gate.waiting == 3
-            async with server.gate.permit(1, CallGroup("m", account=("m", "another"))), server.gate.permit(1):
+            async with (
+                held(server.gate.permit(1, CallGroup("m", account=("m", "another")))),
+                held(server.gate.permit(1)),
+            ):
                 assert server.now == 0.5
         for number in range(2 * MOST_ACCOUNTS):
             server.gate.permit(1, CallGroup("m", account=("m", str(number))))
@@ -426,7 +430,7 @@ def test_nor_where_it_turns_somebody_away_behind_that() -> None:
     async def scene() -> None:
         server = Server(1, count=2)
         permit = server.gate.permit(1, CallGroup("m", account=ACCOUNT))
-        async with permit as gone:
+        async with held(permit) as gone:
             server.gate.replace([one for one in server.gate.replicas if one is not gone])
             assert permit.refused(8.0, sure=True) == "elsewhere"
         assert gone not in server.gate._queue(ACCOUNT)._full
@@ -506,7 +510,7 @@ def test_a_leg_that_waits_probes_soon_after_the_only_call_broke() -> None:
         async def breaks() -> None:
             group = CallGroup("m", account=ACCOUNT)
             permit = server.gate.permit(1, group)
-            async with permit as replica:
+            async with held(permit) as replica:
                 assert server.takes(replica, group)
                 await server.answer(replica, group, 100.0)
                 permit.end = "broken"

@@ -15,6 +15,7 @@ from nproxy.upstreams.call_group import CallGroup
 from nproxy.upstreams.gate import Gate, Policy
 from nproxy.upstreams.replicas import Replica
 from tests.upstreams.conftest import hold, replicas
+from tests.upstreams.held import held
 
 
 async def test_one_permit_serves_in_the_order_of_asking() -> None:
@@ -24,7 +25,7 @@ async def test_one_permit_serves_in_the_order_of_asking() -> None:
 
     async def leg(number: int) -> None:
         nonlocal most
-        async with gate.permit(1) as replica:
+        async with held(gate.permit(1)) as replica:
             most = max(most, replica.legs)
             order.append(number)
             await asyncio.sleep(0)
@@ -43,11 +44,11 @@ async def test_a_newcomer_does_not_overtake() -> None:
     order: list[str] = []
 
     async def leg(name: str) -> None:
-        async with gate.permit(1):
+        async with held(gate.permit(1)):
             order.append(name)
 
     async with asyncio.TaskGroup() as tasks:
-        async with gate.permit(1):
+        async with held(gate.permit(1)):
             tasks.create_task(leg("waiter"))
             await asyncio.sleep(0)
         tasks.create_task(leg("newcomer"))
@@ -58,10 +59,10 @@ async def test_a_waiter_that_is_cancelled_leaves_no_trace() -> None:
     gate = Gate(replicas(1), Policy(1))
 
     async def leg() -> None:
-        async with gate.permit(4):
+        async with held(gate.permit(4)):
             await asyncio.sleep(3600)
 
-    async with gate.permit(1):
+    async with held(gate.permit(1)):
         waiter = asyncio.create_task(leg())
         await asyncio.sleep(0)
         assert gate.waiting == 1
@@ -77,10 +78,10 @@ async def test_a_permit_handed_to_a_leg_in_the_moment_of_its_cancellation_goes_o
     served: list[str] = []
 
     async def leg(name: str) -> None:
-        async with gate.permit(1):
+        async with held(gate.permit(1)):
             served.append(name)
 
-    async with gate.permit(1):
+    async with held(gate.permit(1)):
         first = asyncio.create_task(leg("first"))
         second = asyncio.create_task(leg("second"))
         await asyncio.sleep(0)
@@ -95,7 +96,7 @@ async def test_permits_survive_cancellation_at_random_moments() -> None:
     gate = Gate(replicas(2), Policy(2))
 
     async def leg() -> None:
-        async with gate.permit(1) as replica:
+        async with held(gate.permit(1)) as replica:
             assert replica.legs <= 2
             for _ in range(rng.randrange(3)):
                 await asyncio.sleep(0)
@@ -114,7 +115,7 @@ async def test_R9_a_leg_that_is_to_be_alone_is() -> None:
     at_once: list[int] = []
 
     async def leg(name: str, alone: bool) -> None:
-        async with gate.permit(1, alone=alone) as replica:
+        async with held(gate.permit(1, alone=alone)) as replica:
             order.append(name)
             await asyncio.sleep(0)
             at_once.append(replica.legs)
@@ -130,7 +131,7 @@ async def test_R9_a_leg_that_is_to_be_alone_is() -> None:
 
 async def test_R9_a_leg_alone_takes_an_idle_replica() -> None:
     gate = Gate(replicas(2), Policy())
-    async with gate.permit(1) as busy, gate.permit(1, alone=True) as idle, gate.permit(1) as beside:
+    async with held(gate.permit(1)) as busy, held(gate.permit(1, alone=True)) as idle, held(gate.permit(1)) as beside:
         assert idle is not busy and beside is busy
 
 
@@ -140,10 +141,10 @@ async def test_R9_a_leg_alone_waits_for_its_kin_and_is_not_passed_by() -> None:
     served: list[str] = []
 
     async def leg(name: str, group: CallGroup | None, alone: bool) -> None:
-        async with gate.permit(1, group, alone=alone):
+        async with held(gate.permit(1, group, alone=alone)):
             served.append(name)
 
-    async with asyncio.TaskGroup() as tasks, gate.permit(1, group):
+    async with asyncio.TaskGroup() as tasks, held(gate.permit(1, group)):
         tasks.create_task(leg("alone", group, True))
         tasks.create_task(leg("late", None, False))
         await asyncio.sleep(0)
@@ -156,7 +157,7 @@ async def test_R9_permits_alone_survive_cancellation_at_random_moments() -> None
     gate = Gate(replicas(2), Policy())
 
     async def leg(alone: bool) -> None:
-        async with gate.permit(1, alone=alone) as replica:
+        async with held(gate.permit(1, alone=alone)) as replica:
             for _ in range(rng.randrange(4)):
                 await asyncio.sleep(0)
                 assert not alone or replica.legs == 1
@@ -176,13 +177,13 @@ async def test_Q3_kin_wait_for_their_replica_and_others_pass_them_by() -> None:
     done = asyncio.Event()
 
     async def leg(name: str, group: CallGroup | None) -> None:
-        async with gate.permit(1, group) as replica:
+        async with held(gate.permit(1, group)) as replica:
             served.append((name, replica))
             await done.wait()
 
     async with asyncio.TaskGroup() as tasks:
         group = CallGroup(together=True)
-        async with gate.permit(1, group) as mine:
+        async with held(gate.permit(1, group)) as mine:
             tasks.create_task(leg("sibling", group))
             await asyncio.sleep(0)
             assert gate.waiting == 1 and served == []
@@ -204,7 +205,7 @@ async def test_kin_survive_cancellation_at_random_moments() -> None:
     gate = Gate(replicas(3), Policy(2))
 
     async def leg(group: CallGroup | None) -> None:
-        async with gate.permit(1, group) as replica:
+        async with held(gate.permit(1, group)) as replica:
             assert replica.legs <= 2
             for _ in range(rng.randrange(4)):
                 await asyncio.sleep(0)
@@ -223,7 +224,7 @@ async def test_a_leg_waits_for_others_than_one_that_was_not_reached() -> None:
     gate, group = Gate([dead, *others], Policy(1)), CallGroup()
     group.failed[0] = {dead}
     dead.unreachable()
-    async with gate.permit(1, CallGroup()), gate.permit(1, CallGroup()):
+    async with held(gate.permit(1, CallGroup())), held(gate.permit(1, CallGroup())):
         waits = asyncio.create_task(hold(gate))
         await asyncio.sleep(0)
         assert dead.legs == 1, "another leg has not been there yet"
@@ -241,7 +242,7 @@ async def test_and_for_no_longer_than_it_is_passed_over() -> None:
     group.failed[0] = {dead}
     dead.unreachable()
     dead.avoid_until = time.monotonic() + 0.01
-    async with gate.permit(1, CallGroup()) as busy, asyncio.timeout(10), gate.permit(1, group) as replica:
+    async with held(gate.permit(1, CallGroup())) as busy, asyncio.timeout(10), held(gate.permit(1, group)) as replica:
         assert (busy, replica) == (other, dead)
 
 
@@ -253,9 +254,9 @@ async def test_nor_than_it_asked_to_be_left_alone(monkeypatch: pytest.MonkeyPatc
     gate, group = Gate([tired, other], Policy(1)), CallGroup()
     group.failed[0] = {tired}
     tired.rest(0.02, time.monotonic())
-    async with gate.permit(1, CallGroup()) as busy, asyncio.timeout(10):
+    async with held(gate.permit(1, CallGroup())) as busy, asyncio.timeout(10):
         asyncio.get_running_loop().call_later(0.01, lambda: tired.rest(rests, time.monotonic()))
-        async with gate.permit(1, group) as replica:
+        async with held(gate.permit(1, group)) as replica:
             assert (busy, replica) == (other, tired)
             assert not tired.flawed(time.monotonic())
 
@@ -265,18 +266,18 @@ async def test_a_leg_that_avoids_a_replica_keeps_nobody_from_it() -> None:
     gate, group = Gate([tired, other], Policy(1)), CallGroup()
     group.failed[0] = {tired}
     tired.rest(60, time.monotonic())
-    async with gate.permit(1, CallGroup()) as busy:
+    async with held(gate.permit(1, CallGroup())) as busy:
         assert busy is other
         picky = asyncio.create_task(again(gate, group))
         await asyncio.sleep(0)
-        async with asyncio.timeout(10), gate.permit(1, CallGroup()) as replica:
+        async with asyncio.timeout(10), held(gate.permit(1, CallGroup())) as replica:
             assert replica is tired and gate.waiting == 1
     assert await picky is other
 
 
 async def test_R9_who_waits_behind_a_leg_alone_is_served_when_that_one_leaves() -> None:
     gate = Gate(replicas(1), Policy(4))
-    async with gate.permit(1):
+    async with held(gate.permit(1)):
         alone, behind = asyncio.create_task(hold(gate, alone=True)), asyncio.create_task(hold(gate))
         await asyncio.sleep(0)
         assert gate.waiting == 2
@@ -295,7 +296,7 @@ async def test_nobody_waits_for_no_reason() -> None:
     tasks: set[asyncio.Task[None]] = set()
 
     async def leg(group: CallGroup, alone: bool) -> None:
-        async with gate.permit(1, group, alone=alone):
+        async with held(gate.permit(1, group, alone=alone)):
             await asyncio.sleep(3600)
 
     def of_some_kind() -> asyncio.Task[None]:
@@ -342,7 +343,7 @@ def could_take(gate: Gate, attempt: CallAttempt) -> Replica | None:
 
 async def again(gate: Gate, group: CallGroup) -> Replica:
     """Wait for a permit, and give it back at once; gives the replica."""
-    async with gate.permit(1, group) as replica:
+    async with held(gate.permit(1, group)) as replica:
         return replica
 
 
@@ -353,10 +354,10 @@ async def test_a_leg_goes_to_a_replica_that_serves_its_model_and_passes_those_of
     order: list[tuple[str, str]] = []
 
     async def leg(model: str) -> None:
-        async with gate.permit(1, CallGroup(model)) as replica:
+        async with held(gate.permit(1, CallGroup(model))) as replica:
             order.append((model, replica.label))
 
-    async with asyncio.TaskGroup() as tasks, gate.permit(1, CallGroup("a")):
+    async with asyncio.TaskGroup() as tasks, held(gate.permit(1, CallGroup("a"))):
         for model in "aba":
             tasks.create_task(leg(model))
         await asyncio.sleep(0)
@@ -380,7 +381,7 @@ async def test_what_a_waiting_leg_costs_does_not_grow_with_those_that_wait() -> 
     gate = Counted([full, free], Policy(1))
 
     async def leg(model: str) -> None:
-        async with gate.permit(1, CallGroup(model)):
+        async with held(gate.permit(1, CallGroup(model))):
             await asyncio.sleep(0)
 
     async with asyncio.TaskGroup() as tasks:

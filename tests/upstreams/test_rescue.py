@@ -13,6 +13,7 @@ from nproxy.upstreams.call_group import CallGroup
 from nproxy.upstreams.cancel_handle import CancelHandle, GivenUpError
 from nproxy.upstreams.gate import Gate, Policy
 from nproxy.upstreams.replicas import Replica
+from tests.upstreams.held import held
 
 CUT = Failure(FailureKind.CUT, "It broke off.")
 
@@ -54,7 +55,7 @@ class Scene:
             while self.other.breaker_state is State.OPEN:
                 await asyncio.sleep(0.01)
         group = CallGroup()
-        async with self.gate.permit(1, group) as replica:
+        async with held(self.gate.permit(1, group)) as replica:
             assert replica is self.other
             self.gate.heard(replica, group)
         for _ in range(3):
