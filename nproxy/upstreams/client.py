@@ -181,7 +181,11 @@ class Client:
         size, start = 0, b""
         reply.watchdog.watch(started + limit.seconds)
         try:
-            while data := await reply.read():
+            while True:
+                if (data := reply.at_hand()) is None:
+                    data = await reply.read()
+                if not data:
+                    break
                 parts.append(data)
                 size += len(data)
                 if call.streamed and len(start) < LONGEST_FIELD:

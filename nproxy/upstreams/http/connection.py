@@ -306,14 +306,18 @@ class Reply:
 
     async def read(self) -> bytes:
         """Return what has come of the body; wait if nothing has. Empty at the end of the body. Raises HTTPError."""
-        message = self._message
-        while not message.waiting:
-            if self._error is not None:
-                raise self._error
-            if message.complete:
-                return b""
+        while (data := self.at_hand()) is None:
             await self._more()
-        return self._taken()
+        return data
+
+    def at_hand(self) -> bytes | None:
+        """Like `read`, but return None instead of waiting."""
+        message = self._message
+        if message.waiting:
+            return self._taken()
+        if self._error is not None:
+            raise self._error
+        return b"" if message.complete else None
 
     async def pour(self, into: Pour) -> None:
         """Pass on the body as it comes, each segment at once when it is read from the socket, until its end.
