@@ -19,23 +19,51 @@ SLOW_READER = "slow_reader"
 _NEVER_LOOKED = (-1, 0.0)
 
 
+async def give_up(exchange: Exchange, error: ApiError, outcome: str) -> None:
+    """Answer with an error. If an answer has begun already, abort the connection, so that it does not look complete.
+
+    outcome: for the log. Raises ClientLeft.
+    """
+    exchange.record.outcome = outcome
+    if exchange.response is None:
+        await exchange.respond_error(error)
+    else:
+        exchange.abort()
+
+
+async def respond_with_error(exchange: Exchange, error: BaseException) -> bool:
+    """Answer with the error that a handler raised; False if nobody is there to be answered. Raises ClientLeft."""
+    if isinstance(error, ApiError):
+        await exchange.respond_error(error)
+        return True
+    if isinstance(error, ClientLeft | asyncio.CancelledError):
+        return False
+    fields = {"request_id": exchange.id, "endpoint": exchange.record.endpoint}
+    log.error("a request failed", exc_info=error, extra={"fields": fields})
+    await give_up(exchange, internal_error(), "internal")
+    return True
+
+
 async def answer(
     exchange: Exchange,
-    serving: Awaitable[None],
+    serve: Callable[[Exchange], Awaitable[None]],
     guard: WriteGuard,
+    failed: Callable[[Exchange, BaseException], Awaitable[bool]] = respond_with_error,
     ended: Callable[[Exchange], None] = lambda _: None,
 ) -> StreamResponse:
-    """Await the handler of a request, turn its exceptions into responses, and return the response.
+    """Call the handler of a request, turn its exceptions into responses, and return the response.
 
-    serving: the handler; it writes the answer itself, or raises. guard: cuts off a client that does not read it. ended:
-    called when the answer is over, however it ended.
+    serve: the handler; it writes the answer itself, or raises. guard: cuts off a client that does not read it. failed:
+    answers for a handler that raised something or was cancelled, or returns False. ended: called when the answer is
+    over, however it ended.
     """
     guard.watch(exchange)
     try:
         try:
-            await serving
-        except Exception as error:  # not in a wrapping coroutine: every resume would have to pass through it
-            await _respond_with_error(exchange, error)
+            await serve(exchange)
+        except (asyncio.CancelledError, Exception) as error:
+            if not await failed(exchange, error):  # not in a coroutine around `serve`: resumes would pass through it
+                raise
     except ClientLeft:
         exchange.record.lost()
         exchange.abort()
@@ -49,30 +77,6 @@ async def answer(
     if exchange.response is None:
         raise RuntimeError("a handler ended without an answer")
     return exchange.response
-
-
-async def give_up(exchange: Exchange, error: ApiError, outcome: str) -> None:
-    """Answer with an error. If an answer has begun already, abort the connection, so that it does not look complete.
-
-    outcome: for the log. Raises ClientLeft.
-    """
-    exchange.record.outcome = outcome
-    if exchange.response is None:
-        await exchange.respond_error(error)
-    else:
-        exchange.abort()
-
-
-async def _respond_with_error(exchange: Exchange, error: Exception) -> None:
-    """Answer with the error that a handler raised. Raises ClientLeft, also if that was the error."""
-    if isinstance(error, ApiError):
-        await exchange.respond_error(error)
-        return
-    if isinstance(error, ClientLeft):
-        raise error
-    fields = {"request_id": exchange.id, "endpoint": exchange.record.endpoint}
-    log.error("a request failed", exc_info=error, extra={"fields": fields})
-    await give_up(exchange, internal_error(), "internal")
 
 
 class WriteGuard:

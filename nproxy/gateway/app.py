@@ -7,6 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from nproxy.config import Config, Key
 from nproxy.gateway.access import end_span, log_request
 from nproxy.gateway.admission.client import AdmissionClient
 from nproxy.gateway.all_processes import AllProcesses
-from nproxy.gateway.answering import answer, give_up
+from nproxy.gateway.answering import answer, give_up, respond_with_error
 from nproxy.gateway.driver import Drive
 from nproxy.gateway.engine_metrics import EngineMetrics
 from nproxy.gateway.exchange import Exchange
@@ -180,7 +181,7 @@ class App:
         self,
         request: BaseRequest,
         target: str,
-        serve: Callable[[App, Exchange], Awaitable[None]],
+        serve: Callable[[Exchange], Awaitable[None]],
         *,
         introspection: bool = False,
     ) -> Awaitable[StreamResponse]:
@@ -195,25 +196,20 @@ class App:
         make = KeepingExchange if settings.log_content else Exchange
         exchange = make(request, id, record, target, introspection, closing)
         self._entered(exchange)
-        return answer(exchange, self._serve(exchange, serve), settings.write_guard, self._left)
+        if self._ended_by is not None and not introspection:
+            serve = partial(give_up, error=self._ended_by, outcome="ended")
+        return answer(exchange, serve, settings.write_guard, self._failed, self._left)
 
-    async def _serve(self, exchange: Exchange, serve: Callable[[App, Exchange], Awaitable[None]]) -> None:
-        if self._ended_by is not None and not exchange.introspection:
-            await give_up(exchange, self._ended_by, "ended")
-            return
-        try:
-            await serve(self, exchange)
-        except ApiError:
+    async def _failed(self, exchange: Exchange, error: BaseException) -> bool:
+        """Answer for a handler that raised something, or that `end` has cancelled; see `respond_with_error`."""
+        if isinstance(error, ApiError):
             exchange.headers.update(self.admission.headers(exchange.caller))
-            raise
-        except ClientLeft:
-            raise
-        except (asyncio.CancelledError, Exception) as error:
-            if self._ended_by is None or exchange not in self._stopped:
-                raise
+        elif self._ended_by is not None and exchange in self._stopped and not isinstance(error, ClientLeft):
             if self._unanswered[exchange].uncancel() and isinstance(error, asyncio.CancelledError):
-                raise  # the client has disconnected, too
+                return False  # the client has disconnected, too
             await give_up(exchange, self._ended_by, "ended")
+            return True
+        return await respond_with_error(exchange, error)
 
     def _entered(self, exchange: Exchange) -> None:
         task = asyncio.current_task(self._loop)  # without the argument, asyncio looks the loop up, with a getpid call

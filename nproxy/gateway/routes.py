@@ -88,7 +88,7 @@ def dispatch(app: App, request: BaseRequest) -> Awaitable[StreamResponse]:
     """Answer one request. This is the handler that the server calls."""
     target = origin_form(request.raw_path)
     endpoint = _endpoint(app, request.method, target.partition("?")[0])
-    return app.handle(request, target, partial(_route, endpoint), introspection=endpoint.introspection)
+    return app.handle(request, target, partial(_route, endpoint, app), introspection=endpoint.introspection)
 
 
 def _route(endpoint: Endpoint, app: App, exchange: Exchange) -> Awaitable[None]:

@@ -32,7 +32,7 @@ async def test_only_who_leaves_before_the_end_has_left(whole: bool, code: int) -
     async def handle(request: BaseRequest) -> StreamResponse:
         exchange = Exchange(request, "an-id", Record(0.0))
         try:
-            return await answer(exchange, serve(exchange), WriteGuard(60.0))
+            return await answer(exchange, serve, WriteGuard(60.0))
         finally:
             told.set_result(exchange.record.code)
 

@@ -111,7 +111,7 @@ async def _answer(context: AdminContext, guard: WriteGuard, request: BaseRequest
     target = origin_form(request.raw_path)
     record = Record(now, endpoint="admin")
     exchange = Exchange(request, id, record, target, introspection=True)
-    answered = await answer(exchange, _route(context, exchange), guard)
+    answered = await answer(exchange, partial(_route, context), guard)
     fields = {"request_id": id, "method": request.method, "status": record.code}
     access.debug(record.endpoint, extra={"fields": fields})
     return answered
