@@ -232,6 +232,8 @@ def _heads_apart(data: bytes) -> list[bytes]:
     Given all at once, the parser would drop them together with the malformed one. Data with more than _MOST_APART heads
     is not split, because each part costs a call of the parser.
     """
+    if data.find(_HEAD_END, 0, data.rfind(b"\r")) < 0:
+        return [data]  # as nearly always: no head ends before the last line does, so there is one at most
     if not 1 < data.count(_HEAD_END) <= _MOST_APART:
         return [data]
     *parts, rest = data.split(_HEAD_END)

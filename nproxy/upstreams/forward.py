@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import inf
 
 from aiohttp import hdrs
-from multidict import CIMultiDictProxy
+from multidict import MultiMapping
 from yarl import URL
 
 from nproxy.choices.events import Failure
@@ -36,7 +36,7 @@ class Answer:
     """The head of a forwarded answer, and its body as it comes. chunks: raises ForwardError if the body breaks off."""
 
     status: int
-    headers: CIMultiDictProxy[str]
+    headers: MultiMapping[str]
     chunks: AsyncGenerator[bytes]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aiohttp import hdrs
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
-from multidict import CIMultiDict, CIMultiDictProxy
+from multidict import CIMultiDict, MultiMapping
 
 from nproxy.openai.frozen import frozen
 from nproxy.upstreams.http.errors import CutError, DisconnectedError, MalformedError
@@ -25,7 +25,7 @@ class Head:
     """An answer's status and headers. Bytes of a header that are not UTF-8 are surrogates."""
 
     status: int
-    headers: CIMultiDictProxy[str]
+    headers: MultiMapping[str]
 
     @property
     def content_type(self) -> str:
@@ -150,7 +150,7 @@ class Message:
         codings = headers.getall(hdrs.TRANSFER_ENCODING, ())
         if codings and ", ".join(codings).lower() not in _CODINGS:
             raise MalformedError("a transfer coding that was not asked for")
-        self.head = Head(status, CIMultiDictProxy(headers))
+        self.head = Head(status, headers)
         self.reusable = parser.should_keep_alive()
         self._for_nothing = 0
         if self._bodiless:
