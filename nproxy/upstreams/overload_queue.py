@@ -398,7 +398,7 @@ class OverloadQueue:
         loop = asyncio.get_running_loop()
         pause = self._pace.pause(idle=not (self._in_flight() or self._delayed_slots))
         if not self._own_limit.believed(self._clock()):
-            pause *= max(self._shared.waiting, 1)  # the other accounts probe, too
+            pause *= max(len(self._shared.waiting), 1)  # the other accounts probe, too
         seconds = max(pause * (0.5 + self._draw()), self._full.no_probe_before - self._clock())
         if self._probe_timer is None or self._probe_timer.when() > loop.time() + seconds:
             self._cancel_probe()

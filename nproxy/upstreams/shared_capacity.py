@@ -56,28 +56,23 @@ class _Turns:
 class SharedCapacity:
     """What the accounts of one upstream share.
 
-    calls: in flight or about to be, of all accounts. answered_at, refused_at: when a call of any was last answered, or
-    refused.
+    calls: in flight or about to be, of all accounts. waiting: the accounts with waiting legs. answered_at, refused_at:
+    when a call of any was last answered, or refused.
     """
 
     def __init__(self) -> None:
         self.calls = 0
         self.answered_at = self.refused_at = -inf
-        self._waiting: dict[WaitingAccount, None] = {}
+        self.waiting: dict[WaitingAccount, None] = {}
         self._turns: dict[Replica, _Turns] = {}
         self._release_delays: dict[Replica, ReleaseDelay] = {}  # of replicas that were full at some time
-
-    @property
-    def waiting(self) -> int:
-        """Accounts with waiting legs."""
-        return len(self._waiting)
 
     def note_waiting(self, account: WaitingAccount, *, waits: bool) -> None:
         """Note whether an account has waiting legs."""
         if waits:
-            self._waiting.setdefault(account)
+            self.waiting.setdefault(account)
         else:
-            self._waiting.pop(account, None)
+            self.waiting.pop(account, None)
 
     def offer(self, slot: FreedSlot) -> None:
         """Offer a freed slot to the accounts, by turns at that replica.
@@ -86,7 +81,7 @@ class SharedCapacity:
         is another one's.
         """
         turns = self._turns.setdefault(slot.replica, _Turns())
-        for account in sorted(self._waiting, key=lambda one: (one is slot.last_host, turns.of(one))):
+        for account in sorted(self.waiting, key=lambda one: (one is slot.last_host, turns.of(one))):
             if account.accept(slot):
                 turns.took(account)
                 slot.last_host = account
@@ -100,8 +95,8 @@ class SharedCapacity:
 
     def ensure_probes(self) -> None:
         """If nothing is in flight, no end of a call will admit the legs that wait: have the accounts probe soon."""
-        if self._waiting and not self.calls:
-            for account in tuple(self._waiting):
+        if self.waiting and not self.calls:
+            for account in tuple(self.waiting):
                 account.nothing_in_flight()
 
     def release_delay(self, replica: Replica) -> ReleaseDelay:
