@@ -62,7 +62,7 @@ async def _generate(app: App, settings: RequestSettings, exchange: Exchange, req
     admission, caller, record = app.admission, exchange.caller, exchange.record
     record.asked(request)
     caller.demand_model(request.model, request.body.fields)
-    first = await app.upstreams.route(request.model)
+    first = app.upstreams.at_hand(request.model) or await app.upstreams.route(request.model)
     fallbacks = Fallbacks(app, first, request.model, partial(_planned, settings, request))
     attempt = fallbacks.begin() or await fallbacks.elsewhere()
     upstream, choices = attempt.route.upstream.name, attempt.choices

@@ -156,14 +156,18 @@ class Upstreams:
         """The upstream if there is only one and its models are not configured; else None."""
         return self.all[0] if len(self.all) == 1 and not self.all[0].models.configured else None
 
+    def at_hand(self, model: str) -> Route | None:
+        """What `route` finds, if one is known and no list has to be waited for; else None."""
+        route = self.known(model)
+        return None if route is None or self._unread(route) else route
+
     async def route(self, model: str) -> Route:
         """Find the upstream for a model: the first that has it, else the first without a readable list.
 
         If there is only one upstream, and its models are not configured, it is left to reject what it does not have.
         Raises ApiError 404 if there is none.
         """
-        known = await self.find(model) if self._reads_lists else self.known(model)
-        if known is not None:
+        if (known := await self.find(model)) is not None:
             return known
         only = self._only
         for upstream in self.all:
@@ -174,10 +178,14 @@ class Upstreams:
     async def find(self, model: str) -> Route | None:
         """Like `known`, but wait for a moment if that may change: for lists that were never read, or if none has it."""
         route = self.known(model)
-        if self._lists.want(self._decisive(route), lacking=route is None):
+        if self._unread(route):
             await self._lists.wait(lambda: self._patience(self.known(model)))
             route = self.known(model)
         return route
+
+    def _unread(self, route: Route | None) -> bool:
+        """Whether a list is to be read now by which a model goes to `route`. Has those read that are old."""
+        return self._reads_lists and self._lists.want(self._decisive(route), lacking=route is None)
 
     def _decisive(self, route: Route | None) -> list[ModelList]:
         """The lists by which a model goes to `route`: up to the one that has it by exactly its name."""
