@@ -356,17 +356,16 @@ class Permit(CallAttempt):
     async def acquire(self) -> Self:
         """Wait for it. Raises NoReplicaError if no replica may be called."""
         queue = self._queue
-        if queue is None:
-            self.replica = self._permit_queue.at_once(self) or await self._permit_queue.acquire(self)
-            return self
-        if self._waits:
-            await queue.wait_turn(self)
-        else:
-            queue.begin(self)
+        if queue is not None:
+            if self._waits:
+                await queue.wait_turn(self)
+            else:
+                queue.begin(self)
         try:
             self.replica = self._permit_queue.at_once(self) or await self._permit_queue.acquire(self)
         except BaseException:
-            queue.abandoned(self)
+            if queue is not None:
+                queue.abandoned(self)
             raise
         return self
 
