@@ -183,11 +183,11 @@ class Upstream:
         def heard(batch: list[Event]) -> asyncio.Future[None] | None:
             others.spoke()
             last = batch[-1]
-            if isinstance(last, LegFailed):
+            if type(last) is LegFailed:  # if it is another type, `isinstance` takes five times as long
                 handle.whole = True
                 batch[-1] = LegFailed(leg, self._failed(permit, last.failure))
                 return take(batch)
-            if isinstance(last, LegEnded):
+            if type(last) is LegEnded:
                 handle.whole = True
                 permit.end = "whole"
                 if others.may_have_interrupted:
