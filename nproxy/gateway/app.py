@@ -182,8 +182,7 @@ class App:
         request: BaseRequest,
         target: str,
         serve: Callable[[Exchange], Awaitable[None]],
-        *,
-        introspection: bool = False,
+        introspection: bool,
     ) -> Awaitable[StreamResponse]:
         """Answer one request with `serve`, which writes the answer itself; update gauges, metrics and the log.
 

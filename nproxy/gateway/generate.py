@@ -47,8 +47,9 @@ async def _answer(app: App, exchange: Exchange, parse: Parse) -> None:
         raw = body_at_hand(exchange.request, settings.body_limit, reservation)
         if raw is None:
             raw = await read_body(exchange.request, settings.body_limit, reservation=reservation)
+            check()  # others may have come meanwhile
         here = len(raw) < LONG
-        body = parsed(raw, check) if here else await app.offload.run(bucket, parsed, raw, check)
+        body = Body.parse(raw) if here else await app.offload.run(bucket, parsed, raw, check)
         default_model = await app.upstreams.unnamed() if body.fields.get("model") is None else None
         if here:
             request = parse(body, settings.limits, default_model)

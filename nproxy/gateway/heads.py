@@ -33,7 +33,7 @@ def refusal(request: BaseRequest) -> ApiError | None:
     if request.method in ("CONNECT", "TRACE"):
         message = f"{request.method} is not supported: this is not a forward proxy, and headers contain secrets."
         return wrong_method(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"), message)
-    if len(request.raw_headers) > _FEW_HEADERS and _size(request) > MOST_HEAD_BYTES:
+    if len(headers) > _FEW_HEADERS and _size(request) > MOST_HEAD_BYTES:
         return invalid_request(f"The headers are longer than {MOST_HEAD_BYTES} bytes.", status=431)
     return None
 

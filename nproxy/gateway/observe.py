@@ -122,15 +122,16 @@ class Observer:
         self._record.finish_reasons[command.index] = reason
         if self._spans is not None:
             self._spans.choice_finished(command.index, reason)
-        self._last_finish = self._clock()
-        self._first_finish = self._first_finish or self._last_finish
+        if self._record.choices > 1:
+            self._last_finish = self._clock()
+            self._first_finish = self._first_finish or self._last_finish
 
     def spent(self, spent: Spent) -> None:
         tokens, prompt, completion = self._series.tokens, spent.client_prompt, spent.client_completion
         if prompt:
-            tokens["prompt", "client"].observe(prompt)
+            tokens["prompt", "client"].total += prompt  # only the sum is shown
         if completion:
-            tokens["completion", "client"].observe(completion)
+            tokens["completion", "client"].total += completion
         if spent.upstream_prompt:
             tokens["prompt", "upstream"].observe(spent.upstream_prompt)
         if spent.upstream_completion:
@@ -157,18 +158,18 @@ class Observer:
 
     def ended(self) -> None:
         """Note that the request is over here, and count the calls that are cut short as cancelled."""
-        choices = self._record.choices
-        for leg in list(self._opened):
-            self._count(leg, CANCELLED)
+        while self._opened:
+            self._count(next(iter(self._opened)), CANCELLED)
         if self._spans is not None:
             self._spans.left_upstream()
-        if choices > 1 and self._first_finish:
+        if self._first_finish:
             skew = self._metrics.skew(self._record.upstream, self._record.model)
             skew.observe(self._last_finish - self._first_finish)
-        following = self._completion / choices - 1  # tokens per choice after its first: choices stream side by side
-        if self._record.outcome == "ok" and self._last and following > 0:
-            longest = max(last - self._begun[leg] for leg, last in self._last.items())  # calls may wait for each other
-            self._metrics.per_token(*self._labels).observe(longest / following)
+        if self._last and self._record.outcome == "ok":
+            following = self._completion / self._record.choices - 1  # of one choice: they stream side by side
+            if following > 0:
+                longest = max(last - self._begun[leg] for leg, last in self._last.items())  # calls may wait for others
+                self._metrics.per_token(*self._labels).observe(longest / following)
 
     def _count(self, leg: int, outcome: str, status: int | None = None) -> None:
         """Count a call that is over. status: of the upstream's error, if it answered with one."""

@@ -38,6 +38,32 @@ class Endpoint:
     keyless: bool = False
     """It needs no key: process supervisors and browsers that load a page have none."""
 
+    def route(self, app: App, exchange: Exchange) -> Awaitable[None]:
+        """Check the request, and return what serves it. Raises ApiError if it is refused."""
+        request, record, edge = exchange.request, exchange.record, app.settings.edge
+        headers = request.headers
+        record.client = edge.client(request)
+        origin = headers.get(hdrs.ORIGIN)
+        exchange.cors = edge.cors.answer(origin)
+        if (wrong := refusal(request)) is not None:
+            exchange.closing = True
+            raise wrong
+        if (passed := headers.getall(hdrs.VIA, ())) and app.upstreams.pseudonym.among(passed):
+            raise loop_detected()
+        if request.method == hdrs.METH_OPTIONS and (preflight := edge.cors.preflight(headers)) is not None:
+            record.endpoint = "preflight"
+            return exchange.respond(204, b"", preflight)
+        record.endpoint = self.name
+        if not self.keyless:
+            if origin is not None:  # a page's
+                edge.refuse_other_pages(request)
+            exchange.caller = caller = edge.caller(request, record.client)
+            if caller.rates is not UNLIMITED:
+                exchange.headers.update(app.admission.headers(caller))
+        if self.methods and request.method not in self.methods:
+            raise wrong_method(self.methods)
+        return self.serve(app, exchange)
+
 
 _GET = ("GET", "HEAD")
 _MODEL = "/v1/models/"
@@ -88,34 +114,7 @@ def dispatch(app: App, request: BaseRequest) -> Awaitable[StreamResponse]:
     """Answer one request. This is the handler that the server calls."""
     target = origin_form(request.raw_path)
     endpoint = _endpoint(app, request.method, target.partition("?")[0])
-    return app.handle(request, target, partial(_route, endpoint, app), introspection=endpoint.introspection)
-
-
-def _route(endpoint: Endpoint, app: App, exchange: Exchange) -> Awaitable[None]:
-    """Check the request, and return what serves it. Raises ApiError if it is refused."""
-    request, record, edge = exchange.request, exchange.record, app.settings.edge
-    headers = request.headers
-    record.client = edge.client(request)
-    origin = headers.get(hdrs.ORIGIN)
-    exchange.cors = edge.cors.answer(origin)
-    if (wrong := refusal(request)) is not None:
-        exchange.closing = True
-        raise wrong
-    if (passed := headers.getall(hdrs.VIA, ())) and app.upstreams.pseudonym.among(passed):
-        raise loop_detected()
-    if request.method == hdrs.METH_OPTIONS and (preflight := edge.cors.preflight(headers)) is not None:
-        record.endpoint = "preflight"
-        return exchange.respond(204, b"", preflight)
-    record.endpoint = endpoint.name
-    if not endpoint.keyless:
-        if origin is not None:  # a page's
-            edge.refuse_other_pages(request)
-        exchange.caller = caller = edge.caller(request, record.client)
-        if caller.rates is not UNLIMITED:
-            exchange.headers.update(app.admission.headers(caller))
-    if endpoint.methods and request.method not in endpoint.methods:
-        raise wrong_method(endpoint.methods)
-    return endpoint.serve(app, exchange)
+    return app.handle(request, target, partial(endpoint.route, app), endpoint.introspection)
 
 
 def _endpoint(app: App, method: str, path: str) -> Endpoint:

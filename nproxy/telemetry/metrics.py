@@ -70,6 +70,19 @@ class CallSeries:
         self.tokens = ByNeed[tuple[str, str], Series](lambda type_and_side: metrics.tokens(*call, *type_and_side))
 
 
+class KeySeries:
+    """The series of one key that its requests change, found by its name once.
+
+    tokens: by type; made when they are needed.
+    """
+
+    __slots__ = ("requests", "tokens")
+
+    def __init__(self, metrics: Metrics, key: str) -> None:
+        self.requests = metrics.key_requests(key)
+        self.tokens = ByNeed[str, Count](lambda type: metrics.key_tokens(key, type))
+
+
 class ParentMetrics(CommonMetrics):
     """What the parent of several workers counts itself. It replaces the workers' metrics of the same names."""
 
@@ -101,6 +114,7 @@ class Metrics(CommonMetrics):
         self._of_admission()
         self._of_the_process()
         self.of_call = cache(partial(CallSeries, self))
+        self.of_key = cache(partial(KeySeries, self))
         self.ended = cache(self._ended)
         self.name(upstreams, models)
 

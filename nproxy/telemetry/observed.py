@@ -65,28 +65,31 @@ class _Observations:
 
 
 class Series:
-    """The observations with one set of labels: changed by one thread, read by any."""
+    """The observations with one set of labels: changed by one thread, read by any.
 
-    __slots__ = ("_bounds", "_counts", "_exemplars", "_total", "labels")
+    total: the sum of the values. If no view shows anything else of these labels, it is enough to add values to it.
+    """
+
+    __slots__ = ("_bounds", "_counts", "_exemplars", "labels", "total")
 
     def __init__(self, labels: Labels, bounds: Sequence[float]) -> None:
         self.labels = labels
         self._bounds = bounds
         self._counts = [0] * len(bounds)  # in each bucket, not cumulative
         self._exemplars: list[Exemplar | None] = [None] * len(bounds)
-        self._total = 0.0
+        self.total = 0.0
 
     def observe(self, value: float, trace: Trace | None = None) -> None:
         """Count a value. trace: the one it belongs to, if that is recorded."""
         bucket = bisect_left(self._bounds, value)
         self._counts[bucket] += 1
-        self._total += value
+        self.total += value
         if trace is not None:
             self._exemplars[bucket] = Exemplar(trace, value, time.time())
 
     def read(self) -> _Observations:
         """Return the observations so far."""
-        return _Observations([float(count) for count in accumulate(self._counts)], [*self._exemplars], self._total)
+        return _Observations([float(count) for count in accumulate(self._counts)], [*self._exemplars], self.total)
 
 
 class Observed(Collector):

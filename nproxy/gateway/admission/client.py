@@ -157,18 +157,20 @@ class AdmissionClient:
         most = self._choices if caller.choices is None else caller.choices
         waits = not self.draining
         ask = Ask(ticket, caller.bucket, upstream, choices, tokens, caller.weight, most, caller.rates, waits)
-        began, admitted = time.monotonic(), False
-        try:
-            if self._transport.at_once(ask):
-                self._metrics.queue_wait(ADMITTED).observe(0.0)
-            else:
+        if self._transport.at_once(ask):
+            self._metrics.queue_wait(ADMITTED).observe(0.0)
+            waited(0.0, admitted=True)
+        else:
+            began, admitted = time.monotonic(), False
+            try:
                 await self._waited_for(caller, ask)
-            admitted = True
-        finally:
-            waited(time.monotonic() - began, admitted=admitted)
-        self._metrics.key_requests(caller.name or OTHER).value += 1
+                admitted = True
+            finally:
+                waited(time.monotonic() - began, admitted=admitted)
+        series = self._metrics.of_key(caller.name or OTHER)
+        series.requests.value += 1
         self.taken += choices
-        return Grant(ask, caller, self)
+        return Grant(ask, series, self)
 
     async def _waited_for(self, caller: Caller, ask: Ask) -> None:
         """Ask the ledger, and wait until it admits the request. Raises ApiError if it does not."""
@@ -196,12 +198,6 @@ class AdmissionClient:
         answer = await self._answer(ask, Move(ask.ticket, upstream))
         if isinstance(answer, Refused):
             raise error_of(answer, ask.choices)
-
-    def count_tokens(self, caller: Caller, prompt: int, completion: int) -> None:
-        """Count spent tokens in the metrics of the key."""
-        key = caller.name or OTHER
-        self._metrics.key_tokens(key, "prompt").value += prompt
-        self._metrics.key_tokens(key, "completion").value += completion
 
     # ---- asking the ledger
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol, Self
 
 from nproxy.gateway.admission.messages import Ask
-from nproxy.gateway.callers import Caller
+from nproxy.telemetry.metrics import KeySeries
 
 
 class Issuer(Protocol):
@@ -13,9 +13,6 @@ class Issuer(Protocol):
 
     async def move(self, ask: Ask, upstream: str) -> None:
         """Move permits to another upstream. Raises ApiError if it has none."""
-
-    def count_tokens(self, caller: Caller, prompt: int, completion: int) -> None:
-        """Count spent tokens in the metrics of the key."""
 
     def leave(self, ask: Ask, grant: Grant) -> None:
         """Return the permits."""
@@ -27,13 +24,14 @@ class Grant:
     tokens: those that it has spent; None if unknown. least: it has spent at least so many.
     """
 
-    __slots__ = ("_ask", "_caller", "_issuer", "least", "tokens")
+    __slots__ = ("_ask", "_issuer", "_series", "least", "tokens")
 
-    def __init__(self, ask: Ask, caller: Caller, issuer: Issuer) -> None:
+    def __init__(self, ask: Ask, series: KeySeries, issuer: Issuer) -> None:
+        """series: the metrics of the key."""
         self.tokens: int | None = None
         self.least = 0
         self._ask = ask
-        self._caller = caller
+        self._series = series
         self._issuer = issuer
 
     def __enter__(self) -> Self:
@@ -45,7 +43,9 @@ class Grant:
     def spend(self, prompt: int, completion: int) -> None:
         """Note that tokens were spent, in addition to those of earlier calls. They replace the estimate."""
         self.tokens = (self.tokens or 0) + prompt + completion
-        self._issuer.count_tokens(self._caller, prompt, completion)
+        tokens = self._series.tokens
+        tokens["prompt"].value += prompt
+        tokens["completion"].value += completion
 
     def came(self, tokens: int) -> None:
         """Note that at least so many more were spent.

@@ -192,7 +192,7 @@ class Ledger:
 
     def _pass_by(self, claim: Claim) -> None:
         """Admit a claim that fits, while no request waits."""
-        self._queue.pass_by(claim)
+        self._queue.pass_by(claim.account, claim.ask)
         self._let_in(claim)
 
     def _move(self, move: Move, now: float) -> None:

@@ -19,6 +19,7 @@ from collections.abc import Container, Iterator
 from heapq import heapify, heappop, heappush
 
 from nproxy.gateway.admission.claims import Account, Claim
+from nproxy.gateway.admission.messages import Ask
 
 _Entry = tuple[float, int, Claim]
 """The start tag and the number of a claim, which no other shares, and the claim."""
@@ -87,14 +88,13 @@ class FairQueue:
 
     def let_in(self, claim: Claim) -> None:
         """Remove the head of a lane because it is admitted."""
-        self._advance(claim)
+        self._advance(claim.account, claim.ask, claim.start)
         self.remove(claim)
 
-    def pass_by(self, claim: Claim) -> None:
-        """Note a claim that is admitted at once, as no request waits. It gets the tags that the queue would give it."""
-        claim.arrived = self._virtual
-        self._tag(claim)
-        self._advance(claim)
+    def pass_by(self, account: Account, ask: Ask) -> None:
+        """Note a request that is admitted at once, as none waits. It starts when it would if it had to wait."""
+        arrived, finish = self._virtual, account.finish
+        self._advance(account, ask, arrived if arrived > finish else finish)
 
     def in_order(self, stopped: Container[str]) -> Iterator[Claim]:
         """Yield the heads of lanes, least start tag first; if one is admitted, its lane's next head follows.
@@ -150,11 +150,10 @@ class FairQueue:
         """Whether the queue needs no account of a key: it does not wait, and is not ahead of virtual time."""
         return not account.claims and account.finish <= self._virtual
 
-    def _advance(self, claim: Claim) -> None:
-        """Advance the finish of a claim's key, and virtual time, because the claim is admitted."""
-        account, start = claim.account, claim.start
+    def _advance(self, account: Account, ask: Ask, start: float) -> None:
+        """Advance the finish of a key, and virtual time, because a request with this start tag is admitted."""
         begun = account.finish if account.finish > start else start
-        account.finish = finish = begun + claim.ask.choices / claim.ask.weight
+        account.finish = finish = begun + ask.choices / ask.weight
         if finish > self._last_finish:
             self._last_finish = finish
         if start > self._virtual:
