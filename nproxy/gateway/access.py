@@ -7,7 +7,7 @@ docs/reference/logs.md is the table below; a test checks that they agree.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 from typing import Any
@@ -148,7 +148,7 @@ FIELDS = (
 _values = attrgetter(*(field.of for field in FIELDS))
 _NAMES = tuple(field.name for field in FIELDS)
 _ZERO = frozenset(field.name for field in FIELDS if field.zero)
-_SHOWN = tuple((field.name, field.shown) for field in FIELDS if field.shown is not None)
+_SHOWN = tuple(field.shown for field in FIELDS)
 
 
 def log_request(exchange: Exchange) -> None:
@@ -160,16 +160,14 @@ def log_request(exchange: Exchange) -> None:
 
 def fields(exchange: Exchange) -> dict[str, object]:
     """Return the fields of the line."""
-    found: Iterable[tuple[str, Any]] = zip(_NAMES, _values(exchange), strict=True)
-    shown_fields = {name: value for name, value in found if value or (value == 0 and name in _ZERO)}
-    for name, shown in _SHOWN:
-        if name not in shown_fields:
-            continue
-        if (value := shown(shown_fields[name])) or name in _ZERO:
-            shown_fields[name] = value
-        else:
-            del shown_fields[name]
-    return shown_fields
+    found = {
+        name: value if shown is None else shown(value)
+        for name, value, shown in zip(_NAMES, _values(exchange), _SHOWN, strict=True)
+        if value or (value is not None and name in _ZERO)
+    }
+    if exchange.record.content is None:
+        return found
+    return {name: value for name, value in found.items() if value != []}  # it may hold no prompt or no answer
 
 
 def end_span(exchange: Exchange, spans: Spans) -> None:
