@@ -196,11 +196,11 @@ async def test_what_is_large_and_right_is_served(
         assert upstream.calls[0].raw == content
 
 
-@pytest.mark.parametrize("name", ["parsed", "parse_chat"])
+@pytest.mark.parametrize(("place", "name"), [(Body, "parse"), (generate, "parse_chat")])
 async def test_long_bodies_are_read_beside_the_loop(
-    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, name: str
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, place: object, name: str
 ) -> None:
-    read, threads, here = getattr(generate, name), list[int](), threading.get_ident()
+    read, threads, here = getattr(place, name), list[int](), threading.get_ident()
 
     def noted(*args: object) -> object:
         threads.append(threading.get_ident())
@@ -208,7 +208,7 @@ async def test_long_bodies_are_read_beside_the_loop(
             time.sleep(0.05)
         return read(*args)
 
-    monkeypatch.setattr(generate, name, noted)
+    monkeypatch.setattr(place, name, noted)
     rest = len(chat(b'""'))
     short, long = (chat(b'"' + b"x" * (size - rest) + b'"') for size in (bodies.LONG - 1, bodies.LONG))
     await gateway.post(short)
