@@ -22,7 +22,7 @@ from nproxy.gateway.introspect import look
 from tests.budgets.counting import Calls, calls_of
 from tests.budgets.player import Player
 
-REQUEST = 832
+REQUEST = 822
 """One request with n=1, without streaming, including its log line."""
 RELAYED = 74
 """One chunk of a stream with n=1 that arrives alone."""
