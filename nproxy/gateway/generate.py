@@ -117,8 +117,7 @@ def _drive(
 ) -> Drive:
     """Prepare to drive the request at one upstream. When it has run, the drive says whether to ask another."""
     record, upstream, name, plan = exchange.record, attempt.route.upstream, attempt.route.name, attempt.plan
-    fallback_possible = fallbacks.fallback_possible
-    fallback_available = fallback_possible and fallbacks.fallback_available
+    fallback_possible, fallback_available = fallbacks.fallback_possible, fallbacks.fallback_available
     record.upstream = upstream.name
     record.model = app.metrics.model_label(name.shown, upstream.name, listed=name.listed)
     exchange.shows(plan.way)

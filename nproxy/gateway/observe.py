@@ -16,6 +16,9 @@ from nproxy.gateway.record import Record
 from nproxy.telemetry.metrics import Metrics
 from nproxy.upstreams.verdicts import CANCELLED, OK, outcome_of
 
+_REASONS = frozenset({"stop", "length", "tool_calls", "function_call", "content_filter", "abort", "error"})
+"""The finish reasons that are labels of metrics."""
+
 
 class Charged(Protocol):
     """The account that a request's tokens are charged to."""
@@ -177,8 +180,3 @@ class Observer:
         if opened is not None:
             self._series.legs[outcome].observe(self._clock() - opened, self._record.tracing.exemplar)
             self._count_call(leg, outcome, status)
-
-
-_REASONS = frozenset({"stop", "length", "tool_calls", "function_call", "content_filter", "abort", "error"})
-
-"""The finish reasons that are labels of metrics."""
