@@ -32,6 +32,8 @@ class Choice:
     """Something of it has come."""
     finished: bool = False
     """Its finish has come. In a stream, nothing of this index is taken any more."""
+    in_messages: bool = False
+    """The stream says it in messages, in place of deltas."""
     overrun: bool = False
     """More came behind its finish in a stream, and was dropped."""
     finish_reason: str | None = None

@@ -14,7 +14,7 @@ from nproxy.choices.commands import Anomaly, ChoiceFinished, Command, Spent
 from nproxy.choices.fold import folded
 from nproxy.choices.leg import Leg
 from nproxy.choices.leg_output import Choice, LegOutput
-from nproxy.choices.reading import in_band, read_answer, read_chunk
+from nproxy.choices.reading import in_band, read_answer, read_chunk, read_message
 from nproxy.choices.records import Record
 from nproxy.choices.settings import Names
 from nproxy.choices.tally import Tally
@@ -304,6 +304,13 @@ class Merge:
     def _take_piece(self, output: LegOutput, data: bytes, chunk: UpstreamChunk, position: int, choice: Choice) -> bytes:
         """Take what one choice says in a chunk; return the frames."""
         piece = chunk.choices[position]
+        if (
+            "message" in piece.extra
+            and self._chat
+            and chunk.came["choices"][position].get("delta") is None
+            and (choice.in_messages or not choice.began)  # else it repeats all that was said, as MiniMax's last one
+        ):
+            choice.in_messages, piece = True, read_message(piece)
         if data or self._request.stream:  # a whole body for a whole answer is kept as it is
             if not piece.bare:
                 output.generated = True

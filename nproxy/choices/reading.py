@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nproxy.choices.events import Failure, FailureKind
-from nproxy.openai.chunks import MalformedChunk, UpstreamChunk, parse_answer, parse_chunk
+from nproxy.openai.chunks import MalformedChunk, UpstreamChoice, UpstreamChunk, as_delta, parse_answer, parse_chunk
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.in_band import status_in_band
 from nproxy.openai.jsonvalue import dumps
@@ -27,11 +27,22 @@ def read_chunk(data: bytes, dialect: Dialect) -> UpstreamChunk:
     try:
         chunk = parse_chunk(data, dialect)
     except MalformedChunk as error:
-        failure = Failure(FailureKind.MALFORMED, "The upstream sent an invalid event.")
-        raise LegFault(failure) from error
+        raise _invalid_event() from error
     if chunk.error is not None:
         raise in_band(data)
     return chunk
+
+
+def read_message(choice: UpstreamChoice) -> UpstreamChoice:
+    """Return a choice of a stream with its message as its delta. Raises LegFault for what is no message."""
+    try:
+        return as_delta(choice)
+    except MalformedChunk as error:
+        raise _invalid_event() from error
+
+
+def _invalid_event() -> LegFault:
+    return LegFault(Failure(FailureKind.MALFORMED, "The upstream sent an invalid event."))
 
 
 def read_answer(body: bytes, dialect: Dialect) -> UpstreamChunk:

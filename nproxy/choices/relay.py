@@ -86,7 +86,8 @@ class Relay(Merge):
         if output.surplus or (output.whole and not _all_there(came, output.choices)):
             self._take_names(came)  # it is written anew: without surplus choices, in order, under the right indices
         elif len(self.outputs) == 1 and not self._as_merged:
-            self._body = body if is_json(body) else dumps(came)
+            marked = body.rstrip().endswith(b"]")  # `[DONE]` is behind it
+            self._body = dumps(came) if marked or not is_json(body) else body
 
     def _prelude(self, data: bytes) -> bytes:
         if data or self._opened or not self._request.stream:
@@ -169,7 +170,9 @@ class Relay(Merge):
             return wanted
         if not isinstance(raw.get("delta"), dict):
             if raw.get("delta") is None:
-                kept["delta"] = {}  # clients' libraries read its keys
+                kept["delta"] = {**piece.delta}  # clients' libraries read its keys
+                if "message" not in piece.extra:
+                    kept.pop("message", None)
             return wanted
         kept["delta"] = delta = raw["delta"] | {key: piece.delta[key] for key in _MENDED if key in piece.delta}
         repeated = piece.role is not None and choice.index in self._roles

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
 
 from nproxy.openai.dialect import CHAT, Dialect
@@ -44,7 +44,7 @@ class UpstreamChoice:
     """The upstream's."""
     delta: Mapping[str, JSON]
     """For chat, the delta (of a whole answer: the message) without its role, and with texts for a content that is a
-    number and for arguments of calls that are objects. For legacy completions, `{"text": ...}`."""
+    number, and for ids and arguments of calls that are none. For legacy completions, `{"text": ...}`."""
     role: str | None
     """None also for null and ""."""
     finish_reason: str | None
@@ -101,9 +101,16 @@ def parse_chunk(data: bytes, dialect: Dialect) -> UpstreamChunk:
 def parse_answer(body: bytes, dialect: Dialect) -> UpstreamChunk:
     """Parse a whole answer into the same value: each message becomes one delta. Raises MalformedChunk.
 
-    A choice that says nothing at all, not even why it ended, is malformed.
+    A choice that says nothing at all, not even why it ended, is malformed. A `[DONE]` event behind the answer (9router)
+    is left out.
     """
-    value = parse_object(body)
+    try:
+        value = parse_object(body)
+    except MalformedChunk:
+        before, _, mark = body.rpartition(b"data:")
+        if not is_done(mark):
+            raise
+        value = parse_object(before)
     if (error := error_in(value)) is not None:
         return UpstreamChunk((), None, None, error, _NOTHING)
     answer = chunk_of(value, dialect, "message")
@@ -226,6 +233,17 @@ def _text(choice: dict[str, Any]) -> dict[str, JSON]:
     elif not isinstance(text, str):
         raise MalformedChunk("a choice's text is not a string")
     return {"text": text}
+
+
+def as_delta(choice: UpstreamChoice) -> UpstreamChoice:
+    """Return a chat's choice that has a message in place of a delta as if that were the delta. Its role is left out.
+
+    Raises MalformedChunk.
+    """
+    extra = {**choice.extra}
+    _, delta = _said(extra, "message")
+    del extra["message"]
+    return replace(choice, delta=delta, role=None, extra=extra)
 
 
 def _others(value: dict[str, Any], own: frozenset[str]) -> Mapping[str, JSON]:

@@ -23,9 +23,10 @@ def must_call(fields: Mapping[str, JSON]) -> bool:
 
 
 def with_texts(said: Mapping[str, JSON]) -> Mapping[str, JSON]:
-    """Return a message, or delta, in which the arguments of calls are texts. Values that need no change are the same.
+    """Return a message, or delta, with texts as ids and arguments of calls. Values that need no change are the same.
 
-    llama.cpp (ggml-org/llama.cpp#20198) and MiniMax (can1357/oh-my-pi#1779) sent objects.
+    Arguments were objects in llama.cpp (ggml-org/llama.cpp#20198) and MiniMax (can1357/oh-my-pi#1779). Ids are numbers
+    at NVIDIA (anomalyco/opencode#25786) and from MiniMax behind OpenRouter (Kilo-Org/kilocode#5816).
     """
     calls, function = said.get("tool_calls"), said.get("function_call")
     if isinstance(calls, list):
@@ -42,6 +43,8 @@ def _call_with_text(call: JSON) -> JSON:
         return call
     function = call.get("function")
     text = _with_text(function)
+    if type(id := call.get("id")) is int:
+        call = {**call, "id": str(id)}
     return call if text is function else {**call, "function": text}
 
 

@@ -38,6 +38,7 @@ from nproxy.upstreams.http.sending import Upload
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.retry_after import retry_after, wait_in
 
+EVENTS = "text/event-stream"
 MAX_BODY = 128 << 20
 """Largest JSON answer for one choice, in bytes: 60,000 tokens, each with the log probabilities of 20 alternatives."""
 MOST_CHOICES = 4
@@ -94,7 +95,7 @@ class Client:
             elif not 200 <= head.status < 300:
                 take([LegFailed(call.leg, await self._status_failure(reply, call))])
             else:
-                came = b"" if head.content_type == "text/event-stream" else await self._body(reply, call, started)
+                came = b"" if call.streamed and head.content_type == EVENTS else await self._body(reply, call, started)
                 if isinstance(came, bytes):
                     await EventStream(reply, call.leg, started, self._limits, take, replica.lives).run(came)
                 else:
@@ -173,9 +174,10 @@ class Client:
     async def _body(self, reply: Reply, call: Call, started: float) -> list[Event] | bytes:
         """Read a whole answer in JSON form.
 
-        If a stream was asked for and comes under another type, what has come of it is returned.
+        If it is a stream under another type, or one that was not asked for, what has come of it is returned. JSON may
+        come under the type of a stream if none was asked for (9router).
         """
-        leg, limit = call.leg, self._limits.whole
+        leg, limit, declared = call.leg, self._limits.whole, reply.head.content_type == EVENTS
         most = MAX_BODY * min(call.choices, MOST_CHOICES)
         parts: list[bytes] = []
         size, start = 0, b""
@@ -188,9 +190,9 @@ class Client:
                     break
                 parts.append(data)
                 size += len(data)
-                if call.streamed and len(start) < LONGEST_FIELD:
+                if (call.streamed or declared) and len(start) < LONGEST_FIELD:
                     start = (start + data).lstrip()[:LONGEST_FIELD]
-                    if begins_events(start):
+                    if begins_events(start) or (declared and start[:1] not in (b"", b"{")):
                         return b"".join(parts)
                 if size > most:
                     why = f"The upstream's answer is larger than {most} bytes; streams have no such limit."

@@ -126,6 +126,8 @@ _STREAMS = [
         "            output.done = True\n            output.forget()\n            return False",
         "            self.frames.append(DONE_FRAME)\n            return True",
     ),
+    ("D18", CHOICES + "merge.py", "and (choice.in_messages or not choice.began)", ""),
+    ("D18", CHOICES + "merge.py", "and (choice.in_messages or not choice.began)", "and not choice.began"),
     ("D10", CHOICES + "leg_output.py", "if not self.spoke:", "if not self.done:"),
     (
         "D11",
@@ -203,7 +205,7 @@ _FIELDS = [
     ("F4", CHOICES + "merge.py", "self._teaches = self._chat or not request.logprobs_asked", "self._teaches = True"),
     ("F8", OPENAI + "jsonvalue.py", '"-Infinity": -9999.0', '"-Infinity": None'),
     ("F8", CHOICES + "relay.py", "if not is_json(data):", "if False:"),
-    ("F8", CHOICES + "relay.py", "body if is_json(body) else dumps(came)", "body"),
+    ("F8", CHOICES + "relay.py", "dumps(came) if marked or not is_json(body) else body", "body"),
     ("F4", CHOICES + "leg_output.py", 'self.offsets.mend(piece.logprobs, piece.delta.get("text"))', "piece.logprobs"),
     ("F6", OPENAI + "requests.py", 'if sent.get("top_logprobs") and not sent.get("logprobs"):', "if False:"),
     (
@@ -214,6 +216,7 @@ _FIELDS = [
     ),
     ("G3", OPENAI + "tools.py", "or not value or value == known:", "or not value:"),
     ("G5", OPENAI + "tools.py", "self._count += 1", "pass"),
+    ("G10", OPENAI + "tools.py", 'if type(id := call.get("id")) is int:', "if False:"),
     ("G9", OPENAI + "tools.py", "(key != index or name is not None)", "True"),
     ("G6", CHOICES + "merge.py", "self._finish(choice, piece.finish_reason)", 'self._finish(choice, "stop")'),
     ("H3", OPENAI + "wire.py", '"content": None, **message}', '**message, "content": message.get("content") or ""}'),
@@ -279,14 +282,15 @@ _ERRORS = [
     (
         "K12",
         CHOICES + "reading.py",
-        'failure = Failure(FailureKind.MALFORMED, "The upstream sent an invalid event.")\n'
-        "        raise LegFault(failure) from error",
-        "return UpstreamChunk((), None, None, None, {})",
+        "raise _invalid_event() from error\n    if chunk",
+        "return UpstreamChunk((), None, None, None, {})\n    if chunk",
     ),
     ("K13", CHOICES + "failures.py", "    if retries_spent and", "    if False and"),
     ("K8", CHOICES + "failures.py", "return status if status < 500 and", "return status if False and"),
     ("K17", CHOICES + "reading.py", "return body.lstrip().startswith(_FIELDS)", "return False"),
     ("K16", OPENAI + "chunks.py", "return error or None", "return error"),
+    ("K18", OPENAI + "chunks.py", "if not is_done(mark):", "if True:"),
+    ("K18", CHOICES + "relay.py", 'body.rstrip().endswith(b"]")', "False"),
     ("K14", CHOICES + "bodies.py", "for piece in (text, finish)]", "for piece in (text,)]"),
     ("K15", CHOICES + "failures.py", "    if status in KEY_REFUSED and failure.own_key:", "    if False:"),
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from tests.conformance.settings import (
     settings,
 )
 from tests.fakes import quirks
+from tests.fakes.behaviour import Quirk
 
 ROLE = {"role": "assistant", "content": ""}
 USAGE = {"include_usage": True}
@@ -233,3 +235,49 @@ async def test_D17_no_number_of_ours_in_a_delta(scene: Scene) -> None:
         for delta in voice.deltas
     ]
     assert [found for found in numbers if found] == [{"heat": SEED + index} for index in range(scene.n)]
+
+
+def in_messages(chunks: list[Any]) -> list[Any]:
+    """Every delta is called a message."""
+    return [quirks.with_choice(c, message=c["choices"][0].pop("delta")) if c["choices"] else c for c in chunks]
+
+
+def as_one_message(chunks: list[Any]) -> list[Any]:
+    """Each choice is one message, under the name of a whole answer."""
+    return [_whole(c, chunks) for c in chunks if c["choices"] and c["choices"][0]["finish_reason"]]
+
+
+def repeated(chunks: list[Any]) -> list[Any]:
+    """MiniMax: the last chunk of a choice repeats all of it (GCWing/OpenBitFun#792). Here it also finishes it."""
+    return [_whole(c, chunks) if c["choices"] and c["choices"][0]["finish_reason"] else c for c in chunks]
+
+
+def _whole(finish: dict[str, Any], chunks: list[Any]) -> dict[str, Any]:
+    index = finish["choices"][0]["index"]
+    deltas = [c["choices"][0]["delta"] for c in chunks if c["choices"] and c["choices"][0]["index"] == index]
+    message = {"role": "assistant", "content": "".join(delta.get("content") or "" for delta in deltas)}
+    choice = {"index": index, "message": message, "finish_reason": "stop"}
+    return {**finish, "object": "chat.completion", "choices": [choice]}
+
+
+@everywhere
+@pytest.mark.parametrize("messages", [in_messages, as_one_message, repeated])
+async def test_D18_messages_in_place_of_deltas(scene: Scene, messages: Quirk) -> None:
+    scene.does(quirk=messages)
+    answer = await scene.stream()
+    assert (answer.texts, answer.finishes) == (scene.said, scene.stopped)
+
+
+@everywhere
+async def test_D18_a_whole_answer_in_one_event(scene: Scene) -> None:
+    said = [{"index": i, "message": {"content": "x"}, "finish_reason": "stop"} for i in range(scene.n)]
+    answer = json.dumps({"choices": said if scene.setting.native else said[:1]}).encode()
+    scene.does(body=b"data: %b\n\ndata: [DONE]\n\n" % answer, content_type="text/event-stream")
+    assert (await scene.whole()).texts == dict.fromkeys(range(scene.n), "x")
+
+
+@everywhere
+async def test_D18_a_message_that_is_none(scene: Scene) -> None:
+    await scene.start(retries={"per_leg": 0})
+    scene.does(body=b'data: {"choices": [{"message": "x"}]}\n\n', content_type="text/event-stream")
+    assert (await scene.refused(502))["code"] == "upstream_error"

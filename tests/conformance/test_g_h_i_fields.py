@@ -54,7 +54,7 @@ async def test_G1_G5_calls_of_a_whole_answer(scene: Scene) -> None:
 
 @everywhere
 @pytest.mark.parametrize("stream", [False, True])
-async def test_G1_arguments_that_are_an_object_are_a_text(scene: Scene, stream: bool) -> None:
+async def test_G1_G10_arguments_that_are_an_object_are_a_text(scene: Scene, stream: bool) -> None:
     """As llama.cpp sent them in March 2026 (ggml-org/llama.cpp#20198), and MiniMax in streams."""
     asked: dict[str, Any] = call(0, "c", "f") | {"function": {"name": "f", "arguments": {"n": 1}}}
 
@@ -70,6 +70,30 @@ async def test_G1_arguments_that_are_an_object_are_a_text(scene: Scene, stream: 
     scene.does(pieces=lambda seed: [{"tool_calls": [asked]}], finish="tool_calls")
     voices = (await scene.stream()).voices
     assert [voice.tools for voice in voices] == [{0: ToolCall("c", "f", '{"n":1}')}] * scene.n
+
+
+def numbered_calls(seed: int) -> Sequence[Piece]:
+    """Two calls whose ids are numbers, each in two pieces."""
+    calls = [(0, "f"), (seed, "g")]
+    return [
+        {"tool_calls": [call(at, name=name, arguments=arguments) | {"id": id, "type": "function"}]}
+        for arguments in ('{"n":', "1}")
+        for at, (id, name) in enumerate(calls)
+    ]
+
+
+@everywhere
+@pytest.mark.parametrize("stream", [False, True])
+async def test_G10_ids_that_are_numbers_are_texts(scene: Scene, stream: bool) -> None:
+    """NVIDIA's GLM 5.1 (anomalyco/opencode#25786), MiniMax behind OpenRouter (Kilo-Org/kilocode#5816)."""
+    scene.does(pieces=numbered_calls, finish="tool_calls")
+    expected = [["0", str(SEED + index)] for index in range(scene.n)]
+    if stream:
+        voices = (await scene.stream()).voices
+        assert [[known.id for known in voice.tools.values()] for voice in voices] == expected
+    else:
+        messages = [choice["message"] for choice in (await scene.whole()).choices]
+        assert [[known["id"] for known in message["tool_calls"]] for message in messages] == expected
 
 
 def ids_of_their_own(seed: int) -> Sequence[Piece]:

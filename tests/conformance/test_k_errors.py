@@ -11,7 +11,7 @@ import pytest
 from tests.conformance.scene import SEED, Scene
 from tests.conformance.settings import EVERY, everywhere, of_legs, of_several, settings
 from tests.fakes import quirks
-from tests.fakes.behaviour import said
+from tests.fakes.behaviour import MODEL, said
 from tests.fakes.upstream import FakeUpstream
 from tests.gateway.conftest import CHAT, envelope, gateway_for
 
@@ -276,6 +276,20 @@ async def test_K17_such_events_are_passed_on_as_they_come(scene: Scene, kind: st
                 held.go_on.set()
     assert held.go_on.is_set()
     assert raw.endswith(b"data: [DONE]\n\n")
+
+
+@everywhere
+@pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
+@pytest.mark.parametrize("behind", [b"", b"data: [DONE]\n\n", b"\n\ndata:[DONE]"])
+async def test_K18_a_json_body_that_ends_like_a_stream(scene: Scene, kind: str, behind: bytes) -> None:
+    """9router does both if `stream` is absent (decolua/9router#3492)."""
+    message = {"role": "assistant", "content": "x"}
+    said = [{"index": i, "message": message, "finish_reason": "stop"} for i in range(scene.n)]
+    fields = {"id": "a", "object": "chat.completion", "created": 1, "model": MODEL}
+    answer = json.dumps(fields | {"choices": said if scene.setting.native else said[:1]}).encode()
+    for segment in (None, 1):
+        scene.does(body=answer + behind, content_type=kind, segment=segment)
+        assert (await scene.whole()).texts == dict.fromkeys(range(scene.n), "x")
 
 
 FOREIGN = [
