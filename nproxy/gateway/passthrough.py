@@ -359,7 +359,8 @@ def _is_read_alike(request: BaseRequest) -> bool:
 
 def _unknown() -> ApiError:
     message = (
-        "This key is limited to certain models; on this path, the body must be JSON or a form that names one of them."
+        "This key is limited to certain models; on this path, the body must be JSON or a form, with a content-type "
+        "that says so, and name one of them."
     )
     return ApiError(403, message, type="permission_error", param="model", code="model_required")
 
