@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.requests import Request
 from nproxy.openai.usage import MOST_TOKENS
@@ -11,19 +13,24 @@ BYTES_PER_TOKEN = 4
 
 
 def guess(request: Request, choices: int) -> int:
-    """Estimate a request's tokens: the prompt by its length, and `max_tokens` for each choice, or 0 if it is not set.
+    """Estimate a request's tokens: the prompt by its length, and the `max_tokens` of each choice, 0 if it has none.
 
     At most MOST_TOKENS: a body may hold numbers of 4,300 digits. The estimate is settled when the request is over: the
     key is then charged what the client was told in `usage`.
     """
-    fields = request.body.fields
-    most = fields.get("max_completion_tokens") or fields.get("max_tokens")
-    return min(guess_prompt(request) + choices * _count(most), MOST_TOKENS)
+    most = _most(request.body.fields)
+    if (each := request.choice_params) is None:
+        return min(guess_prompt(request) + choices * most, MOST_TOKENS)
+    return min(guess_prompt(request) + choices * sum(_most(own) or most for own in each) // len(each), MOST_TOKENS)
 
 
 def guess_prompt(request: Request) -> int:
     """Estimate the tokens of the prompt by its length."""
     return len(request.body.raw) // BYTES_PER_TOKEN
+
+
+def _most(fields: Mapping[str, JSON]) -> int:
+    return _count(fields.get("max_completion_tokens") or fields.get("max_tokens"))
 
 
 def _count(value: JSON) -> int:

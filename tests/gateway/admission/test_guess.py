@@ -40,6 +40,12 @@ def test_the_prompt_by_its_length_and_what_is_asked_for(fields: dict[str, str], 
     assert guessed(3, **fields) == tokens
 
 
+def test_each_choice_may_have_a_limit_of_its_own() -> None:
+    each = '[{"max_tokens": 5}, {"max_completion_tokens": 6}, {"top_p": 1}]'
+    assert guessed(3, n="3", max_tokens="7", choice_params=each) == 100 + 5 + 6 + 7
+    assert guessed(3, n="3", choice_params=each) == 100 + 5 + 6
+
+
 def test_a_number_of_thousands_of_digits_is_no_message_that_cannot_be_read() -> None:
     """The parent replaces a worker that sends it such a thing."""
     raw = b'{"model": "m", "messages": [{"role": "user", "content": "x"}], "max_tokens": %b}' % (b"9" * 4299)
