@@ -24,6 +24,7 @@ from nproxy.gateway.request_settings import RequestSettings
 from nproxy.gateway.response_writer import ClientLeft
 from nproxy.gateway.upstream_calls import Planned, UpstreamCalls
 from nproxy.openai.body import LONG, Body
+from nproxy.openai.errors import ApiError
 from nproxy.openai.requests import Limits, Request, parse_chat, parse_completion
 from nproxy.upstreams.routes import Route
 
@@ -69,7 +70,13 @@ async def _generate(app: App, settings: RequestSettings, exchange: Exchange, req
     upstream, choices = attempt.route.upstream.name, attempt.choices
     counted = caller.rates.tokens is not None
     tokens = guess(request, choices) if counted else 0
-    with await admission.admit(caller, upstream, choices, tokens, waited=record.waited) as grant:
+    try:
+        grant = await admission.admit(caller, upstream, choices, tokens, waited=record.waited)
+    except ApiError as refusal:
+        if refusal.param == "n" and request.drawn > request.n:
+            refusal.param = "best_of"
+        raise
+    with grant:
         if caller.rates is not UNLIMITED:
             exchange.headers.update(admission.headers(caller))
         if counted:

@@ -80,6 +80,7 @@ async def test_N3_wider_than_a_limit_is_never_a_429(scene: Scene, narrow: dict[s
     error = await scene.refused(400)
     assert (error["param"], error["code"]) == ("n", "integer_above_max_value")
     assert "2" in error["message"]
+    assert (await scene.refused(400, n=1, best_of=3))["param"] == "best_of"
     assert scene.calls == []
     assert (await scene.send(n=2)).status_code == 200
 
