@@ -19,6 +19,8 @@ _LOOK_AHEAD = 64  # waiting groups that are considered per admission
 _LOOK_PAST = 2048  # waiting groups that are gone through for these; one that waits for what another does costs little
 PATIENCE = 16
 """Steps that a group waits for slots to become free before it claims them from a wider group."""
+LONG_PATIENCE = 512
+"""Steps after which a group that cannot have a slot for each of its choices claims one for its leader alone."""
 
 
 def blocks_wanted(running: Iterable[Sequence], pool: BlockPool) -> int:
@@ -136,6 +138,9 @@ class Queue:
         request for one choice waits for PATIENCE steps, and one step for each claim before its own, however wide the
         other requests are. The oldest claim that can be met goes first. wanted: blocks that the running rows take in
         this step.
+
+        A wide group claims nothing from one that is as wide, and while that one lives, narrow ones claim its slots. So
+        after LONG_PATIENCE steps, if it still cannot have a slot for each choice, it claims one for its leader alone.
         """
         latest = self.steps - PATIENCE
         if all(sequence.waiting_since > latest for sequence in self.waiting):
@@ -148,18 +153,23 @@ class Queue:
         present = {sequence.group.arrival for sequence in running}
         slots = sum([sequence.width for sequence in running])
         for sequence in self._heads():
-            width = sequence.width
-            most = bisect_left(shares, -width)
-            if not most or sequence.waiting_since > latest or sequence.group.arrival in present:
+            group = sequence.group
+            if sequence.waiting_since > latest or group.arrival in present:
                 continue
-            known = self._known(sequence)
-            if self._coming(sequence, len(known), running):
-                continue
-            freed = freed or self._freed([victim for victim, _ in victims])
-            blocks = self._blocks(sequence, width, known) + wanted - self._pool.available
-            least = max(slots + width - self._max_sequences, bisect_left(freed, blocks), 0)
-            if least <= most:
-                return sequence, [victim for victim, _ in victims[:least]]
+            overdue = sequence.waiting_since <= self.steps - LONG_PATIENCE
+            for width in (sequence.width, 1) if overdue else (sequence.width,):
+                most = bisect_left(shares, -width)
+                if not most:
+                    continue
+                known = self._known(sequence)
+                if self._coming(sequence, len(known), running):
+                    break
+                freed = freed or self._freed([victim for victim, _ in victims])
+                blocks = self._blocks(sequence, width, known) + wanted - self._pool.available
+                least = max(slots + width - self._max_sequences, bisect_left(freed, blocks), 0)
+                if least <= most:
+                    group.alone = group.alone or width < sequence.width
+                    return sequence, [victim for victim, _ in victims[:least]]
         return None
 
     def meet(self, sequence: Sequence, wanted: int) -> bool:

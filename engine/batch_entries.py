@@ -29,7 +29,7 @@ def chunk(sequence: Sequence, end: int, block_size: int) -> Chunk:
     group, start, last = sequence.group, sequence.computed, end == sequence.prefill_length
     leaving: list[Sequence] = []
     if last and not group.pooling and not (group.replays and sequence.output):
-        leaving = [sequence] if sequence.output else group.living()
+        leaving = [sequence] if sequence.output or group.alone else group.living()
     return Chunk(
         sequence=sequence.id,
         tokens=sequence.span(start, end),

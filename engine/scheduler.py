@@ -5,7 +5,8 @@ Sequences are ordered by age: by their group's arrival, then by choice. Decoding
 run them (Sequence.ready); prompts get what is left of the token budget. If there are too few blocks, the youngest
 running sequence of the widest group is preempted: it gives its blocks back and is computed again later, while its
 siblings, and the prompt they share, stay. The same sequence is preempted for a group that has waited long enough
-(Queue.claim): however wide some requests are, each of the others gets a sequence to run.
+(Queue.claim): however wide some requests are, each of the others gets a sequence to run. A wide group that has waited
+very long starts with its leader alone.
 """
 
 from __future__ import annotations
@@ -258,6 +259,11 @@ class Scheduler:
         leader.to_replay = max(leader.length - leader.prefill_length - 1, 0)
         leader.name_blocks(leader.prefill_length // self.pool.block_size, self.pool.block_size)  # once for all
         followers = [sequence for sequence in leader.group.sequences if sequence.state is State.FOLLOWING]
+        if leader.group.alone:
+            for follower in followers:
+                follower.move(State.WAITING)
+                self.queue.put(follower)
+            return
         self.pool.fork(leader.blocks, len(followers))
         self.forks += len(followers)
         for follower in followers:

@@ -35,7 +35,7 @@ class State(Enum):
 
 TRANSITIONS: dict[State, frozenset[State]] = {
     State.WAITING: frozenset({State.PREFILL, State.DONE}),
-    # To WAITING or PREFILL if the leader ends and this one takes its place.
+    # To WAITING or PREFILL if the leader ends and this one takes its place; to WAITING, too, if the leader ran alone.
     State.FOLLOWING: frozenset({State.DECODE, State.WAITING, State.PREFILL, State.DONE}),
     State.PREFILL: frozenset({State.DECODE, State.WAITING, State.DONE}),  # to WAITING by preemption
     State.DECODE: frozenset({State.WAITING, State.DONE}),
@@ -81,6 +81,8 @@ class SequenceGroup:
     """How many of its sequences are not done."""
     overtaken: int = 0
     """How many sequences were admitted before it while it waited."""
+    alone: bool = False
+    """Whether its leader runs without the others, which do not fork when the prompt is computed, but wait for slots."""
     cached_tokens: int | None = None
     """Prompt tokens that were found computed when it was first admitted; None before."""
     started: bool = False
@@ -178,7 +180,7 @@ class Sequence:
     @property
     def width(self) -> int:
         """How many sequences it runs, now or once it leaves prefill: for a group's leader, all living siblings."""
-        return 1 if self.output or self.in_flight else self.group.alive
+        return 1 if self.output or self.in_flight or self.group.alone else self.group.alive
 
     def span(self, start: int, end: int) -> tuple[int, ...]:
         """Return its tokens, of prompt and output, at positions start .. end - 1."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from engine.admission import PATIENCE, giving_way
+from engine.admission import LONG_PATIENCE, PATIENCE, giving_way
 from engine.blocks import BlockPool
 from engine.core import Core
 from engine.messages import Abort, Add
 from engine.sequence import State
-from tests.engine.scheduling import Answers, add, assert_right, check, engine_of, follow
+from tests.engine.scheduling import LATE, Answers, add, assert_right, check, engine_of, follow
+from tests.fakes.runner import expected
 
 WIDE = add(0, 10, 64, 100)  # two full blocks of prompt, and 26 for each choice by and by: 1,666
 
@@ -169,6 +171,58 @@ def test_a_claim_whose_blocks_are_not_there_after_all_goes_on_waiting() -> None:
     assert queue.waiting[-1] is claimant
     check(engine)
     assert queue.meet(claimant, wanted=0)
+
+
+def narrow_load(answers: Answers, waiting: int, first: int = 100) -> list[Add]:
+    """Add single requests until so many of them have not started; return those that were added."""
+    missing = waiting - sum([one.group.id >= 100 for one in answers.engine.scheduler.queue.waiting])
+    added = [add(first + number, 3, 1, 25 + number % 5) for number in range(missing)]
+    for one in added:
+        answers.engine.add(one)
+    return added
+
+
+@pytest.mark.parametrize("early", [None, LATE], ids=["by itself", "overlapping"])
+@pytest.mark.parametrize("cache", [False, True])
+def test_N4_narrow_load_beside_a_wide_request_does_not_keep_the_next_wide_one_out(
+    cache: bool, early: Callable[[int], bool] | None
+) -> None:
+    answers = Answers(engine_of(2000, tokens=120, sequences=12, length=400, cache=cache, early=early))
+    wides = [add(group, 10, 8, 300) for group in (1, 2)]
+    for one in wides:
+        answers.engine.add(one)
+    singles: list[Add] = []
+    while 2 not in answers.started:
+        assert len(answers.steps) <= LONG_PATIENCE + 20
+        singles += narrow_load(answers, 6, 100 + len(singles))
+        answers.step()
+    assert any((1, choice) not in answers.finish for choice in range(8))
+    assert len(singles) > 10 * 8  # which overtook it
+    answers.finish_all()
+    for one in (*wides, *singles):
+        assert_right(answers, one)
+
+
+def test_the_choices_of_a_leader_that_started_alone_end_like_others() -> None:
+    answers = Answers(engine_of(2000, tokens=24, sequences=8))
+    old, young = add(1, 10, 8, 190), add(2, 40, 8, 9)
+    answers.engine.add(old)
+    answers.engine.add(young)
+    queue = answers.engine.scheduler.queue
+    queue.steps = LONG_PATIENCE  # the prompt of 40 takes steps: the leader ends during its prefill
+    for _ in range(3):
+        answers.step()
+    (leader,) = [one for one in answers.engine.scheduler.running if one.group.id == 2]
+    assert (leader.state, leader.choice) == (State.PREFILL, 0)
+    answers.engine.abort(Abort(2, (0, 3)))
+    while (2, 1) not in answers.tokens:
+        answers.step()
+    assert [one.choice for one in queue.waiting if one.group.id == 2] == [2, 4, 5, 6, 7]
+    answers.engine.abort(Abort(2, (2,)))
+    answers.finish_all()
+    assert_right(answers, old)
+    assert {choice for group, choice in answers.finish if group == 2} == {1, 4, 5, 6, 7}
+    assert [answers.tokens[2, choice] for choice in (1, 7)] == [expected(young.prompt, seed, 9) for seed in (1, 7)]
 
 
 def test_an_heir_has_waited_as_long_as_the_one_whose_place_it_takes() -> None:

@@ -11,6 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from engine import admission
 from engine.messages import Abort, Add, Choice, Embed, Sampling
 from tests.engine.scheduling import Answers, add, assert_tokens, check, engine_of, vector_of
 from tests.fakes.late_runner import LateRunner
@@ -143,6 +144,22 @@ def test_the_same_with_steps_that_overlap(cache: bool, early: Callable[[int], bo
     assert preempted > 10  # with a token under way
     drawn = sum([len(batch.draws) for batch in runner.given])
     assert 0.9 * drawn < stats.tokens_drawn < drawn  # some in vain
+
+
+@pytest.mark.parametrize("early", [None, *EARLY], ids=["by itself", "late", "early", "now and then"])
+@pytest.mark.parametrize("cache", [False, True])
+def test_the_same_with_leaders_that_start_alone(
+    cache: bool, early: Callable[[int], bool] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission, "PATIENCE", 2)
+    monkeypatch.setattr(admission, "LONG_PATIENCE", 4)
+    walk = Walk(cache=cache, seed=13, early=early)
+    walk.go(200)
+    assert not walk.answers.failed
+    stats = walk.engine.stats()
+    assert stats.preemptions > 200
+    assert stats.forks < 40  # instead of more than 200
+    assert walk.longest_wait() < len(walk.answers.steps) / 5
 
 
 @pytest.mark.parametrize("cache", [False, True])
