@@ -17,6 +17,7 @@ from engine.sequence import Sequence, SequenceGroup, State
 by_age = attrgetter("age")
 _LOOK_AHEAD = 64  # waiting groups that are considered per admission
 _LOOK_PAST = 2048  # waiting groups that are gone through for these; one that waits for what another does costs little
+_AGAIN = 4  # blocks that are computed again, per block that each running sequence can still take
 PATIENCE = 16
 """Steps that a group waits for slots to become free before it claims them from a wider group."""
 LONG_PATIENCE = 512
@@ -94,9 +95,9 @@ class Queue:
         The oldest goes first. While it does not fit, younger groups may overtake it, but in total with no more
         sequences than it has itself: narrow requests can pass a wide one, but the wide one still gets its turn. A
         sequence that waits for blocks which another prompt is about to compute does not count as overtaken, and those
-        that wait for the same blocks count once among the groups that are considered. One additional block for each
-        running sequence is left untouched: a sequence that is admitted too early is preempted a few steps later and
-        computed twice.
+        that wait for the same blocks count once among the groups that are considered. Additional blocks for each
+        running sequence are left untouched (`_reserve`): a sequence that is admitted too early is preempted a few steps
+        later and computed twice.
         """
         if not self.waiting:
             return None
@@ -120,7 +121,8 @@ class Queue:
                 if coming := self._coming(sequence, len(known), running):
                     awaited.add(coming)
                     continue
-                if self._blocks(sequence, width, known) + slots <= self._pool.available:
+                reserve = self._reserve(sequence, len(known)) * slots
+                if self._blocks(sequence, width, known) + reserve <= self._pool.available:
                     for group in passed:
                         group.overtaken += width
                     self._start(sequence, known)
@@ -231,6 +233,17 @@ class Queue:
         if sequence.group.pooling is not None:
             return -(-sequence.length // self._pool.block_size) - held
         return sequence.length // self._pool.block_size + width - held
+
+    def _reserve(self, sequence: Sequence, known: int) -> int:
+        """Return how many blocks are left untouched for each running sequence: one, or for a preempted sequence a
+        quarter of the blocks that it computes again.
+
+        So it runs for a number of steps that is worth the computation, before blocks run out again and the youngest
+        sequence, which often is this one, is preempted.
+        """
+        if not sequence.output:
+            return 1
+        return max((sequence.length // self._pool.block_size - known) // _AGAIN, 1)
 
     def _start(self, sequence: Sequence, known: BlockTable) -> None:
         self.waiting.remove(sequence)

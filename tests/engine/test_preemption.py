@@ -9,7 +9,7 @@ import pytest
 from engine.core import Core
 from engine.messages import Abort, Add
 from tests.engine.scheduling import LATE, Answers, add, assert_right, engine_of
-from tests.fakes.runner import expected
+from tests.fakes.runner import HashRunner, expected
 
 
 def until_preempted(engine: Core, one: Add) -> Answers:
@@ -89,3 +89,18 @@ def test_a_group_in_prefill_gives_way_whole() -> None:
     answers.finish_all()
     assert_right(answers, old)
     assert_right(answers, young)
+
+
+def test_a_preempted_sequence_comes_back_when_that_is_worth_its_computation() -> None:
+    engine = engine_of(200, sequences=12, block_size=2)
+    adds = [add(group, 6, 1, 140 + group * 3) for group in range(12)]  # there are blocks for two and a half
+    for one in adds:
+        engine.add(one)
+    answers = Answers(engine).finish_all()
+    for one in adds:
+        assert_right(answers, one)
+    runner = engine._runner
+    assert isinstance(runner, HashRunner)
+    computed = sum([len(batch.rows) + sum([len(chunk.tokens) for chunk in batch.chunks]) for batch in runner.batches])
+    useful = answers.steps[-1].stats.tokens_drawn + sum([len(one.prompt) for one in adds])
+    assert computed < 1.75 * useful  # and not twice as much
