@@ -130,7 +130,7 @@ def _hf_rope(config: Mapping[str, Any], f: Fields, family: str) -> tuple[float, 
     if partial != 1.0:
         raise Unsupported(f"config.json: partial rotary embedding ({partial}) is not supported")
     theta = merged.number("rope_theta", default=_DEFAULT_THETA.get(family, 10_000.0))
-    kind = rope.get("rope_type", rope.get("type", "default"))
+    kind = stated.get("rope_type", stated.get("type", "default"))
     if kind == "default":
         return theta, None
     if kind == "linear":

@@ -129,7 +129,8 @@ def _template_sources(folder: Path, config: Mapping[str, Any]) -> dict[str, str]
     found = {name: _text(folder / file) for name, file in files.items() if (folder / file).is_file()}
     if _PLAIN in found:
         return found
-    value = config.get("chat_template", read_object(folder / "chat_template.json", optional=True).get("chat_template"))
+    if (value := config.get("chat_template")) is None:
+        value = read_object(folder / "chat_template.json", optional=True).get("chat_template")
     if isinstance(value, str):
         value = [{"name": _PLAIN, "template": value}]
     items = [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

@@ -234,6 +234,9 @@ def test_both_ways_of_writing_rope_settings() -> None:
     new = spec_from_hf(sizes | {"rope_parameters": {"rope_theta": 500000.0, **scaling}})
     assert old == new
     assert (new.rope_theta, new.scaling) == (500000.0, Llama3Scaling(32.0, 1.0, 4.0, 8192))
+    named = scaling | {"type": "llama3", "rope_type": None}
+    assert spec_from_hf(sizes | {"rope_theta": 500000.0, "rope_scaling": named}) == new
+    assert spec_from_hf(sizes | {"rope_parameters": {"rope_theta": 500000.0, "rope_type": None}}).scaling is None
 
 
 @pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2", "qwen3", "smollm3"])

@@ -319,6 +319,7 @@ def test_a_base_model_has_no_template(folder: Path) -> None:
         {"tokenizer_config.json": {"chat_template": "one <s>"}},
         {"tokenizer_config.json": {"chat_template": [{"name": "default", "template": "one <s>"}]}},
         {"chat_template.json": {"chat_template": "one <s>"}},
+        {"tokenizer_config.json": {"chat_template": None}, "chat_template.json": {"chat_template": "one <s>"}},
         {"chat_template.jinja": "one {{ bos_token }}", "tokenizer_config.json": {"bos_token": {"content": "<s>"}}},
     ],
 )
