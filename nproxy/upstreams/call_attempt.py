@@ -7,7 +7,7 @@ from typing import Literal
 
 from nproxy.choices.events import Room
 from nproxy.upstreams.call_group import CallGroup
-from nproxy.upstreams.release_delay import FreedSlot
+from nproxy.upstreams.release_delay import LONGEST_DELAY, FreedSlot
 
 End = Literal["", "whole", "error", "broken"]
 """How an attempt ended that was not refused: "" if it was cancelled. A broken one says nothing about capacity."""
@@ -62,3 +62,8 @@ class CallAttempt:
     def delay_rank(self) -> int:
         """How long after a release it called: 0 without one (direct or probe), else 1 + its index in RELEASE_DELAYS."""
         return 0 if self.slot is None else self.slot.delay + 1
+
+    @property
+    def waited_longest(self) -> bool:
+        """Whether it called as long after a release as any attempt does."""
+        return self.slot is not None and self.slot.delay == LONGEST_DELAY

@@ -253,7 +253,11 @@ class Gate:
         """
         group = CallGroup() if group is None else group
         queue = None if group.account is None else self._queue(group.account)
-        if queue is not None and not group.fallback_available and (queue.waiting or queue.peers_go_first()):
+        if (
+            queue is not None
+            and not group.fallback_available
+            and (queue.waiting or queue.announcements.workers_go_first())
+        ):
             waits = True
         return Permit(self._permit_queue, queue, waits, group, leg, choices, alone)
 
@@ -271,7 +275,7 @@ class Gate:
 
         self._shares = peers
         for account, queue in self._queues.items():
-            queue.peers = peers(account)
+            queue.announcements.workers = peers(account)
 
     def take_news(self, news: PeerNews) -> None:
         """Take news from another process."""
@@ -309,12 +313,12 @@ class Gate:
             queue = OverloadQueue(account[0], self._shared, self._draw, self.clock, other_usable, lambda: self.patience)
             self._queues[account] = queue
             if self._shares is not None:
-                queue.peers = self._shares(account)
+                queue.announcements.workers = self._shares(account)
         return queue
 
     def _forget_idle_queues(self) -> None:
         for account, queue in [*self._queues.items()]:
-            if not (queue.calls or queue.waiting):
+            if not (queue.calls.standing or queue.waiting):
                 queue.forgotten()
                 del self._queues[account]
 
@@ -349,7 +353,7 @@ class Permit(CallAttempt):
         if replica is None:
             return None
         if self._queue is not None:
-            self._queue.begin(self)
+            self._queue.calls.begin(self)
         self.replica = replica
         return self
 
@@ -360,7 +364,7 @@ class Permit(CallAttempt):
             if self._waits:
                 await queue.wait_turn(self)
             else:
-                queue.begin(self)
+                queue.calls.begin(self)
         try:
             self.replica = self._permit_queue.at_once(self) or await self._permit_queue.acquire(self)
         except BaseException:

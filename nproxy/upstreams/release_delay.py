@@ -28,10 +28,10 @@ _SHARE_ON_PROBATION = 0.6
 class Host(Protocol):
     """The account whose call ended."""
 
-    def schedule_release(self, slot: FreedSlot) -> None:
+    def schedule(self, slot: FreedSlot) -> None:
         """Admit the next attempt after the slot's delay."""
 
-    def slot_was_taken(self, slot: FreedSlot, *, guest: bool) -> bool:
+    def was_taken(self, slot: FreedSlot, *, guest: bool) -> bool:
         """Whether, as an attempt is refused, another call of this account uses the slot. guest: it is not of it."""
 
 

@@ -504,8 +504,8 @@ _NATIVE = [
         "request_id=True,",
     ),
     ("R11", CHOICES + "recovery.py", "or not failure.room:", "or True:"),
-    ("R11", UPSTREAMS + "overload_queue.py", "if answers or self._in_flight() > 1 or not found_out", "if True"),
-    ("R11", UPSTREAMS + "gate.py", "if queue is not None and not group.fallback_available and (", "if False and ("),
+    ("R11", UPSTREAMS + "prospects.py", "if answers or others_in_flight or not self._found_out(attempt)", "if True"),
+    ("R11", UPSTREAMS + "gate.py", "and (queue.waiting or queue.announcements.workers_go_first())", "and False"),
     ("R7", CHOICES + "remedies.py", "named_width(error.message, leg.width) or 1", "1"),
 ]
 

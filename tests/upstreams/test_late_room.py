@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from nproxy.upstreams import overload_queue
+from nproxy.upstreams import freed_slots
 from nproxy.upstreams.call_group import CallGroup
-from nproxy.upstreams.overload_queue import JUST_NOW_SECONDS
+from nproxy.upstreams.prospects import JUST_NOW_SECONDS
 from nproxy.upstreams.release_delay import LONGEST_DELAY, RELEASE_DELAYS
 from tests.upstreams.full_server import ACCOUNT, Refused, Server, play
 from tests.upstreams.held import held
@@ -74,7 +74,7 @@ def test_a_probe_waits_for_a_slot_that_is_about_to_be_used_only_where_no_call_is
     monkeypatch: pytest.MonkeyPatch, beside: bool, answered: float
 ) -> None:
     """Otherwise slots that are freed one after the other, and late, would keep it from finding more room."""
-    monkeypatch.setattr(overload_queue, "RELEASE_DELAYS", (5.0,) * len(RELEASE_DELAYS))
+    monkeypatch.setattr(freed_slots, "RELEASE_DELAYS", (5.0,) * len(RELEASE_DELAYS))
 
     async def scene() -> None:
         server = Server(2 if beside else 1)

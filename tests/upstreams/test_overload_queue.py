@@ -205,7 +205,7 @@ def test_a_call_that_breaks_leaves_no_room_for_others() -> None:
             waiter = tasks.create_task(server.gate.permit(1, CallGroup("m", account=ACCOUNT), waits=True).acquire())
             await asyncio.sleep(0.01)
             permit = server.gate.permit(1, CallGroup("m", account=ACCOUNT))
-            queue.begin(permit)
+            queue.calls.begin(permit)
             permit.end = "broken"
             queue.ended(permit, server.gate.replicas[1])
             assert not waiter.done() and queue.waiting
@@ -224,7 +224,7 @@ def test_nobody_waits_long_beside_an_idle_server(end: End) -> None:
         queue._full.note_full(replica, server.loop.time(), None)
         server.inside["r0"] = 1
         for _ in range(8):
-            queue._pace.note_full(probe=True)
+            queue._probes.pace.note_full(probe=True)
         asks = asyncio.create_task(server.request(1))
         await asyncio.sleep(1.0)
         assert queue.waiting and server.refusals
@@ -290,7 +290,7 @@ def test_who_leaves_makes_way() -> None:
         leaves.cancel()
         assert await first == 1.0 and await stays == pytest.approx(2.0, abs=0.1)
         queue = server.gate._queues[ACCOUNT]
-        assert not queue.waiting and not queue.calls and not server.gate.waiting
+        assert not queue.waiting and not queue.calls.standing and not server.gate.waiting
 
     play(scene)
 
@@ -303,13 +303,13 @@ def test_who_leaves_as_it_is_let_in_makes_way() -> None:
         stays = asyncio.create_task(server.request(1, at=0.2))
         queue = server.gate._queue(ACCOUNT)
         await asyncio.sleep(0.5)
-        let_in = queue._admit
+        let_in = queue._admission.admit
 
         def and_leave(*how: Any) -> None:
             let_in(*how)
             leaves.cancel()
 
-        queue._admit = and_leave  # type: ignore[method-assign]
+        queue._admission.admit = and_leave  # type: ignore[method-assign]
         assert await first == 1.0 and await stays == pytest.approx(2.0, abs=0.1)
         assert leaves.cancelled()
 
@@ -488,7 +488,7 @@ def test_nobody_waits_for_ever_and_nothing_is_left(
         ends = await asyncio.gather(*tasks, return_exceptions=True)
         assert server.now < 120
         for queue in server.gate._queues.values():
-            assert (queue.waiting, queue.calls) == ([], 0)
+            assert (queue.waiting, queue.calls.standing) == ([], set())
         assert (server.gate.waiting, server.gate._shared.calls, len(server.gate._shared.waiting)) == (0, 0, 0)
         legs = sum(n for n, *_ in requests)
         assert server.calls <= 6 * legs + 5 * server.now + 10, "a full server is not run down"

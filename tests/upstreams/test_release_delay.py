@@ -12,10 +12,10 @@ from nproxy.upstreams.replicas import Replica
 class Nobody:
     """Whose calls end, and who has no others."""
 
-    def comes(self, slot: FreedSlot) -> None:
+    def schedule(self, slot: FreedSlot) -> None:
         raise NotImplementedError
 
-    def taken(self, slot: FreedSlot, *, guest: bool) -> bool:
+    def was_taken(self, slot: FreedSlot, *, guest: bool) -> bool:
         return guest and slot.in_flight < 0
 
 
