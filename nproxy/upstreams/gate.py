@@ -7,30 +7,24 @@ import random
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Self
 
 from nproxy import config
-from nproxy.choices.events import Failure, Room
+from nproxy.choices.events import Failure
 from nproxy.choices.failure_table import LOOP_DETECTED, Follows, follows, no_room
 from nproxy.upstreams.balancing import Draw
 from nproxy.upstreams.breaker import Breaker
-from nproxy.upstreams.call_attempt import CallAttempt
-from nproxy.upstreams.call_group import Account, CallGroup
+from nproxy.upstreams.call_group import CallGroup
 from nproxy.upstreams.cancel_handle import CancelHandle
 from nproxy.upstreams.health_checks import HealthChecks
-from nproxy.upstreams.overload_queue import OverloadQueue
-from nproxy.upstreams.peer_workers import PeerNews, PeerWorkers, What
+from nproxy.upstreams.overload_queues import OverloadQueues
+from nproxy.upstreams.permit import Permit
 from nproxy.upstreams.permit_queue import PermitQueue
 from nproxy.upstreams.permits import ROUNDING, Permits
 from nproxy.upstreams.replicas import Replica
-from nproxy.upstreams.shared_capacity import SharedCapacity
 from nproxy.upstreams.verdicts import serves
 
 PATIENCE_SECONDS = 10.0
 """How long a request waits for capacity unless another value is set; as long as for the gateway's own permits."""
-MOST_ACCOUNTS = 1024
-"""From this many accounts on, those without calls and waiting legs are forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +46,8 @@ class Gate:
 
     One gate serves all requests of an upstream. A leg that waits here has not been sent, so none of its timers run.
 
-    patience: see OverloadQueue. draw: a random number from 0 up to 1. clock: a monotonic time in seconds.
+    queues: where legs wait that were refused for lack of capacity. patience: see OverloadQueue. draw: a random number
+    from 0 up to 1. clock: a monotonic time in seconds.
     """
 
     def __init__(
@@ -68,10 +63,7 @@ class Gate:
         self._permits = Permits(policy.parallel, draw, clock)
         self._permit_queue = PermitQueue(self._permits)
         self.patience = PATIENCE_SECONDS
-        self._draw = draw
-        self._queues: dict[Account, OverloadQueue] = {}
-        self._shared = SharedCapacity()
-        self._shares: Callable[[Account], PeerWorkers] | None = None
+        self.queues = OverloadQueues(draw, clock, self._any_beside, lambda: self.patience)
         self._leaving: dict[str, Replica] = {}  # that were removed and still have calls, by label
         self._legs_elsewhere: Mapping[str, int] = {}  # by the labels of replicas
         self.replace(replicas)
@@ -109,12 +101,10 @@ class Gate:
         gone = known.keys() - kept.keys()
         self._leaving = {label: known[label] for label in gone if known[label].legs}
         self._permits.replace(tuple(kept.values()))
-        for queue in self._queues.values():
-            queue.replicas_changed(self.replicas)
-        self._shared.keep(self.replicas)
+        self.queues.replicas_changed(self.replicas)
         self._permit_queue.serve()
         if _served(kept.values()) - served:
-            self._may_have_room()
+            self.queues.capacity_may_have_grown()
 
     @property
     def replicas(self) -> tuple[Replica, ...]:
@@ -124,7 +114,7 @@ class Gate:
     @property
     def waiting(self) -> int:
         """Number of legs that wait for a permit or for capacity."""
-        return len(self._permit_queue) + sum(len(queue.waiting) for queue in self._queues.values())
+        return len(self._permit_queue) + self.queues.waiting
 
     def usable(self, model: str | None = None) -> bool:
         """Whether a healthy replica for the model may be called now. It may be full at the moment."""
@@ -191,14 +181,8 @@ class Gate:
 
     def _returned(self) -> None:
         self._permit_queue.serve()
-        self._may_have_room()
+        self.queues.capacity_may_have_grown()
         self.rescue()
-
-    def _may_have_room(self) -> None:
-        """Let legs that wait for capacity find out how much a replica offers that has come, or has come back."""
-        for queue in self._queues.values():
-            if queue.waiting:
-                queue.capacity_may_have_grown()
 
     def rescue(self, most: int | None = None) -> None:
         """Give up calls that wait at replicas which are down, if another replica can take them; at most `most` calls.
@@ -252,7 +236,7 @@ class Gate:
         for lack of capacity, and is to wait until there is some.
         """
         group = CallGroup() if group is None else group
-        queue = None if group.account is None else self._queue(group.account)
+        queue = None if group.account is None else self.queues.of(group.account)
         if (
             queue is not None
             and not group.fallback_available
@@ -260,27 +244,6 @@ class Gate:
         ):
             waits = True
         return Permit(self._permit_queue, queue, waits, group, leg, choices, alone)
-
-    def share_room(self, upstream: str, process: str, tell: Callable[[PeerNews], None]) -> None:
-        """Share capacity with other processes of this gateway.
-
-        process: their name of this one. tell: sends them news.
-        """
-
-        def peers(account: Account) -> PeerWorkers:
-            def send(what: What, worker: str, label: str, requests: int) -> None:
-                tell(PeerNews(upstream, *account, what, worker, label, requests))
-
-            return PeerWorkers(process, send)
-
-        self._shares = peers
-        for account, queue in self._queues.items():
-            queue.announcements.workers = peers(account)
-
-    def take_news(self, news: PeerNews) -> None:
-        """Take news from another process."""
-        replica = next((one for one in self.replicas if one.label == news.replica), None)
-        self._queue((news.model, news.caller)).hear(news.what, news.process, replica, news.requests)
 
     @property
     def legs(self) -> dict[str, int]:
@@ -298,98 +261,6 @@ class Gate:
     def _count_legs_elsewhere(self, replicas: Iterable[Replica]) -> None:
         for replica in replicas:
             replica.legs_elsewhere = self._legs_elsewhere.get(replica.label, 0)
-
-    def remind(self) -> None:
-        """Tell other processes again whether legs wait here; to be called from time to time."""
-        for queue in self._queues.values():
-            queue.remind()
-
-    def _queue(self, account: Account) -> OverloadQueue:
-        queue = self._queues.get(account)
-        if queue is None:
-            if len(self._queues) >= MOST_ACCOUNTS:
-                self._forget_idle_queues()
-            other_usable = partial(self._any_beside, model=account[0])
-            queue = OverloadQueue(account[0], self._shared, self._draw, self.clock, other_usable, lambda: self.patience)
-            self._queues[account] = queue
-            if self._shares is not None:
-                queue.announcements.workers = self._shares(account)
-        return queue
-
-    def _forget_idle_queues(self) -> None:
-        for account, queue in [*self._queues.items()]:
-            if not (queue.calls.standing or queue.waiting):
-                queue.forgotten()
-                del self._queues[account]
-
-
-class Permit(CallAttempt):
-    """A permit. It is held while a block `with permit.at_once() or await permit.acquire():` runs, which gets the
-    replica, and is given back however the block is left.
-    """
-
-    __slots__ = ("_permit_queue", "_queue", "_waits", "replica")
-
-    replica: Replica
-
-    def __init__(
-        self,
-        permit_queue: PermitQueue,
-        queue: OverloadQueue | None,
-        waits: bool,
-        group: CallGroup,
-        leg: int,
-        choices: int,
-        alone: bool,
-    ) -> None:
-        super().__init__(group, leg, choices, alone)
-        self._permit_queue = permit_queue
-        self._queue = queue
-        self._waits = waits
-
-    def at_once(self) -> Self | None:
-        """Take it if the leg need not wait; else None. Raises NoReplicaError if no replica may be called."""
-        replica = None if self._waits else self._permit_queue.at_once(self)
-        if replica is None:
-            return None
-        if self._queue is not None:
-            self._queue.calls.begin(self)
-        self.replica = replica
-        return self
-
-    async def acquire(self) -> Self:
-        """Wait for it. Raises NoReplicaError if no replica may be called."""
-        queue = self._queue
-        if queue is not None:
-            if self._waits:
-                await queue.wait_turn(self)
-            else:
-                queue.calls.begin(self)
-        try:
-            self.replica = self._permit_queue.at_once(self) or await self._permit_queue.acquire(self)
-        except BaseException:
-            if queue is not None:
-                queue.abandoned(self)
-            raise
-        return self
-
-    def __enter__(self) -> Replica:
-        return self.replica
-
-    def __exit__(self, *_: object) -> None:
-        self._permit_queue.give_back(self.replica, self)
-        if self._queue is not None:
-            self._queue.ended(self, self.replica)
-
-    def refused(self, wait: float | None, *, sure: bool) -> Room:
-        """Note that the replica refused the call for lack of capacity. Returns where there may be capacity for it.
-
-        wait, sure: see OverloadQueue.refused.
-        """
-        full = self.group.full.get(self.leg, ())
-        again = self.replica in full if self.admitted_by else bool(full)
-        self.group.turned_away(self.leg, self.replica)
-        return "" if self._queue is None else self._queue.refused(self, self.replica, wait, sure=sure or again)
 
 
 def _served(replicas: Iterable[Replica]) -> set[tuple[str, frozenset[str] | None]]:

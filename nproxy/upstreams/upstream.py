@@ -25,11 +25,12 @@ from nproxy.upstreams.documents import LIST_SECONDS, Documents
 from nproxy.upstreams.event_stream import Take
 from nproxy.upstreams.failures import given_up, unavailable
 from nproxy.upstreams.forward import Answer, ForwardError, forward
-from nproxy.upstreams.gate import Gate, Permit, Policy
+from nproxy.upstreams.gate import Gate, Policy
 from nproxy.upstreams.health_checks import CheckResult
 from nproxy.upstreams.http.connections import Connections
 from nproxy.upstreams.membership import NOBODY, Registered, members
 from nproxy.upstreams.models import ListAnswer, ModelList
+from nproxy.upstreams.permit import Permit
 from nproxy.upstreams.permits import NoReplicaError
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.retry_budget import RetryBudget

@@ -92,14 +92,14 @@ class Upstreams:
 
         tell: sends them news.
         """
-        self._share = lambda upstream: upstream.gate.share_room(upstream.name, process, tell)
+        self._share = lambda upstream: upstream.gate.queues.share_room(upstream.name, process, tell)
         for upstream in self.all:
             self._share(upstream)
 
     def take_news(self, news: PeerNews) -> None:
         """Take news of another process about an upstream's capacity."""
         if (upstream := self.by_name.get(news.upstream)) is not None:
-            upstream.gate.take_news(news)
+            upstream.gate.queues.take_news(news)
 
     @property
     def legs(self) -> dict[str, dict[str, int]]:
@@ -126,7 +126,7 @@ class Upstreams:
     def remind(self) -> None:
         """Tell other processes again where legs wait here."""
         for upstream in self.all:
-            upstream.gate.remind()
+            upstream.gate.queues.remind()
 
     def take_check(self, check: CheckResult) -> None:
         """Take the result of a health check of another process of this gateway."""

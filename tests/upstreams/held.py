@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from nproxy.upstreams.gate import Permit
+from nproxy.upstreams.permit import Permit
 from nproxy.upstreams.replicas import Replica
 
 

@@ -78,7 +78,7 @@ def test_a_probe_waits_for_a_slot_that_is_about_to_be_used_only_where_no_call_is
 
     async def scene() -> None:
         server = Server(2 if beside else 1)
-        server.gate._shared.release_delay(server.gate.replicas[0]).delay = LONGEST_DELAY
+        server.gate.queues.shared.release_delay(server.gate.replicas[0]).delay = LONGEST_DELAY
         long = asyncio.create_task(server.request(1 if beside else 0, seconds=60.0))
         first = asyncio.create_task(server.request(1))
         assert await server.request(1, at=0.1) == pytest.approx(answered, abs=0.1)

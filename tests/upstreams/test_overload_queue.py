@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nproxy.upstreams.call_attempt import End
 from nproxy.upstreams.call_group import Account, CallGroup
-from nproxy.upstreams.gate import MOST_ACCOUNTS
+from nproxy.upstreams.overload_queues import MOST_ACCOUNTS
 from nproxy.upstreams.probe_pace import LONGEST_PAUSE_SECONDS
 from tests.upstreams.conftest import replicas
 from tests.upstreams.full_server import ACCOUNT, Refused, Server, play
@@ -155,7 +155,7 @@ def test_a_single_failure_that_may_be_another_is_tried_again_by_itself() -> None
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(server.request(3))
             assert await server.request(1, at=1.0, seconds=1.0) == pytest.approx(2.125)
-        assert not server.gate._queues[ACCOUNT].waiting
+        assert not server.gate.queues.of(ACCOUNT).waiting
 
     play(scene)
 
@@ -197,7 +197,7 @@ def test_a_wait_that_the_server_asks_for_is_kept_but_where_another_call_ends() -
 def test_a_call_that_breaks_leaves_no_room_for_others() -> None:
     async def scene() -> None:
         server = Server({"r0": 2, "r1": 100}, count=2)
-        queue = server.gate._queue(ACCOUNT)
+        queue = server.gate.queues.of(ACCOUNT)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(server.request(2, seconds=5.0))
             await asyncio.sleep(0.1)
@@ -218,7 +218,7 @@ def test_a_call_that_breaks_leaves_no_room_for_others() -> None:
 def test_nobody_waits_long_beside_an_idle_server(end: End) -> None:
     async def scene() -> None:
         server = Server(1)
-        queue = server.gate._queue(ACCOUNT)
+        queue = server.gate.queues.of(ACCOUNT)
         permit = server.gate.permit(1, CallGroup("m", account=ACCOUNT))
         replica = (await permit.acquire()).replica
         queue._full.note_full(replica, server.loop.time(), None)
@@ -289,7 +289,7 @@ def test_who_leaves_makes_way() -> None:
         await asyncio.sleep(0.5)
         leaves.cancel()
         assert await first == 1.0 and await stays == pytest.approx(2.0, abs=0.1)
-        queue = server.gate._queues[ACCOUNT]
+        queue = server.gate.queues.of(ACCOUNT)
         assert not queue.waiting and not queue.calls.standing and not server.gate.waiting
 
     play(scene)
@@ -301,7 +301,7 @@ def test_who_leaves_as_it_is_let_in_makes_way() -> None:
         first = asyncio.create_task(server.request(1))
         leaves = asyncio.create_task(server.request(1, at=0.1))
         stays = asyncio.create_task(server.request(1, at=0.2))
-        queue = server.gate._queue(ACCOUNT)
+        queue = server.gate.queues.of(ACCOUNT)
         await asyncio.sleep(0.5)
         let_in = queue._admission.admit
 
@@ -330,7 +330,7 @@ def test_other_accounts_do_not_wait() -> None:
                 assert server.now == 0.5
         for number in range(2 * MOST_ACCOUNTS):
             server.gate.permit(1, CallGroup("m", account=("m", str(number))))
-        assert len(server.gate._queues) <= MOST_ACCOUNTS
+        assert len(server.gate.queues) <= MOST_ACCOUNTS
 
     play(scene)
 
@@ -405,7 +405,7 @@ def test_a_replica_that_is_gone_is_not_asked_again() -> None:
         request = asyncio.create_task(server.request(8))
         await asyncio.sleep(2.5)
         server.gate.replace(server.gate.replicas[1:])
-        queue = server.gate._queue(ACCOUNT)
+        queue = server.gate.queues.of(ACCOUNT)
         assert {*queue._full} == {*server.gate.replicas}
         await request
 
@@ -418,10 +418,10 @@ def test_an_overload_that_is_over_leaves_nothing_behind() -> None:
     async def scene() -> None:
         server = Server(1, 0.1)
         await server.request(4)
-        assert {*server.gate._queue(ACCOUNT)._full} == {*server.gate.replicas}
+        assert {*server.gate.queues.of(ACCOUNT)._full} == {*server.gate.replicas}
         await asyncio.sleep(10.0)
         await server.request(1)
-        assert not server.gate._queue(ACCOUNT)._full
+        assert not server.gate.queues.of(ACCOUNT)._full
 
     play(scene)
 
@@ -433,7 +433,7 @@ def test_nor_where_it_turns_somebody_away_behind_that() -> None:
         async with held(permit) as gone:
             server.gate.replace([one for one in server.gate.replicas if one is not gone])
             assert permit.refused(8.0, sure=True) == "elsewhere"
-        assert gone not in server.gate._queue(ACCOUNT)._full
+        assert gone not in server.gate.queues.of(ACCOUNT)._full
 
     play(scene)
 
@@ -487,9 +487,10 @@ def test_nobody_waits_for_ever_and_nothing_is_left(
                 server.loop.call_later(at + leaves, task.cancel)
         ends = await asyncio.gather(*tasks, return_exceptions=True)
         assert server.now < 120
-        for queue in server.gate._queues.values():
+        for queue in server.gate.queues._queues.values():
             assert (queue.waiting, queue.calls.standing) == ([], set())
-        assert (server.gate.waiting, server.gate._shared.calls, len(server.gate._shared.waiting)) == (0, 0, 0)
+        shared = server.gate.queues.shared
+        assert (server.gate.waiting, shared.calls, len(shared.waiting)) == (0, 0, 0)
         legs = sum(n for n, *_ in requests)
         assert server.calls <= 6 * legs + 5 * server.now + 10, "a full server is not run down"
         work = legs * 0.5

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from nproxy.upstreams.call_group import Account
-from nproxy.upstreams.gate import MOST_ACCOUNTS
+from nproxy.upstreams.overload_queues import MOST_ACCOUNTS
 from nproxy.upstreams.peer_workers import HANDED_SECONDS, NEWS_SECONDS, TELL_SECONDS, PeerNews, PeerWorkers
 from nproxy.upstreams.release_delay import RELEASE_DELAYS
 from tests.upstreams.full_server import ACCOUNT, Refused, Server, play
@@ -25,7 +25,7 @@ class Processes:
         self.servers = [first, *(Server(room, seconds, beside=first, **how) for _ in range(count - 1))]
         self.gates = {f"w{number}": server.gate for number, server in enumerate(self.servers)}
         for name, gate in self.gates.items():
-            gate.share_room("u", name, self._teller(name))
+            gate.queues.share_room("u", name, self._teller(name))
         self.told: Counter[str] = Counter()
         self.answered: Counter[int] = Counter()
         self.longest: Counter[int] = Counter()  # seconds that an answer took
@@ -37,7 +37,7 @@ class Processes:
             hear = [news.process] if news.what == "room" else [one for one in self.gates if one != name]
             for one in hear:
                 if one in self.gates:
-                    asyncio.get_running_loop().call_later(0.0005, self.gates[one].take_news, news)
+                    asyncio.get_running_loop().call_later(0.0005, self.gates[one].queues.take_news, news)
 
         return tell
 
@@ -78,7 +78,7 @@ class Processes:
     async def _remind(self) -> None:
         while True:
             for one in self.gates.values():
-                one.remind()
+                one.queues.remind()
             await asyncio.sleep(2.0)
 
     async def _ask(self, number: int, at: float, until: float, n: int, rest: float, account: Account) -> None:
@@ -145,7 +145,7 @@ def test_another_account_has_its_own_room_while_one_waits_elsewhere() -> None:
 def test_one_that_is_gone_is_left_no_room() -> None:
     async def scene() -> None:
         processes = Processes(2, 2, 0.5)
-        processes.gates["w0"].take_news(PeerNews("u", *ACCOUNT, "waits", "w7"))
+        processes.gates["w0"].queues.take_news(PeerNews("u", *ACCOUNT, "waits", "w7"))
         await processes.run([6, 0], 60.0)
         assert processes.told["room"] <= NEWS_SECONDS / 0.25
         assert processes.answered[0] > 0.95 * 60 * 2 / 0.5 - NEWS_SECONDS / 0.25
@@ -165,13 +165,13 @@ def test_where_nobody_waits_little_is_told() -> None:
 def test_accounts_of_a_worker_that_is_gone_are_not_counted_for_ever() -> None:
     async def scene() -> None:
         gate = Server(1, 0.5).gate
-        gate.share_room("u", "w0", lambda news: None)
+        gate.queues.share_room("u", "w0", lambda news: None)
         for number in range(40):
-            gate.take_news(PeerNews("u", "m", f"key {number}", "waits", "w7"))
-        assert len(gate._shared.waiting) == 40
+            gate.queues.take_news(PeerNews("u", "m", f"key {number}", "waits", "w7"))
+        assert len(gate.queues.shared.waiting) == 40
         await asyncio.sleep(NEWS_SECONDS + 0.1)
-        gate.remind()
-        assert len(gate._shared.waiting) == 0
+        gate.queues.remind()
+        assert len(gate.queues.shared.waiting) == 0
 
     play(scene)
 
@@ -179,10 +179,10 @@ def test_accounts_of_a_worker_that_is_gone_are_not_counted_for_ever() -> None:
 def test_accounts_that_are_forgotten_are_not_counted_for_ever() -> None:
     async def scene() -> None:
         gate = Server(1, 0.5).gate
-        gate.share_room("u", "w0", lambda news: None)
+        gate.queues.share_room("u", "w0", lambda news: None)
         for number in range(2 * MOST_ACCOUNTS):
-            gate.take_news(PeerNews("u", "m", f"key {number}", "waits", "w7"))
-        assert len(gate._shared.waiting) <= MOST_ACCOUNTS
+            gate.queues.take_news(PeerNews("u", "m", f"key {number}", "waits", "w7"))
+        assert len(gate.queues.shared.waiting) <= MOST_ACCOUNTS
 
     play(scene)
 
@@ -192,7 +192,7 @@ def test_how_long_another_worker_has_waited_for_a_slot_teaches_nothing_here() ->
         processes = Processes(2, 1, 0.5, late=0.02)
         await processes.run([4, 4], 120.0)
         assert processes.answered.total() > 0.9 * 120 / 0.525
-        delays = [gate._shared.release_delay(gate.replicas[0]).delay for gate in processes.gates.values()]
+        delays = [gate.queues.shared.release_delay(gate.replicas[0]).delay for gate in processes.gates.values()]
         assert delays[0] == delays[1] and RELEASE_DELAYS[delays[0]] >= 0.02, delays
 
     play(scene)

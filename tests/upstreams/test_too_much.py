@@ -85,7 +85,7 @@ def test_those_that_only_have_bad_luck_are_not_taken_for_such() -> None:
         server = Server(4, ANSWER, odd=lambda number: draw.random() < 0.3)
         ends = await asyncio.gather(*(server.request(1) for _ in range(120)), return_exceptions=True)
         assert [end for end in ends if isinstance(end, Refused) and end.args[0] < server.gate.patience] == []
-        assert not server.gate._queues[ACCOUNT].waiting
+        assert not server.gate.queues.of(ACCOUNT).waiting
 
     play(scene)
 
