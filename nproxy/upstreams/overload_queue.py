@@ -138,6 +138,8 @@ class OverloadQueue:
             self._hand_on(attempt, attempt.admitted_by or "release", exclude=exclude)
         elif not (self.calls.in_flight(self._clock()) or attempt.room):
             self._admission.admit_next("probe")
+        if attempt.room == "":
+            self._patience.told(attempt.group)
         self._probes.ensure()
 
     def _hand_on(self, attempt: CallAttempt, by: AdmittedBy, exclude: CallGroup | None = None) -> None:

@@ -55,6 +55,10 @@ class WaitingLegs(list[WaitingLeg]):
         """The first leg of a request, of which at least one waits."""
         return next(one for one in self if one.attempt.group is group)
 
+    def legs_of(self, group: CallGroup) -> int:
+        """How many legs of a request wait to be admitted."""
+        return sum([one.attempt.group is group for one in self])
+
     def next(self, slot: FreedSlot | None, exclude: CallGroup | None, begun: int) -> WaitingLeg | None:
         """The first leg that does not yield to others; if all do, the first of them.
 

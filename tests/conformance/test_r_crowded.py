@@ -100,6 +100,21 @@ async def test_R11_who_has_waited_long_enough_is_told_what_the_server_says(scene
 
 
 @of_legs
+async def test_R11_also_a_request_that_takes_fewer_choices_is_told_then(scene: Scene) -> None:
+    """Its choices do not wait one after the other."""
+    limits, policy = {"queue_seconds": 0.5}, {"on_leg_failure": "partial"}
+    await scene.start(breaker=None, config={"limits": limits, "n_policy": policy})
+    hold = asyncio.Event()
+    room = Room(scene, 429, hold)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(scene.whole(n=ROOM))
+        await scene.upstream.until(lambda: len(room.taken) == ROOM)
+        async with asyncio.timeout(4.0):
+            await scene.refused(429, n=N)
+        hold.set()
+
+
+@of_legs
 async def test_R11_those_that_come_later_do_not_pass_by_those_that_wait(scene: Scene) -> None:
     await scene.start(breaker=None)
     hold = asyncio.Event()

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from nproxy.upstreams.call_group import CallGroup
-from nproxy.upstreams.patience import AGAIN_SECONDS
+from nproxy.upstreams.patience import AGAIN_SECONDS, NEXT_SECONDS
 from tests.upstreams.full_server import play
 from tests.upstreams.parts import Parts
 
@@ -32,6 +32,41 @@ def test_no_leg_probes_while_another_of_its_request_is_in_flight() -> None:
         assert waiter in parts.waiting
         del group.at[0]
         await asyncio.wait_for(waiter.future, AGAIN_SECONDS)
+
+    play(scene)
+
+
+def test_one_leg_of_a_request_probes_though_all_are_out_of_patience_in_the_same_turn() -> None:
+    async def scene() -> None:
+        parts, group = Parts(), CallGroup("m")
+        waiters = [parts.wait(group, leg) for leg in range(8)]
+        await asyncio.sleep(10.0 + AGAIN_SECONDS / 2)
+        assert [waiter.attempt.admitted_by for waiter in waiters] == ["probe", *[""] * 7]
+
+    play(scene)
+
+
+def test_when_one_leg_is_told_the_next_one_probes_soon() -> None:
+    async def scene() -> None:
+        parts, group = Parts(), CallGroup("m")
+        waiters = [parts.wait(group, leg) for leg in range(3)]
+        for told, waiter in enumerate(waiters):
+            await waiter.future
+            assert parts.now == pytest.approx(10.0 + told * NEXT_SECONDS)
+            parts.patience.end(waiter)
+            parts.patience.told(group)
+
+    play(scene)
+
+
+def test_one_leg_is_told_for_another_reason_and_the_others_go_on_waiting() -> None:
+    async def scene() -> None:
+        parts, group = Parts(), CallGroup("m")
+        waiter = parts.wait(group)
+        await asyncio.sleep(5.0)
+        parts.patience.told(group)
+        await waiter.future
+        assert parts.now == 10.0
 
     play(scene)
 
