@@ -33,7 +33,7 @@ def test_paths_in_code_settings_and_alerts_lead_somewhere() -> None:
     assert set(ELSEWHERE) <= set(missing)
 
 
-@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CHANGELOG.md"])
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md"])
 def test_the_map_and_the_history_name_what_is_there(page: str) -> None:
     assert missing_files((ROOT / page).read_text(encoding="utf-8")) == []
 
