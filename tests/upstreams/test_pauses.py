@@ -1,0 +1,58 @@
+"""A replica that asks for a pause gets no calls while another one can take them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from nproxy.choices.events import Event, Failure, LegFailed
+from nproxy.config import Upstream as Settings
+from nproxy.upstreams.call_group import CallGroup
+from nproxy.upstreams.http.connections import Connections
+from nproxy.upstreams.upstream import Upstream
+from nproxy.upstreams.via import Pseudonym
+from tests.fakes.behaviour import Behaviour
+from tests.fakes.upstream import FakeUpstream
+from tests.upstreams.conftest import Caller
+
+
+@asynccontextmanager
+async def upstream_of(*servers: FakeUpstream) -> AsyncIterator[Upstream]:
+    connections = Connections(Pseudonym("nproxy-1"))
+    told = {"name": "u", "replicas": [server.url for server in servers]}
+    yield Upstream(Settings.model_validate(told), connections)
+    await connections.close()
+
+
+async def failed(upstream: Upstream, caller: Caller) -> Failure | None:
+    """Make a call; return its failure, None if it was answered."""
+    batches: list[list[Event]] = []
+    await upstream.call(caller.call(stream=False), CallGroup(), batches.append)
+    last = batches[-1][-1]
+    return last.failure if isinstance(last, LegFailed) else None
+
+
+@pytest.mark.parametrize("status", [429, 503, 529])
+async def test_a_refusal_with_retry_after_is_a_pause_in_which_the_other_replica_has_the_calls(
+    caller: Caller, status: int
+) -> None:
+    refuses = Behaviour(status=status, headers={"Retry-After": "60"}, body=b"{}")
+    async with FakeUpstream(refuses) as tired, FakeUpstream() as fresh, upstream_of(tired, fresh) as upstream:
+        upstream.gate.replicas[1].resting_until = time.monotonic() + 60  # so that the first call goes to the other one
+        failure = await failed(upstream, caller)
+        assert failure is not None and failure.another is not None
+        upstream.gate.replicas[1].resting_until = 0.0
+        rests = upstream.gate.replicas[0].resting_until - time.monotonic()
+        assert 50 < rests <= 60
+        for _ in range(5):
+            assert await failed(upstream, caller) is None
+        assert (len(tired.calls), len(fresh.calls)) == (1, 5)
+
+
+async def test_without_retry_after_there_is_no_pause(caller: Caller) -> None:
+    async with FakeUpstream(Behaviour(status=429, body=b"{}")) as tired, upstream_of(tired) as upstream:
+        assert await failed(upstream, caller) is not None
+        assert upstream.gate.replicas[0].resting_until == 0.0
