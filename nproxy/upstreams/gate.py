@@ -16,11 +16,12 @@ from nproxy.upstreams.breaker import Breaker
 from nproxy.upstreams.call_group import CallGroup
 from nproxy.upstreams.cancel_handle import CancelHandle
 from nproxy.upstreams.health_checks import HealthChecks
-from nproxy.upstreams.overload_queues import OverloadQueues
+from nproxy.upstreams.overload.queues import OverloadQueues
 from nproxy.upstreams.permit import Permit
 from nproxy.upstreams.permit_queue import PermitQueue
-from nproxy.upstreams.permits import ROUNDING, Permits
+from nproxy.upstreams.permits import Permits
 from nproxy.upstreams.replicas import Replica
+from nproxy.upstreams.timers import ROUNDING
 from nproxy.upstreams.verdicts import serves
 
 PATIENCE_SECONDS = 10.0

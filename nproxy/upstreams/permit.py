@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Self
 
 from nproxy.choices.events import Room
-from nproxy.upstreams.call_attempt import CallAttempt
 from nproxy.upstreams.call_group import CallGroup
-from nproxy.upstreams.overload_queue import OverloadQueue
+from nproxy.upstreams.overload.call_attempt import CallAttempt
+from nproxy.upstreams.overload.queue import OverloadQueue
 from nproxy.upstreams.permit_queue import PermitQueue
 from nproxy.upstreams.replicas import Replica
 

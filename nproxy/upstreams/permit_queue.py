@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from nproxy.upstreams.call_attempt import CallAttempt
+from nproxy.upstreams.overload.call_attempt import CallAttempt
 from nproxy.upstreams.permits import NoReplicaError, Permits
 from nproxy.upstreams.replicas import Replica
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from nproxy.upstreams.balancing import Draw, choose, standing
-from nproxy.upstreams.call_attempt import CallAttempt
+from nproxy.upstreams.overload.call_attempt import CallAttempt
 from nproxy.upstreams.replicas import AVOID_SECONDS, Replica
+from nproxy.upstreams.timers import ROUNDING
 
 NOBODY_SECONDS = 1.0
 """The shortest wait that NoReplicaError tells, and the wait if there is no replica at all."""
-ROUNDING = 0.01
-"""Seconds that a timer may fire too early."""
 
 
 class NoReplicaError(Exception):

@@ -20,7 +20,7 @@ from nproxy.upstreams.http.connections import Connections
 from nproxy.upstreams.list_keeper import ListKeeper
 from nproxy.upstreams.membership import NOBODY, Registered
 from nproxy.upstreams.models import WAIT_SECONDS, ModelList, ModelName
-from nproxy.upstreams.peer_workers import PeerNews
+from nproxy.upstreams.overload.peer_workers import PeerNews
 from nproxy.upstreams.registry import Snapshot
 from nproxy.upstreams.routes import Route, Routes
 from nproxy.upstreams.upstream import Upstream

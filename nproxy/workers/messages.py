@@ -45,7 +45,7 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Crowding:
-    """What one worker tells the others about an account; see `nproxy.upstreams.peer_workers.PeerNews`."""
+    """What one worker tells the others about an account; see `nproxy.upstreams.overload.peer_workers.PeerNews`."""
 
     upstream: str
     model: str | None

@@ -32,7 +32,7 @@ from nproxy.openai.errors import not_ready
 from nproxy.telemetry import logs
 from nproxy.telemetry.sums import Report, packed, unpacked
 from nproxy.upstreams.health_checks import CheckResult
-from nproxy.upstreams.peer_workers import PeerNews
+from nproxy.upstreams.overload.peer_workers import PeerNews
 from nproxy.upstreams.via import Pseudonym
 from nproxy.workers.certificate import certificate_in_memory
 from nproxy.workers.channel import Channel, ChannelClosed, connect

@@ -504,7 +504,12 @@ _NATIVE = [
         "request_id=True,",
     ),
     ("R11", CHOICES + "recovery.py", "or not failure.room:", "or True:"),
-    ("R11", UPSTREAMS + "prospects.py", "if answers or others_in_flight or not self._found_out(attempt)", "if True"),
+    (
+        "R11",
+        UPSTREAMS + "overload/prospects.py",
+        "if answers or others_in_flight or not self._found_out(attempt)",
+        "if True",
+    ),
     ("R11", UPSTREAMS + "gate.py", "and (queue.waiting or queue.announcements.workers_go_first())", "and False"),
     ("R7", CHOICES + "remedies.py", "named_width(error.message, leg.width) or 1", "1"),
 ]

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from nproxy.upstreams.balancing import choose
-from nproxy.upstreams.call_attempt import CallAttempt
 from nproxy.upstreams.call_group import CallGroup
 from nproxy.upstreams.gate import Gate, Policy
+from nproxy.upstreams.overload.call_attempt import CallAttempt
 from nproxy.upstreams.replicas import Replica
 from tests.upstreams.conftest import hold, replicas
 from tests.upstreams.held import held

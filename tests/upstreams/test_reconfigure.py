@@ -10,7 +10,7 @@ from typing import Any
 from nproxy.choices.lessons import NativeWidth
 from nproxy.config import Config
 from nproxy.upstreams.call_group import CallGroup
-from nproxy.upstreams.peer_workers import PeerNews
+from nproxy.upstreams.overload.peer_workers import PeerNews
 from nproxy.upstreams.upstreams import Upstreams
 from nproxy.upstreams.via import Pseudonym
 from tests.upstreams.held import held
