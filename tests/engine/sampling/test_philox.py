@@ -23,6 +23,16 @@ def test_known_answers(counter: str, key: str, words: str) -> None:
     assert [f"{word:08x}" for word in drawn[:, 0].tolist()] == words.split()
 
 
+def test_the_seed_is_the_key_and_the_position_is_in_the_counter_before_lane_and_stream() -> None:
+    """Any other order gives other answers to the same seeds than before."""
+    seed, position, stream = 0x0123456789ABCDEF, 0x2233334444, 2
+    key = torch.tensor([[0x89ABCDEF], [0x01234567]]).expand(2, 2)
+    counter = torch.tensor([[0x33334444, 0x33334444], [0x22, 0x22], [0, 1], [stream, stream]])
+    words = philox(counter, key).T.flatten()[:5]  # four of each lane
+    expected = (words.double() + 0.5) / 2**32
+    assert torch.equal(uniforms(torch.tensor([seed]), torch.tensor([position]), 5, stream)[0], expected)
+
+
 def test_every_bit_of_seed_and_position_counts() -> None:
     base = torch.tensor([5])
     here = exponentials(base, base, (3,))[0]

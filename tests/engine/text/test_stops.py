@@ -40,6 +40,12 @@ def test_nothing_after_a_match() -> None:
     assert scanner.flush() == ""
 
 
+def test_a_stop_string_that_is_kept_ends_the_text_behind_it() -> None:
+    scanner = StopScanner(("END", "\n\n"), keep=True)
+    assert [scanner.feed("aE"), scanner.feed("NDb"), scanner.flush()] == ["a", "END", ""]
+    assert scanner.matched == "END"
+
+
 def by_the_letter(text: str, stops: tuple[str, ...], early: int = 0) -> tuple[str, str | None]:
     """The rule itself, one character at a time over the whole text; no stop string is complete in the first `early`."""
     for end in range(early + 1, len(text) + 1):
