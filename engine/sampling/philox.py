@@ -1,7 +1,8 @@
 """Philox 4x32-10, vectorised in torch: random numbers as a function of a key and a counter, without state.
 
 Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011). 32-bit words are held in int64,
-whose products wrap like unsigned ones.
+whose products wrap like unsigned ones. Devices and the kernels in C make the same numbers: engine/kernels/noise.py,
+engine/native/c/draws.h.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ AVOID_SECONDS = 5.0
 """How long a replica that could not be reached is avoided while another one can be called."""
 
 LONGEST_REST_SECONDS = 300.0
-"""The longest time for which a replica is left alone at its own request: as long as a breaker is open at most. A
-server's clock may be wrong.
+"""The longest pause that a replica gets at its own request: as long as a breaker is open at most. A server's
+clock may be wrong.
 """
 
 Source = Literal["static", "dns", "registered"]
@@ -70,7 +70,7 @@ class Replica:
     avoid_until: float = 0.0
     """Until then others are preferred, because it could not be reached; monotonic seconds."""
     resting_until: float = 0.0
-    """Until then it asked to be left alone; monotonic seconds."""
+    """The end of the pause that it asked for, during which others are preferred; monotonic seconds."""
     told_until: float = -inf
     """The log has been told of its breaker, and is not told again before this time."""
     breaker: Breaker = field(default_factory=lambda: Breaker(None))
@@ -168,7 +168,7 @@ class Replica:
         self.health.heard(time.monotonic())
 
     def rest(self, seconds: float, now: float) -> None:
-        """Note that it asked to be left alone for so many seconds; at most LONGEST_REST_SECONDS count."""
+        """Note that it asked for a pause of so many seconds, by Retry-After or in words; see LONGEST_REST_SECONDS."""
         self.resting_until = max(self.resting_until, now + min(seconds, LONGEST_REST_SECONDS))
 
     @property
