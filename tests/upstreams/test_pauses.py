@@ -43,7 +43,7 @@ async def test_a_refusal_with_retry_after_is_a_pause_in_which_the_other_replica_
     async with FakeUpstream(refuses) as tired, FakeUpstream() as fresh, upstream_of(tired, fresh) as upstream:
         upstream.gate.replicas[1].resting_until = time.monotonic() + 60  # so that the first call goes to the other one
         failure = await failed(upstream, caller)
-        assert failure is not None and failure.another is not None
+        assert failure is not None and not failure.another, "the other one has a pause, too"
         upstream.gate.replicas[1].resting_until = 0.0
         rests = upstream.gate.replicas[0].resting_until - time.monotonic()
         assert 50 < rests <= 60
@@ -56,3 +56,23 @@ async def test_without_retry_after_there_is_no_pause(caller: Caller) -> None:
     async with FakeUpstream(Behaviour(status=429, body=b"{}")) as tired, upstream_of(tired) as upstream:
         assert await failed(upstream, caller) is not None
         assert upstream.gate.replicas[0].resting_until == 0.0
+
+
+@pytest.mark.parametrize(
+    ("refuses", "another"),
+    [
+        (Behaviour(status=429, headers={"Retry-After": "60"}, body=b"{}"), True),
+        (Behaviour(status=508, body=b"{}"), True),
+        (Behaviour(status=500, body=b"{}"), False),
+    ],
+    ids=["a pause", "a loop", "a fault"],
+)
+async def test_a_pause_and_a_loop_say_whether_another_replica_can_take_the_leg(
+    caller: Caller, refuses: Behaviour, another: bool
+) -> None:
+    async with FakeUpstream(refuses) as one, FakeUpstream(refuses) as other, upstream_of(one, other) as upstream:
+        failure = await failed(upstream, caller)
+        assert failure is not None and failure.another is another
+    async with FakeUpstream(refuses) as alone, upstream_of(alone) as upstream:
+        failure = await failed(upstream, caller)
+        assert failure is not None and not failure.another
