@@ -1,4 +1,4 @@
-"""A replica that asks for a pause gets no calls while another one can take them."""
+"""A replica that asks for a pause, or was not reached, gets no calls while another one can take them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tests.upstreams.conftest import Caller
 
 
 @asynccontextmanager
-async def upstream_of(*servers: FakeUpstream) -> AsyncIterator[Upstream]:
+async def upstream_of(*servers: FakeUpstream | str) -> AsyncIterator[Upstream]:
     connections = Connections(Pseudonym("nproxy-1"))
-    told = {"name": "u", "replicas": [server.url for server in servers]}
+    told = {"name": "u", "replicas": [server if isinstance(server, str) else server.url for server in servers]}
     yield Upstream(Settings.model_validate(told), connections)
     await connections.close()
 
@@ -76,3 +76,12 @@ async def test_a_pause_and_a_loop_say_whether_another_replica_can_take_the_leg(
     async with FakeUpstream(refuses) as alone, upstream_of(alone) as upstream:
         failure = await failed(upstream, caller)
         assert failure is not None and not failure.another
+
+
+async def test_a_replica_that_refuses_the_connection_is_avoided_for_5_s(caller: Caller) -> None:
+    async with FakeUpstream() as there, upstream_of("http://127.0.0.1:9/v1", there) as upstream:
+        upstream.gate.replicas[1].resting_until = time.monotonic() + 60  # so that the first call goes to the other one
+        assert await failed(upstream, caller) is not None
+        upstream.gate.replicas[1].resting_until = 0.0
+        assert 4 < upstream.gate.replicas[0].avoid_until - time.monotonic() <= 5
+        assert await failed(upstream, caller) is None

@@ -55,6 +55,7 @@ async def test_a_call_fails_and_says_why_and_its_replica_is_believed_in(caller: 
     assert replica is not None
     assert isinstance(failed := batch[-1], LegFailed)
     assert (failed.failure.kind, failed.failure.ours) == (FailureKind.CONNECT, True)
+    assert not failed.failure.another, "another replica could not be reached, either"
     assert failed.failure.message == "The gateway has no resources left to call the upstream 'u'."
     assert (replica.up, replica.avoid_until, replica.breaker_state) == (None, 0.0, "closed")
 
