@@ -51,4 +51,5 @@ requests that are too wide, make no such lines.
 
 def page() -> str:
     """Return the text of docs/reference/logs.md."""
-    return f"{_INTRODUCTION}\n{table(('field', 'meaning'), ((code(one.name), one.text) for one in FIELDS))}{_END}"
+    rows = ((code(name), text) for name, text in FIELDS.items())
+    return f"{_INTRODUCTION}\n{table(('field', 'meaning'), rows)}{_END}"

@@ -52,16 +52,16 @@ class Exchange:
         return self.target.partition("?")[0]
 
     @property
-    def unnamed_path(self) -> str | None:
-        """The path, if the endpoint's name does not identify it and the caller was let in; else None.
+    def unnamed_path(self) -> str:
+        """The path, if the endpoint's name does not identify it and the caller was let in; else "".
 
         The paths of other clients are not logged: such a path may be a key that somebody mistook for a path.
         """
-        return None if self.record.endpoint not in _UNNAMED or self.caller is ANYBODY else self.path
+        return "" if self.record.endpoint not in _UNNAMED or self.caller is ANYBODY else self.path
 
     @property
-    def shown_path(self) -> str | None:
-        """The path, unless it may be such a key."""
+    def shown_path(self) -> str:
+        """The path; "" if it may be such a key."""
         return self.path if self.record.endpoint not in _UNNAMED else self.unnamed_path
 
     def shows(self, way: Way, headers: Sequence[tuple[str, str]] = ()) -> None:

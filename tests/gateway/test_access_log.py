@@ -7,17 +7,22 @@ import contextlib
 import json
 import logging
 from collections.abc import AsyncIterator, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 
-from nproxy.gateway import passthrough
+from nproxy.gateway import access, passthrough
 from nproxy.gateway.access import FIELDS
+from nproxy.gateway.callers import Caller
 from nproxy.gateway.content import MOST_BYTES, Content
 from nproxy.gateway.exchange import Exchange
+from nproxy.gateway.record import CLIENT_LEFT, Record
 from nproxy.gateway.response_writer import ClientLeft
+from nproxy.gateway.tracing import Tracing
 from nproxy.telemetry import logs
+from nproxy.telemetry.trace_context import unrecorded
 from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream, raw_server
 from tests.gateway.conftest import CHAT, Gateway, Start, body, gateway_for, upstream_settings
 from tests.gateway.raw import leave, open_request
@@ -328,9 +333,37 @@ def asked(**message: Any) -> Content:
 # Its form
 
 
-def test_every_field_has_a_name_of_its_own_and_says_what_it_is() -> None:
-    assert len({field.name for field in FIELDS}) == len(FIELDS)
-    assert all(field.text.endswith(".") for field in FIELDS)
+def test_every_field_is_described_in_the_order_of_the_line() -> None:
+    content = asked()
+    content.add(b'{"choices":[{"index":0,"message":{"content":"hello"}}]}')
+    record = Record(
+        started=1.0,
+        tracing=Tracing(unrecorded()),
+        content=content,
+        client="127.0.0.1",
+        upstream="up",
+        model=MODEL,
+        mode="relay",
+        code=CLIENT_LEFT,
+        outcome="ok",
+        error_code="overloaded",
+        n=1,
+        choices=1,
+        legs=1,
+        attempts=1,
+        replicas={"r": None},
+        finish_reasons={0: "stop"},
+        prompt_tokens=0,
+        completion_tokens=0,
+        queue_seconds=0.0,
+        first_token_seconds=0.0,
+    )
+    request: Any = SimpleNamespace(
+        method="GET", content=SimpleNamespace(total_bytes=0), writer=SimpleNamespace(output_size=0)
+    )
+    exchange = Exchange(request, "r1", record, target="/nowhere", caller=Caller(name="me", bucket="me"))
+    assert list(access.fields(exchange)) == list(FIELDS)
+    assert all(text.endswith(".") for text in FIELDS.values())
 
 
 @pytest.mark.parametrize(
