@@ -86,7 +86,7 @@ class Relay(Merge):
         if output.surplus or (output.whole and not _all_there(came, output.choices)):
             self._take_names(came)  # it is written anew: without surplus choices, in order, under the right indices
         elif len(self.outputs) == 1 and not self._as_merged:
-            marked = body.rstrip().endswith(b"]")  # `[DONE]` is behind it
+            marked = body[-1:] != b"}" and body.rstrip().endswith(b"]")  # `[DONE]` is behind it
             self._body = dumps(came) if marked or not is_json(body) else body
 
     def _prelude(self, data: bytes) -> bytes:
