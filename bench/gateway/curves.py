@@ -106,12 +106,16 @@ def run(counts: Sequence[int], widths: Sequence[int], seconds: float) -> dict[st
             running = stack.enter_context(peer.started(port, folder))
         together = [measure(n, side_by_side(n), running, [load], seconds) for n in widths]
         one = [measure(n, alone(n), running, [load], seconds) for n in widths]
-        open_at_once = [
-            measure(count, case, running, [load], watched(case, seconds))
-            for count, case in zip(counts, map(streams, counts), strict=True)
-        ]
+        open_at_once: list[Point] = []
+        missing: list[str] = []
+        for count, case in zip(counts, map(streams, counts), strict=True):
+            try:
+                open_at_once.append(measure(count, case, running, [load], watched(case, seconds)))
+            except RuntimeError as wrong:  # thousands of streams meet limits of the machine
+                missing.append(str(wrong))
     curves = {"streams": open_at_once, "n": together, "alone": one}
-    return {"conditions": told, **{name: [asdict(point) for point in points] for name, points in curves.items()}}
+    points = {name: [asdict(point) for point in points] for name, points in curves.items()}
+    return {"conditions": told, **points, "missing": missing}
 
 
 def tables(result: dict[str, Any]) -> str:
@@ -131,7 +135,8 @@ def tables(result: dict[str, Any]) -> str:
             for point, one in zip(points["n"], points["alone"], strict=True)
         ],
     )
-    return f"{head}\n\n{many}\n{wide}"
+    missing = "".join(f"\nNo figure: {wrong}\n" for wrong in result.get("missing", ()))
+    return f"{head}\n\n{many}\n{wide}{missing}"
 
 
 def _flow(point: Point) -> tuple[str, ...]:
