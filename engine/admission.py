@@ -158,18 +158,19 @@ class Queue:
             group = sequence.group
             if sequence.waiting_since > latest or group.arrival in present:
                 continue
-            overdue = sequence.waiting_since <= self.steps - LONG_PATIENCE
-            for width in (sequence.width, 1) if overdue else (sequence.width,):
+            overdue = sequence.width > 1 and sequence.waiting_since <= self.steps - LONG_PATIENCE
+            widths = (sequence.width, 1) if overdue else (sequence.width,)
+            if shares[0] >= -widths[-1]:
+                continue  # no group runs more than that
+            known = self._known(sequence)
+            if self._coming(sequence, len(known), running):
+                continue
+            freed = freed or self._freed([victim for victim, _ in victims])
+            for width in widths:
                 most = bisect_left(shares, -width)
-                if not most:
-                    continue
-                known = self._known(sequence)
-                if self._coming(sequence, len(known), running):
-                    break
-                freed = freed or self._freed([victim for victim, _ in victims])
                 blocks = self._blocks(sequence, width, known) + wanted - self._pool.available
                 least = max(slots + width - self._max_sequences, bisect_left(freed, blocks), 0)
-                if least <= most:
+                if most and least <= most:
                     group.alone = group.alone or width < sequence.width
                     return sequence, [victim for victim, _ in victims[:least]]
         return None
