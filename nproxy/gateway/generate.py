@@ -24,7 +24,6 @@ from nproxy.gateway.request_settings import RequestSettings
 from nproxy.gateway.response_writer import ClientLeft
 from nproxy.gateway.upstream_calls import Planned, UpstreamCalls
 from nproxy.openai.body import LONG, Body
-from nproxy.openai.errors import ApiError
 from nproxy.openai.requests import Limits, Request, parse_chat, parse_completion
 from nproxy.upstreams.routes import Route
 
@@ -70,13 +69,8 @@ async def _generate(app: App, settings: RequestSettings, exchange: Exchange, req
     upstream, choices = attempt.route.upstream.name, attempt.choices
     counted = caller.rates.tokens is not None
     tokens = guess(request, choices) if counted else 0
-    try:
-        grant = await admission.admit(caller, upstream, choices, tokens, waited=record.waited)
-    except ApiError as refusal:
-        if refusal.param == "n" and request.drawn > request.n:
-            refusal.param = "best_of"
-        raise
-    with grant:
+    field = "best_of" if request.drawn > request.n else "n"
+    with await admission.admit(caller, upstream, choices, tokens, field=field, waited=record.waited) as grant:
         if caller.rates is not UNLIMITED:
             exchange.headers.update(admission.headers(caller))
         if counted:

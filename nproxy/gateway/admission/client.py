@@ -144,13 +144,20 @@ class AdmissionClient:
     # ---- permits
 
     async def admit(
-        self, caller: Caller, upstream: str, choices: int, tokens: int = 0, *, waited: Waited = _unnoted
+        self,
+        caller: Caller,
+        upstream: str,
+        choices: int,
+        tokens: int = 0,
+        *,
+        field: str = "n",
+        waited: Waited = _unnoted,
     ) -> Grant:
         """Wait for permits for so many choices at once. The grant returns them at the end of its block.
 
-        tokens: an estimate of what will be spent. waited: is told how long the wait was, even if it failed. Raises
-        ApiError: 400 if the request would never fit; 429 if it is refused now, or waits too long; 503 if the gateway
-        shuts down, or the ledger does not answer.
+        tokens: an estimate of what will be spent. field: of the request, that asks for so many choices. waited: is
+        told how long the wait was, even if it failed. Raises ApiError: 400 if the request would never fit; 429 if it
+        is refused now, or waits too long; 503 if the gateway shuts down, or the ledger does not answer.
         """
         self._number += 1
         ticket = f"{self._transport.prefix}-{self._number}"
@@ -163,7 +170,7 @@ class AdmissionClient:
         else:
             began, admitted = time.monotonic(), False
             try:
-                await self._waited_for(caller, ask)
+                await self._waited_for(caller, ask, field)
                 admitted = True
             finally:
                 waited(time.monotonic() - began, admitted=admitted)
@@ -172,7 +179,7 @@ class AdmissionClient:
         self.taken += choices
         return Grant(ask, series, self)
 
-    async def _waited_for(self, caller: Caller, ask: Ask) -> None:
+    async def _waited_for(self, caller: Caller, ask: Ask, field: str) -> None:
         """Ask the ledger, and wait until it admits the request. Raises ApiError if it does not."""
         try:
             answer = await self._answer(ask, ask)
@@ -184,7 +191,7 @@ class AdmissionClient:
         if answer.levels:
             self._rates.hear(caller, answer.levels, self._clock())
         if isinstance(answer, Refused):
-            raise self._refused(caller, answer, ask.choices)
+            raise self._refused(caller, answer, ask.choices, field)
 
     # ---- what grants call
 
@@ -240,11 +247,11 @@ class AdmissionClient:
             if waiter.answered is not None and not waiter.answered.done():
                 waiter.answered.set_result(answer)
 
-    def _refused(self, caller: Caller, refused: Refused, choices: int) -> ApiError:
+    def _refused(self, caller: Caller, refused: Refused, choices: int, field: str = "n") -> ApiError:
         self._count_refusal(refused.reason)
         if refused.reason in ("requests", "choices", "tokens"):
             self._metrics.key_limited(caller.name or OTHER, refused.reason).inc()
-        return error_of(refused, choices)
+        return error_of(refused, choices, field)
 
     def _count_refusal(self, reason: str) -> None:
         self._metrics.refused(reason).inc()

@@ -22,12 +22,12 @@ class Unanswered(ApiError):
         super().__init__(503, UNANSWERED, type="server_error", code="not_ready", headers=_later(retry_after))
 
 
-def error_of(refused: Refused, choices: int) -> ApiError:
-    """Return the error for a refused request for so many choices."""
+def error_of(refused: Refused, choices: int, field: str = "n") -> ApiError:
+    """Return the error for a refused request for so many choices. field: of the request, that asks for them."""
     match refused.reason:
         case "too_wide":
             message = f"The request needs {choices} choices at once; at most {refused.limit} are allowed."
-            return invalid_request(message, param="n", code="integer_above_max_value")
+            return invalid_request(message, param=field, code="integer_above_max_value")
         case "requests" | "choices" | "tokens":
             limit = next(level.limit for level in refused.levels if level.what == refused.reason)
             when = duration(refused.retry_after)
