@@ -8,16 +8,17 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def gc_frozen() -> Iterator[None]:
+def gc_frozen(*, collect: bool = True) -> Iterator[None]:
     """Keep everything that is made in this block: no collection walks it, neither during the block nor later.
 
     Importing torch and reading a vocabulary would otherwise trigger hundreds of collections, which find next to
-    nothing.
+    nothing. collect: free what is garbage at the end of the block; else it is kept, too.
     """
     gc.disable()
     try:
         yield
-        gc.collect()
+        if collect:
+            gc.collect()
         gc.freeze()
     finally:
         gc.enable()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 from collections.abc import Generator, Iterator
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from engine.gc_freeze import gc_frozen
 from nproxy import models
 from tests.order import longest_first
 from tests.witness import witness
@@ -51,12 +51,8 @@ def pytest_collection() -> Generator[None, object, object]:
 
     The rest, some hundred thousand small objects, is not looked for: a second for each of the processes.
     """
-    gc.disable()
-    try:
+    with gc_frozen(collect=False):
         return (yield)
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -26,6 +26,19 @@ def test_what_is_made_is_walked_neither_meanwhile_nor_later() -> None:
         gc.unfreeze()
 
 
+@pytest.mark.parametrize("collect", [True, False])
+def test_garbage_is_freed_or_kept(collect: bool) -> None:
+    try:
+        with gc_frozen(collect=collect):
+            for _ in range(1000):
+                circle: list[object] = []
+                circle.append(circle)
+        gc.unfreeze()
+        assert (gc.collect() < 500) is collect
+    finally:
+        gc.unfreeze()
+
+
 def test_what_fails_leaves_the_collector_as_it_was() -> None:
     frozen = gc.get_freeze_count()
     with pytest.raises(ValueError, match="no model"), gc_frozen():
