@@ -49,12 +49,11 @@ class Patience:
 
     def told(self, group: CallGroup) -> None:
         """A leg of the request is told of its refusal. If patience is over, its other legs are told soon, too."""
-        if self.left(group) <= ROUNDING and self._admission.waiting.legs_of(group):
-            waiter = self._admission.waiting.first_of(group)
-            self._stop(waiter)
+        if self.left(group) <= ROUNDING and (waiter := self._admission.waiting.first_of(group)) is not None:
             self._look_after(waiter, NEXT_SECONDS)
 
     def _look_after(self, waiter: WaitingLeg, seconds: float) -> None:
+        self._stop(waiter)
         waiter.patience = asyncio.get_running_loop().call_later(seconds, self._may_be_over, waiter)
 
     def _stop(self, waiter: WaitingLeg) -> None:

@@ -51,9 +51,9 @@ class WaitingLegs(list[WaitingLeg]):
         """Note that a leg was admitted."""
         self._turn = max(self._turn, leg.place[0])
 
-    def first_of(self, group: CallGroup) -> WaitingLeg:
-        """The first leg of a request, of which at least one waits."""
-        return next(one for one in self if one.attempt.group is group)
+    def first_of(self, group: CallGroup) -> WaitingLeg | None:
+        """The first leg of a request that waits; None if none does."""
+        return next((one for one in self if one.attempt.group is group), None)
 
     def legs_of(self, group: CallGroup) -> int:
         """How many legs of a request wait to be admitted."""
