@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from nproxy.upstreams.gate import Gate
 from nproxy.upstreams.http.connections import Connections
 from nproxy.upstreams.http.head import Fields
 from nproxy.upstreams.replicas import Replica
+from nproxy.upstreams.upstream import Upstream
 from nproxy.upstreams.via import Pseudonym
+from tests.fakes.upstream import FakeUpstream
 from tests.upstreams.held import held
 
 
@@ -32,6 +35,15 @@ def replica_at(url: str) -> Replica:
 def replicas(count: int) -> list[Replica]:
     """r0, r1 and so on."""
     return [Replica(base=f"http://r{i}/v1", socket=None, label=f"r{i}") for i in range(count)]
+
+
+@asynccontextmanager
+async def upstream_of(*servers: FakeUpstream | str) -> AsyncIterator[Upstream]:
+    """An upstream with these replicas, with connections of its own."""
+    connections = Connections(Pseudonym("nproxy-1"))
+    told = {"name": "u", "replicas": [server if isinstance(server, str) else server.url for server in servers]}
+    yield Upstream(Settings.model_validate(told), connections)
+    await connections.close()
 
 
 async def hold(gate: Gate, *, alone: bool = False) -> None:

@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 
 from nproxy.choices.events import Event, Failure, LegFailed
-from nproxy.config import Upstream as Settings
 from nproxy.upstreams.call_group import CallGroup
-from nproxy.upstreams.http.connections import Connections
 from nproxy.upstreams.upstream import Upstream
-from nproxy.upstreams.via import Pseudonym
 from tests.fakes.behaviour import Behaviour
 from tests.fakes.upstream import FakeUpstream
-from tests.upstreams.conftest import Caller
-
-
-@asynccontextmanager
-async def upstream_of(*servers: FakeUpstream | str) -> AsyncIterator[Upstream]:
-    connections = Connections(Pseudonym("nproxy-1"))
-    told = {"name": "u", "replicas": [server if isinstance(server, str) else server.url for server in servers]}
-    yield Upstream(Settings.model_validate(told), connections)
-    await connections.close()
+from tests.upstreams.conftest import Caller, upstream_of
 
 
 async def failed(upstream: Upstream, caller: Caller) -> Failure | None:

@@ -6,14 +6,10 @@ from math import inf
 
 import pytest
 
-from nproxy.config import Upstream as Settings
 from nproxy.upstreams.call_group import CallGroup
-from nproxy.upstreams.http.connections import Connections
-from nproxy.upstreams.upstream import Upstream
-from nproxy.upstreams.via import Pseudonym
 from tests.fakes.behaviour import Behaviour
 from tests.fakes.upstream import FakeUpstream
-from tests.upstreams.conftest import Caller
+from tests.upstreams.conftest import Caller, upstream_of
 
 ACCOUNT = ("m", "")
 
@@ -32,11 +28,8 @@ ACCOUNT = ("m", "")
 async def test_an_answer_of_the_server_shows_it_and_a_broken_call_does_not(
     caller: Caller, end: Behaviour, shows: bool
 ) -> None:
-    connections = Connections(Pseudonym("nproxy-1"))
-    async with FakeUpstream(end) as server:
-        upstream = Upstream(Settings.model_validate({"name": "u", "replicas": [server.url]}), connections)
+    async with FakeUpstream(end) as server, upstream_of(server) as upstream:
         await upstream.call(caller.call(stream=False), CallGroup("m", account=ACCOUNT), lambda _: None)
         calls = upstream.gate.queues.of(ACCOUNT).calls
         assert (calls.answered_at > -inf) is shows
         assert not calls.standing
-    await connections.close()
