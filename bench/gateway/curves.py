@@ -135,7 +135,7 @@ def tables(result: dict[str, Any]) -> str:
             for point, one in zip(points["n"], points["alone"], strict=True)
         ],
     )
-    missing = "".join(f"\nNo figure: {wrong}\n" for wrong in result.get("missing", ()))
+    missing = "".join(f"\nNo figure: {wrong}\n" for wrong in result["missing"])
     return f"{head}\n\n{many}\n{wide}{missing}"
 
 
