@@ -10,7 +10,6 @@ Calls into libraries count too, so another version of aiohttp may need another b
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -107,14 +106,11 @@ async def test_a_scrape(what: str, budget: float) -> None:
         app = App(Config.model_validate({"upstreams": [upstream]}))
         look(app)  # the first time, capabilities are looked up
         calls, marks = Calls(), [0]
-        sys.setprofile(calls.count)
-        try:
+        with calls.counted():
             for _ in range(3):
                 look(app)
                 marks.append(calls.made)
-        finally:
-            sys.setprofile(None)
-            await app.close()
-        return min(after - before for before, after in pairwise(marks))  # the garbage collector may come in between
+        await app.close()
+        return min(after - before for before, after in pairwise(marks))
 
     check(f"a {what} in a scrape", (await looked(200) - await looked(100)) / 100, budget)
