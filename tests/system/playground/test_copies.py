@@ -1,4 +1,4 @@
-"""A request as code to paste: a shell and Python parse it."""
+"""What is copied: a request as code to paste, which a shell and Python parse, and the answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.fakes.upstream import Behaviour
 from tests.real.processes import Server
 from tests.system.browser import picture
 from tests.system.playground.servers import asked, gateway, said, scripted
-from tests.system.playground.window import Pages
+from tests.system.playground.window import LINE, Pages, begun, ended, send, texts
 from tests.system.tools import NODE, needed
 
 
@@ -77,6 +77,31 @@ def test_each_copy_is_told_to_a_screen_reader(pages: Pages, logs: Path) -> None:
             page.click(f"#copy-{name}")
             page.wait_for_selector(f"#copy-{name}:has-text('Copied')")
         assert page.evaluate("heard") == ["Copied", "Copied"]
+
+
+@pytest.mark.model
+def test_each_answer_is_copied_by_itself_when_it_is_whole(pages: Pages, engine_road: Server) -> None:
+    page = pages.open(engine_road, permissions=["clipboard-read", "clipboard-write"])
+    send(page, prompt=LINE, n="2", seed="11", max_tokens="60")
+    begun(page, 2)
+    ended(page)
+    for index, text in enumerate(texts(page)):
+        page.get_by_role("button", name=f"Copy choice {index}", exact=True).click()
+        page.locator(".choice").nth(index).get_by_text("Copied", exact=True).wait_for()
+        assert page.evaluate("navigator.clipboard.readText()") == text
+
+
+def test_an_answer_under_way_has_no_copy_yet(pages: Pages, logs: Path) -> None:
+    with scripted(Behaviour(hold_after=2)) as upstream, gateway(upstream.url, log=logs / "whole.log") as server:
+        page = pages.open(server)
+        send(page, n="2")
+        begun(page, 2)
+        copiers = page.get_by_role("button", name="Copy choice")
+        assert copiers.count() == 0, "it would move with the end of the text"
+        upstream.go_on()
+        ended(page)
+        assert copiers.count() == 2
+        picture(page, "copies")
 
 
 BODIES: list[dict[str, Any]] = [

@@ -24,16 +24,19 @@ const AT_ONCE = 4;
 /** All columns of a run. */
 export class Columns {
   #element;
+  #copy;
   #columns = [];
   #turn = 0;
 
-  constructor(element) {
+  /** `copy` is called with a button that copies a choice, and its text. */
+  constructor(element, copy) {
     this.#element = element;
+    this.#copy = copy;
   }
 
   /** Start over with one column for each of `own`: the settings in which each choice differs from the request. */
   open(own) {
-    this.#columns = own.map((one, index) => new Column(index, one));
+    this.#columns = own.map((one, index) => new Column(index, one, this.#copy));
     this.#element.replaceChildren(...this.#columns.map((column) => column.element));
   }
 
@@ -59,6 +62,7 @@ export class Columns {
 class Column {
   #index;
   #finish = made("span", "finish");
+  #copier = made("button", "copier", "Copy");
   #counts = made("p", "counts");
   #remark = made("p", "remark");
   #reasoning = made("details", "reasoning");
@@ -68,16 +72,20 @@ class Column {
   #shown = null;
   #pieces = new Pieces();
   #taken = 0;
+  #answer = "";
 
-  constructor(index, own) {
+  constructor(index, own, copy) {
     this.#index = index;
+    this.#copier.type = "button";
+    this.#copier.setAttribute("aria-label", `Copy choice ${index}`);
+    this.#copier.addEventListener("click", () => copy(this.#copier, this.#answer));
     const head = made("header");
     head.append(made("h2", "", `Choice ${index}`), this.#finish);
     const settings = Object.entries(own).map(([name, value]) => `${name} ${value}`);
     this.#reasoning.append(made("summary", "", "Reasoning"), this.#thought);
     this.element = made("article", "choice");
     this.element.setAttribute("aria-label", `Choice ${index}`);
-    this.element.append(head, this.#counts, made("p", "own", settings.join(", ")), this.#remark, this.#reasoning, this.#text, this.#calls);
+    this.element.append(head, this.#counts, made("p", "own", settings.join(", ")), this.#remark, this.#reasoning, this.#text, this.#calls, this.#copier);
   }
 
   render(run, choice, view) {
@@ -89,7 +97,10 @@ class Column {
     const shown = plain ? "text" : view;
     this.#reasoning.hidden = choice.reasoning === "" || shown === "heat"; // the heat view shows its tokens too
     grow(this.#thought, choice.reasoning);
-    set(this.#calls, choice.calls.map((call) => `${call.name}(${call.arguments})`).join("\n"));
+    const calls = choice.calls.map((call) => `${call.name}(${call.arguments})`).join("\n");
+    set(this.#calls, calls);
+    if (over || choice.finish !== null) this.#answer = [choice.text, calls].filter(Boolean).join("\n\n");
+    this.#copier.hidden = this.#answer === ""; // until then: it would move with the end of the text
     if (shown !== this.#shown) this.#restart(shown);
     if (shown === "text") grow(this.#text, choice.text);
     else if (shown === "heat") this.#renderHeat(choice, over);

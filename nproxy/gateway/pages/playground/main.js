@@ -1,6 +1,7 @@
 // The page: connects buttons and keys, requests, and what is shown.
 
 import { Columns, made, set } from "./columns.js";
+import { Copying } from "./copying.js";
 import { Draft } from "./draft.js";
 import { isEntry, isValues } from "./entries.js";
 import { Form } from "./form.js";
@@ -22,7 +23,8 @@ const LEFT = "The page was left while an answer was under way: that was stopped.
 const KEPT = "What had come is in the History.";
 const narrow = matchMedia("(max-width: 50rem)");
 const form = new Form($("form"));
-const columns = new Columns($("columns"));
+const copying = new Copying($("paste"), tell);
+const columns = new Columns($("columns"), (button, text) => copying.copy(button, text));
 const tip = new Tip($("tip"), $("columns"));
 const history = new History(storage(() => localStorage), isEntry);
 const draft = new Draft(tab, isValues);
@@ -167,25 +169,16 @@ function statusOf(run) {
   return parts.filter(Boolean).join(" · ");
 }
 
-const tell = (text) => $("told").replaceChildren(text); // even the same text again is news
+function tell(text) {
+  $("told").replaceChildren(text); // even the same text again is news
+}
 
 // ---- copying
 
-async function copy(button, write) {
+function copyRequest(button, write) {
   if (!form.check()) return;
   const base = api("").href.replace(/\/$/, "");
-  const text = write(bodyOf(form.values), base, form.key !== "");
-  try {
-    await navigator.clipboard.writeText(text);
-    button.dataset.label ??= button.textContent; // on a second press, the text is "Copied" already
-    button.textContent = "Copied";
-    tell("Copied");
-    setTimeout(() => (button.textContent = button.dataset.label), 1500);
-  } catch {
-    $("paste-text").value = text;
-    $("paste").showModal();
-    $("paste-text").select();
-  }
+  copying.copy(button, write(bodyOf(form.values), base, form.key !== ""));
 }
 
 // ---- the rest of the page
@@ -245,8 +238,8 @@ function start() {
   $("send").addEventListener("click", (event) => event.detail > 1 && event.preventDefault()); // it was clicked as Stop
   $("stop").addEventListener("click", (event) => event.detail > 1 || stop()); // it was clicked as Send
   $("views").addEventListener("change", paint);
-  $("copy-curl").addEventListener("click", ({ currentTarget }) => copy(currentTarget, curl));
-  $("copy-python").addEventListener("click", ({ currentTarget }) => copy(currentTarget, python));
+  $("copy-curl").addEventListener("click", ({ currentTarget }) => copyRequest(currentTarget, curl));
+  $("copy-python").addEventListener("click", ({ currentTarget }) => copyRequest(currentTarget, python));
   $("open-history").addEventListener("click", () => past.open());
   $("open-keys").addEventListener("click", () => $("keys").showModal());
   document.addEventListener("keydown", onKey);
