@@ -11,12 +11,13 @@ from aiohttp import hdrs
 from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import StreamResponse
 
-from nproxy.gateway import generate, introspect, models, passthrough
+from nproxy.gateway import generate, introspect, models
 from nproxy.gateway.app import App
 from nproxy.gateway.callers import UNLIMITED
 from nproxy.gateway.exchange import Exchange
 from nproxy.gateway.heads import origin_form, refusal
 from nproxy.gateway.pages.site import PageFile
+from nproxy.gateway.passthrough.handler import serve as pass_through
 from nproxy.gateway.paths import passes
 from nproxy.openai.errors import loop_detected, unknown_url, wrong_method
 
@@ -106,7 +107,7 @@ _ADMINS = {path: replace(_OWN[path], serve=_on_the_admin_port, methods=()) for p
 """What replaces them if there is an admin port."""
 
 _ONE_MODEL = Endpoint("models", _one_model, _GET)
-_PASSED = Endpoint("passthrough", passthrough.serve)
+_PASSED = Endpoint("passthrough", pass_through)
 _OTHER = Endpoint("other", _nothing)
 
 

@@ -15,11 +15,11 @@ import httpx
 import pytest
 
 from nproxy.config import Config, Key
-from nproxy.gateway import forms, passthrough
 from nproxy.gateway.auth import KeyRing, shown_key
 from nproxy.gateway.bodies import parsed
 from nproxy.gateway.callers import UNLIMITED, Rates
-from nproxy.gateway.forms import models_of
+from nproxy.gateway.passthrough import forms, upload
+from nproxy.gateway.passthrough.forms import models_of
 from nproxy.openai.body import LONG, Body
 from nproxy.openai.errors import ApiError
 from tests.fakes.upstream import Behaviour, FakeUpstream
@@ -319,7 +319,7 @@ async def test_a_long_body_is_searched_for_its_model_beside_the_loop(
         threads.append(threading.get_ident())
         return parsed(raw, check)
 
-    monkeypatch.setattr(passthrough, "parsed", noted)
+    monkeypatch.setattr(upload, "parsed", noted)
     async with gateway_for(config) as gateway:
         for size in (1, LONG):
             content = json.dumps({"model": "fake-model", "input": "x" * size}).encode()

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from nproxy.gateway import passthrough
 from nproxy.gateway.admission import client
 from nproxy.gateway.admission.messages import Message, Move
 from nproxy.gateway.driver import Drive
+from nproxy.gateway.passthrough import handler
 from nproxy.openai.errors import not_ready
 from nproxy.openai.wire import PING
 from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream, raw_server
@@ -427,7 +427,7 @@ async def test_what_was_refused_and_found_no_other_upstream_gets_the_refusal(
         writer.write(b"HTTP/1.1 503 No\r\nRetry-After: 7\r\nX-Odd: 1\r\n" + sent)
         await reader.read()
 
-    monkeypatch.setattr(passthrough, "ERROR_BODY_SECONDS", 0.2)
+    monkeypatch.setattr(handler, "ERROR_BODY_SECONDS", 0.2)
     full = {"name": "full", "replicas": [upstream.url], "models": ["m", MODEL], "max_inflight": 1}
     upstream.behaviour = Behaviour(hold=asyncio.Event())
     async with raw_server(says) as url:

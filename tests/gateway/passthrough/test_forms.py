@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from nproxy.gateway.forms import model_of, models_of
+from nproxy.gateway.passthrough.forms import model_of, models_of
 
 
 def form(*parts: tuple[str, str]) -> bytes:

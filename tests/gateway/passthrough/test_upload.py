@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from nproxy.gateway.passthrough import PEEK_BYTES
+from nproxy.gateway.passthrough.upload import PEEK_BYTES
 from tests.fakes.upstream import raw_server
 from tests.gateway.conftest import gateway_for
 
