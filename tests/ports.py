@@ -16,7 +16,6 @@ import socket
 import tempfile
 from functools import cache
 from pathlib import Path
-from typing import IO
 
 _BLOCK = 1024
 _BLOCKS = range(12 * _BLOCK, 32 * _BLOCK, _BLOCK)
@@ -40,16 +39,16 @@ def free_port() -> int:
 
 
 @cache
-def _block(process: int) -> tuple[int, IO[bytes]]:
-    """The first port of this process's block, and the open lock file. The block is reserved while that file is open."""
+def _block(process: int) -> tuple[int, int]:
+    """The first port of this process's block, and its lock file's descriptor: which reserves it while open."""
     folder = Path(tempfile.gettempdir()) / f"nproxy-tests-ports-{os.getuid()}"
     folder.mkdir(exist_ok=True)
     for first in _BLOCKS:
-        file = (folder / str(first)).open("wb")
+        file = os.open(folder / str(first), os.O_WRONLY | os.O_CREAT)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            file.close()
+            os.close(file)
             continue
         return first, file
     raise RuntimeError(f"all blocks of ports are taken: {folder} has a lock for each")
