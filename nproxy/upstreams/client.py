@@ -29,11 +29,11 @@ from nproxy.upstreams.failures import (
     redirected,
     timed_out,
 )
-from nproxy.upstreams.http.connection import Reply
 from nproxy.upstreams.http.connections import Connections
 from nproxy.upstreams.http.errors import LateError
 from nproxy.upstreams.http.head import Fields, request_head
 from nproxy.upstreams.http.message import Head
+from nproxy.upstreams.http.reply import Reply
 from nproxy.upstreams.http.sending import Upload
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.retry_after import retry_after, wait_in

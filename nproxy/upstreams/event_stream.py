@@ -17,7 +17,7 @@ from nproxy.openai.chunks import LONGEST_MARK, is_done
 from nproxy.openai.sse import SSEDecoder, SSEError
 from nproxy.upstreams.deadline import TimeLimits
 from nproxy.upstreams.failures import FOREIGN, after_the_head, oversize, timed_out
-from nproxy.upstreams.http.connection import Reply
+from nproxy.upstreams.http.reply import Reply
 
 Take: TypeAlias = Callable[[list[Event]], asyncio.Future[None] | None]
 """Takes a batch of events, never empty. Returns a future to wait for before the next batch, None for no wait."""

@@ -17,8 +17,8 @@ from nproxy.concurrency.tasks import beside
 from nproxy.config import Timeouts
 from nproxy.upstreams.client import Client
 from nproxy.upstreams.failures import FOREIGN, after_the_head, slow_upload, timed_out
-from nproxy.upstreams.http.connection import Reply
 from nproxy.upstreams.http.head import Fields
+from nproxy.upstreams.http.reply import Reply
 from nproxy.upstreams.http.sending import Upload
 from nproxy.upstreams.replicas import Replica
 

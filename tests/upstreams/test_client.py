@@ -16,7 +16,7 @@ from nproxy.choices.events import Event, FailureKind, LegBody, LegChunks, LegEnd
 from nproxy.openai.sse import BETWEEN
 from nproxy.upstreams import client as client_module
 from nproxy.upstreams import event_stream
-from nproxy.upstreams.http import connection
+from nproxy.upstreams.http import reply
 from tests.fakes.unreachable import says_nothing
 from tests.fakes.upstream import Behaviour, FakeUpstream, raw_server, words
 from tests.upstreams.conftest import Caller, datas, replica_at, whole
@@ -227,7 +227,7 @@ async def test_a_socket_that_said_something_is_not_stale(caller: Caller, said: b
 
 async def test_a_socket_that_ends_later_is_not_stale(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its server has had the time to take the request."""
-    monkeypatch.setattr(connection, "STALE_SECONDS", 0.1)
+    monkeypatch.setattr(reply, "STALE_SECONDS", 0.1)
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"} ")

@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 from multidict import CIMultiDict
 
-from nproxy.upstreams.http.connection import Reply
 from nproxy.upstreams.http.connections import Connections
 from nproxy.upstreams.http.head import Fields, request_head
+from nproxy.upstreams.http.reply import Reply
 from nproxy.upstreams.http.sending import Upload
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.via import Pseudonym

@@ -11,9 +11,9 @@ import pytest
 from multidict import CIMultiDict
 
 from nproxy.concurrency.tasks import beside
-from nproxy.upstreams.http.connection import HIGH_WATER, Reply
 from nproxy.upstreams.http.errors import UploadError
 from nproxy.upstreams.http.message import Message
+from nproxy.upstreams.http.reply import HIGH_WATER, Reply
 from nproxy.upstreams.http.sending import Upload
 from tests.fakes.upstream import raw_server
 from tests.upstreams.http.asking import OK, Http, aiohttp_server, answering, head_of, rest

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from nproxy.upstreams.http.connection import HIGH_WATER, Pour, Reply
 from nproxy.upstreams.http.connections import Connections
 from nproxy.upstreams.http.errors import CutError, LostError, MalformedError
+from nproxy.upstreams.http.reply import HIGH_WATER, Pour, Reply
 from nproxy.upstreams.via import Pseudonym
 from tests.fakes.upstream import raw_server
 from tests.upstreams.conftest import replica_at

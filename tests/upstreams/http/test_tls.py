@@ -15,9 +15,9 @@ import pytest
 import trustme
 
 from nproxy.upstreams.http import connecting
-from nproxy.upstreams.http.connection import Reply
 from nproxy.upstreams.http.connections import Connections
 from nproxy.upstreams.http.errors import ConnectError, LostError
+from nproxy.upstreams.http.reply import Reply
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.via import Pseudonym
 from tests.upstreams.http.asking import sent
