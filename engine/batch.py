@@ -138,6 +138,9 @@ class Batch:
 Stuck = Literal["rules", "logits"]
 """Why nothing can be drawn: a sequence's rules together leave no token, or its logits are not finite numbers."""
 
+STUCK: Mapping[int, Stuck] = {-1: "rules", -2: "logits"}
+"""The reason by the value that stands in place of a token, in C and in Triton alike."""
+
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:

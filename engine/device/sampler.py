@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from engine.batch import Draw, Past, StepOutput, Stuck
+from engine.batch import STUCK, Draw, Past, StepOutput
 from engine.device.draws import Array, DrawPlan, Packer
 from engine.device.frame import Frame
 from engine.device.transfer import Fetched, pinned
@@ -35,7 +35,6 @@ _EVERY_LAUNCH: tuple[dict[str, Any], ...] = (
     {"allowed_tokens": (0, 1)},
     {"top_p": 0.5, "logit_bias": ((0, 1.0),), "bad_words": ((1,),), "frequency_penalty": 0.5},
 )
-_STUCK: dict[int, Stuck] = {-1: "rules", -2: "logits"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ def _output(plan: DrawPlan, drawn: Sequence[int], logprobs: Mapping[int, Logprob
     return StepOutput(
         tuple([pair for pair in pairs if pair[1] >= 0]),
         logprobs,
-        stuck={sequence: _STUCK[token] for sequence, token in pairs if token < 0},
+        stuck={sequence: STUCK[token] for sequence, token in pairs if token < 0},
     )
 
 

@@ -9,12 +9,9 @@ from collections.abc import Sequence
 
 import torch
 
-from engine.batch import Draw, Stuck
+from engine.batch import STUCK, Draw, Stuck
 from engine.native.build import Kernels
 from engine.sampling.draw import Exponentials, FromWhole
-
-_WHY: dict[int, Stuck] = {-1: "logits", -2: "rules"}
-"""As in C: the values that stand in place of a token."""
 
 
 def exponentials(kernels: Kernels) -> Exponentials:
@@ -54,8 +51,8 @@ def from_whole(kernels: Kernels) -> FromWhole:
             scores.shape[1],
         )
         tokens: list[int] = out.tolist()
-        if min(tokens) < min(_WHY):
+        if min(tokens) < min(STUCK):
             raise MemoryError("there is not enough memory for the weights of a vocabulary")
-        return [token if token >= 0 else _WHY[token] for token in tokens]
+        return [token if token >= 0 else STUCK[token] for token in tokens]
 
     return drawn

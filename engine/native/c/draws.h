@@ -42,9 +42,9 @@ void exponentials(const int64_t *seeds, const int64_t *positions, double *out, i
     share_rows(exponentials_some, &of, rows, count, WORTH_THREADS / 16);
 }
 
-/* The weights of SUMMED tokens are summed as one block. The others stand in place of a token: a logit is NaN or
- * infinite; all tokens are excluded; there is no memory. */
-enum { SUMMED = 256, NO_NUMBERS = -1, NONE_LEFT = -2, NO_ROOM = -3 };
+/* The weights of SUMMED tokens are summed as one block. The others stand in place of a token: all tokens are excluded; a
+ * logit is NaN or infinite (both as in batch.py); there is no memory. */
+enum { SUMMED = 256, NONE_LEFT = -1, NO_NUMBERS = -2, NO_ROOM = -3 };
 
 struct drawn {
     const element *scores;
