@@ -176,7 +176,7 @@ async def _generate(request: web.Request, dialect: Dialect) -> web.StreamRespons
 def _order(body: Body, dialect: Dialect, serving: Serving) -> tuple[Order, str | None]:
     """Return what a body asks for, and the adapter that it names."""
     parse = parse_chat if dialect is Dialect.CHAT else parse_completion
-    asked = parse(body, serving.limits)
+    asked = parse(body, serving.limits, serving.only_model)
     adapter = serving.adapter(asked.model)
     return read_order(asked, serving.most_logprobs), adapter
 

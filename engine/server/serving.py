@@ -104,6 +104,11 @@ class Serving:
             raise stopped() if self._lost else engine_unavailable("The engine is loading its model.")
         return self._core
 
+    @property
+    def only_model(self) -> str | None:
+        """The model of a request that names none; None if there are adapters, as any of them might be meant."""
+        return None if self.adapters else self.model
+
     def adapter(self, model: str) -> str | None:
         """Return the adapter that a client names, None for the model itself; raise ApiError 404 for any other name."""
         if model in self.adapters:

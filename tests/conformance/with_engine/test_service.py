@@ -137,6 +137,15 @@ async def test_Q1_unknown_model(stage: EngineStage) -> None:
 
 
 @of_engine
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+async def test_Q1_a_request_without_a_model_is_for_the_only_one(stage: EngineStage, path: str) -> None:
+    body = {name: value for name, value in stage.fields(path, n=2).items() if name != "model"}
+    answer = await (await stage.gateway()).post(body, path)
+    assert answer.status_code == 200, answer.text
+    assert (answer.json()["model"], len(answer.json()["choices"])) == (MODEL, 2)
+
+
+@of_engine
 @STREAMED
 async def test_Q4_one_call_with_n_computes_the_prompt_once(stage: EngineStage, stream: bool) -> None:
     forks, calls = stage.counted("forks_total"), stage.counted("tokens_total", type="prompt")

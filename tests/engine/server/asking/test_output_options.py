@@ -138,6 +138,8 @@ async def test_an_adapter_is_a_model_of_its_own_name(path: Path) -> None:
         assert [message.adapter for message in sent] == ["tuned", None]
         status, error = await refused(client, "/v1/chat/completions", chat(model="other"))
         assert (status, error["code"]) == (404, "model_not_found")
+        status, error = await refused(client, "/v1/chat/completions", chat(model=None))
+        assert (status, error["param"], error["code"]) == (400, "model", "missing_required_parameter")
 
 
 async def test_N5_a_queue_that_is_full_is_a_429(path: Path) -> None:
