@@ -52,6 +52,26 @@ async def test_what_the_port_answers_is_as_described(upstream: FakeUpstream) -> 
             assert answer_problems(document, method, path, answer) == []
 
 
+async def test_what_the_port_refuses_is_as_described() -> None:
+    """Whoever has no token, every page in a browser, and bodies that cannot be read."""
+    async with fleet_for("http://127.0.0.1:9/v1") as fleet:
+        document = admin_document(fleet.gateway.app.config)
+        for path, method, operation in operations(document):
+            target = path.replace("{upstream}", "fake")
+            unknown = await fleet.admin.request(method, target, headers={"authorization": ""})
+            page = await fleet.admin.request(method, target, headers={"origin": "http://page.example"})
+            assert page.status_code == 403
+            assert unknown.status_code == 401 or path in port._OPEN
+            for answer in (unknown, page):
+                assert answer_problems(document, method, path, answer) == []
+            if "requestBody" in operation:
+                large = await fleet.admin.request(method, target, content=b" " * 100_000)
+                packed = await fleet.admin.request(method, target, content=b"x", headers={"content-encoding": "br"})
+                assert (large.status_code, packed.status_code) == (413, 415)
+                for answer in (large, packed):
+                    assert answer_problems(document, method, path, answer) == []
+
+
 async def _asked(
     fleet: Fleet, method: str, target: str, body: dict[str, object] | None = None
 ) -> tuple[str, str, httpx.Response]:
