@@ -44,7 +44,7 @@ def _operation(path: str, method: str, documented: Fragment) -> Fragment:
         ]
     if method not in _WITHOUT_BODY:
         kind = documented.get("x-body", "application/json")
-        operation["requestBody"] = {"content": {kind: {"schema": {"type": "object"}}}}
+        operation["requestBody"] = {"content": {kind: {"schema": {"type": "object", "additionalProperties": True}}}}
     errors: Fragment = fragment("paths")["x-errors"]
     forbidden = {"x-when": "auth", "$ref": "#/components/responses/Forbidden"}
     return {**operation, "responses": {"200": {"$ref": "#/components/responses/Passed"}, "403": forbidden, **errors}}

@@ -20,8 +20,8 @@ from nproxy.openai.body import Body
 from nproxy.openai.errors import ApiError
 from nproxy.openai.requests import parse_chat, parse_completion
 from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream
-from tests.gateway.conftest import CHAT, Gateway, Start
-from tests.gateway.openapi.described import answer_problems, operations, request_problems
+from tests.gateway.conftest import CHAT, Gateway, Start, body
+from tests.gateway.openapi.described import answer_problems, operations, problems, request_problems
 from tests.openai import drawn_requests
 from tests.transcripts import recorded
 
@@ -156,6 +156,14 @@ async def test_answers_are_as_described(gateway: Gateway, path: str, fields: dic
     assert answer_problems(document, "post", path, answer) == []
 
 
+@pytest.mark.parametrize("id", ["mine-1", "trace:7", "a b", ""])
+async def test_an_id_is_as_described_whether_it_is_kept_or_replaced(gateway: Gateway, id: str) -> None:
+    described = DOCUMENT["components"]["parameters"]["RequestId"]["schema"]
+    answer = await gateway.post(body(n=2), headers={"x-request-id": id})
+    assert answer.status_code == 200
+    assert problems(DOCUMENT, described, id) == []
+
+
 @pytest.mark.parametrize("end", ["error", "cut", "malformed"])
 async def test_a_stream_that_fails_is_as_described(gateway: Gateway, upstream: FakeUpstream, end: Any) -> None:
     upstream.behaviour = Behaviour(end_after=2, end=end)
@@ -169,6 +177,14 @@ async def test_a_stream_that_fails_is_as_described(gateway: Gateway, upstream: F
 async def test_what_the_gateway_says_of_itself_is_as_described(gateway: Gateway, path: str) -> None:
     document = (await gateway.client.get("/openapi.json")).json()
     assert answer_problems(document, "get", path, await gateway.client.get(path)) == []
+
+
+async def test_metrics_are_as_described_in_both_formats(gateway: Gateway) -> None:
+    document = (await gateway.client.get("/openapi.json")).json()
+    for kind in ("text/plain", "application/openmetrics-text"):
+        answer = await gateway.client.get("/metrics", headers={"accept": kind})
+        assert answer.headers["content-type"].startswith(kind)
+        assert answer_problems(document, "get", "/metrics", answer) == []
 
 
 @pytest.mark.parametrize("fields", [{"id": 3}, {"choices": [{"index": 0}]}, {"usage": {"prompt_tokens": "5"}}])
