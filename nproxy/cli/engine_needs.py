@@ -45,6 +45,9 @@ def _problems(engine: Engine, reading: Reading) -> Iterator[Problem]:
     except models.ModelError as error:
         yield Problem(reading.tree.origin(("engine", "model")), ("engine", "model"), str(error))
     for name, folder in engine.adapters.items():
-        if not (Path(folder) / "adapter_config.json").is_file():
-            path = ("engine", "adapters", name)
-            yield Problem(reading.tree.origin(path), path, f"{folder} has no adapter_config.json")
+        path = ("engine", "adapters", name)
+        try:
+            if not (Path(folder) / "adapter_config.json").is_file():
+                yield Problem(reading.tree.origin(path), path, f"{folder} has no adapter_config.json")
+        except OSError as error:  # a folder that this user may not enter, or a name that is too long
+            yield Problem(reading.tree.origin(path), path, f"{folder}: {error.strerror}")

@@ -56,10 +56,16 @@ def demand(name: str, folder: Path = Path()) -> None:
 def _way_to(name: str, folder: Path) -> Callable[[], LocalModel]:
     if name == DEFAULT.id:
         return lambda: LocalModel(DEFAULT.id, fetch(DEFAULT))
-    path = Path(name).expanduser()
-    if name and (folder / path).exists():  # the empty name would be the folder itself
-        here = _local(folder / path)
-        return lambda: here
+    try:
+        path = Path(name).expanduser()
+    except RuntimeError as error:  # ~ with the name of no user
+        raise NoSuchModel(f"model {name}: no such file or folder") from error
+    try:
+        if name and (folder / path).exists():  # the empty name would be the folder itself
+            here = _local(folder / path)
+            return lambda: here
+    except OSError as error:  # it is in a folder that this user may not enter, or its name is too long
+        raise ModelError(f"model {folder / path}: {error.strerror}") from error
     if HUB_ID.fullmatch(name) and path.suffix != ".gguf":
         return lambda: LocalModel(name, from_hub(name))
     if not path.is_absolute() and (there := HUB_FILE.fullmatch(name)) is not None:
@@ -80,11 +86,10 @@ def _local(path: Path) -> LocalModel:
         demand_safetensors(path, str(path))
         return LocalModel(path.name, path)
     path = path.parent.resolve() / path.name  # in the hub's cache it is a link to a file whose name is a hash
-    try:
+    magic = b""
+    if path.is_file():  # to open a pipe would wait for whoever writes into it
         with path.open("rb") as file:
             magic = file.read(4)
-    except OSError as error:
-        raise ModelError(f"model {path}: {error.strerror}") from error
     if magic != b"GGUF":
         raise NoSuchModel(f"model {path}: neither a GGUF file nor a folder in Hugging Face's layout")
     return LocalModel(path.stem, path)

@@ -120,6 +120,11 @@ def test_the_engines_files_are_looked_for_beside_the_settings(tmp_path: Path) ->
         f"{file}:2: engine.model: model ./m.gguf: no such file or folder",
         f"{file}:3: engine.adapters.law: {adapter} has no adapter_config.json",
     ]
+    long = "a" * 300  # refused by the system, as a folder is that this user may not enter
+    file.write_text(f"engine:\n  model: ./{long}.gguf\n  adapters: {{law: {long}}}\n")
+    assert (done := run("check", str(file))).returncode == 2
+    assert [line.partition(": ")[0] for line in done.stderr.splitlines()] == [f"{file}:2", f"{file}:3"]
+    file.write_text("engine:\n  model: ./m.gguf\n  adapters: {law: law}\n")
     (tmp_path / "m.gguf").write_bytes(b"GGUF")
     adapter.mkdir()
     (adapter / "adapter_config.json").touch()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -57,11 +58,18 @@ def test_a_relative_path_starts_at_the_given_folder(tmp_path: Path, name: str) -
         ("./folder", "no such file or folder"),
         ("org/missing.gguf", "no such file or folder"),
         ("a/b/c", "neither"),
+        ("~no-such-user/model", "no such file or folder"),
     ],
 )
 def test_a_name_that_means_nothing_is_wrong_use(name: str, reason: str) -> None:
     with pytest.raises(NoSuchModel, match=reason):
         resolve(name)
+
+
+def test_a_path_that_the_system_refuses_is_one_clear_line() -> None:
+    """As it refuses one in a folder that this user may not enter; newer Pythons take both for paths to nothing."""
+    with pytest.raises(ModelError, match=r"^model /tmp/aaa.*: (File name too long|no such file or folder)$"):
+        resolve("/tmp/" + "a" * 300)
 
 
 def test_a_folder_without_a_config_is_no_model(tmp_path: Path) -> None:
@@ -79,6 +87,16 @@ def test_a_file_of_another_kind_is_no_model(tmp_path: Path) -> None:
     file.write_bytes(b"PK\x03\x04")
     with pytest.raises(NoSuchModel, match="neither a GGUF file nor a folder"):
         resolve(str(file))
+
+
+def test_what_is_no_regular_file_is_no_model(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.gguf")
+    with (
+        os.fdopen(os.open(tmp_path / "pipe.gguf", os.O_RDWR), "wb", buffering=0) as writer,
+        pytest.raises(NoSuchModel, match="neither a GGUF file nor a folder"),
+    ):
+        writer.write(b"GGUF")
+        resolve(str(tmp_path / "pipe.gguf"))
 
 
 def test_a_hub_that_cannot_be_reached_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
