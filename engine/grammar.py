@@ -67,6 +67,8 @@ class Compiler:
             from llguidance import LLMatcher, LLParserLimits
         except ImportError as error:
             raise GrammarError(_NO_PACKAGE) from error
+        # Some models name an end that their vocabulary does not have; it is never drawn.
+        stop_tokens = [token for token in stop_tokens if 0 <= token < vocab_size]
         if not stop_tokens:
             raise GrammarError("this model has no token that ends an answer, so it does not support grammars")
         try:

@@ -142,6 +142,13 @@ def test_a_model_that_takes_no_grammar_says_why(tokens: str, stop: set[int], rea
         Compiler(tokens, VOCABULARY, stop)
 
 
+def test_ends_outside_of_the_vocabulary_are_left_out() -> None:
+    compiled = Compiler(tokenizer(), VOCABULARY, {END, -1, VOCABULARY, 10**30}).compile(texts(["a"]))
+    assert allowed(compiled.mask) == {TOKENS.index("a")}
+    with pytest.raises(GrammarError, match="no token that ends an answer"):
+        Compiler(tokenizer(), VOCABULARY, {VOCABULARY})
+
+
 @pytest.mark.parametrize("text", ["<end>", "a<end>b", "<mark>", "<end><end>"])
 def test_a_text_may_spell_a_special_token(text: str) -> None:
     """By tokens that are none: those are no text."""
