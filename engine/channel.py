@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 import sys
 import time
@@ -129,6 +130,8 @@ class CoreClient:
         except (asyncio.IncompleteReadError, ConnectionError):
             status = await self._process.wait()
             how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
+            if status == -signal.SIGKILL:
+                how += ", as Linux ends a process when memory runs out"
             raise CoreFailed(f"the engine core {how}") from None
         if isinstance(message, kind):
             return message

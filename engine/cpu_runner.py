@@ -74,9 +74,14 @@ class CpuRunner:
         emulated = not machine.cpu_bfloat16
         products = TORCH if native is None else NativeProducts(native, emulated)
         int8 = config.quantization == "int8"
-        model = load_model(
-            Path(config.model), dtype, config.max_model_len, config.adapters, int8=int8, products=products
-        )
+        try:
+            model = load_model(
+                Path(config.model), dtype, config.max_model_len, config.adapters, int8=int8, products=products
+            )
+        except RuntimeError as error:
+            if "can't allocate memory" not in str(error):  # torch has no type of its own for it on a CPU
+                raise
+            raise ConfigError(f"there is not enough memory for {config.model}") from error
         give_back()
         token_bytes = kv_bytes_per_token(model.attention, dtype.itemsize)
         blocks = config.kv_blocks(token_bytes, ram(), cap=cpu_pool(model.context * token_bytes))

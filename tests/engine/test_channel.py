@@ -94,7 +94,13 @@ async def test_a_core_that_does_not_end_by_itself_is_killed(played: Played, monk
 
 
 @pytest.mark.parametrize(
-    ("status", "how"), [(0, "ended with status 0"), (3, "ended with status 3"), (-9, "was ended by signal 9")]
+    ("status", "how"),
+    [
+        (0, "ended with status 0"),
+        (3, "ended with status 3"),
+        (-9, "was ended by signal 9, as Linux ends a process when memory runs out"),
+        (-11, "was ended by signal 11"),
+    ],
 )
 @pytest.mark.parametrize("left", ["nothing", "half a message", "what it has not read"])
 async def test_how_the_core_has_ended_is_told(played: Played, status: int, how: str, left: str) -> None:

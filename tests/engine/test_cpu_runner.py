@@ -171,6 +171,15 @@ def test_settings_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         CpuRunner.load(EngineConfig(str(tmp_path / "nowhere")))
 
 
+def test_weights_that_do_not_fit_into_memory_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> Any:
+        return torch.empty(1 << 60, dtype=torch.int8)
+
+    monkeypatch.setattr("engine.cpu_runner.load_model", full)
+    with pytest.raises(ConfigError, match=f"^there is not enough memory for {tmp_path}$"):
+        CpuRunner.load(EngineConfig(str(tmp_path)))
+
+
 def test_the_pool_is_a_part_of_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(tmp_path)
     monkeypatch.setattr("engine.cpu_runner.ram", lambda: 1 << 24)
