@@ -98,5 +98,5 @@ def _lengths(config: Mapping[str, Any]) -> Collection[int]:
     """
     listed, size = config.get("matryoshka_dimensions"), config.get("hidden_size")
     if isinstance(listed, list):
-        return frozenset(listed)
+        return frozenset([length for length in listed if isinstance(length, int)])
     return range(1, size + 1) if config.get("is_matryoshka") is True and isinstance(size, int) else ()

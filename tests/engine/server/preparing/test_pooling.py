@@ -53,6 +53,7 @@ def test_the_folder_says_whether_vectors_have_length_1_and_how_long_a_text_may_b
         ({"hidden_size": 48}, []),
         ({"hidden_size": 48, "is_matryoshka": True}, list(range(1, 49))),
         ({"hidden_size": 48, "matryoshka_dimensions": [8, 16]}, [8, 16]),
+        ({"hidden_size": 48, "matryoshka_dimensions": [[8], None, 16]}, [16]),
     ],
 )
 def test_the_folder_says_to_which_lengths_vectors_may_be_cut(tmp_path: Path, config: Any, lengths: list[int]) -> None:
