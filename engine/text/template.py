@@ -43,7 +43,7 @@ class ChatTemplate:
         try:
             self._template = environment.from_string(source)
             self.variables = frozenset(jinja2.meta.find_undeclared_variables(environment.parse(source)))
-        except jinja2.TemplateError as error:
+        except Exception as error:  # Jinja's own, and those of Python's compiler for what is nested too deeply
             raise ModelError(f"the model's chat template is not valid: {error}") from error
 
     def render(
@@ -58,7 +58,8 @@ class ChatTemplate:
         try:
             return self._template.render(**(names | {"messages": messages, "add_generation_prompt": generation}))
         except Exception as error:
-            raise TemplateRejected(f"The model's chat template rejected the messages: {error}") from error
+            reason = str(error) or type(error).__name__
+            raise TemplateRejected(f"The model's chat template rejected the messages: {reason}") from error
 
     @cached_property
     def joins_arguments(self) -> bool:

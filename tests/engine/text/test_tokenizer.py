@@ -392,9 +392,23 @@ def test_what_templates_may_not_do(source: str, message: str) -> None:
         rendered(source)
 
 
-def test_a_template_with_a_syntax_error_is_the_models_fault() -> None:
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% if %}",
+        "{{ x | unheard_of }}",
+        "{{" + "(" * 3000 + ")" * 3000 + "}}",
+        "{% for x in y %}" * 99 + "{% endfor %}" * 99,
+    ],
+)
+def test_a_template_with_a_syntax_error_is_the_models_fault(source: str) -> None:
     with pytest.raises(ModelError, match="not valid"):
-        ChatTemplate("{% if %}", {})
+        ChatTemplate(source, {})
+
+
+def test_a_rejection_without_words_is_called_by_its_kind() -> None:
+    with pytest.raises(TemplateRejected, match=r"rejected the messages: MemoryError$"):
+        rendered("{{ 'a' * (10 ** 17) }}")
 
 
 def test_a_mark_in_angle_brackets_is_named_by_its_id_as_llguidance_wants_it() -> None:
