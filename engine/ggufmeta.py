@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import ModelError
+from engine.model_files import demand_file
 
 Scalar = int | float | bool | str
 Value = Scalar | list["Value"]
@@ -33,6 +34,8 @@ _SCALARS = {
 _STRING, _ARRAY = 8, 9
 _U32, _U64 = _SCALARS[4], _SCALARS[10]
 _DEEPEST_ARRAY = 4
+_MOST_DIMENSIONS = 4
+_LONGEST = 1 << 24  # values of an array, or bytes of a text: a wrong length in a file of gigabytes may fit into it
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,7 @@ def read_metadata(path: Path) -> dict[str, Value]:
 
 def read_header(path: Path) -> Header:
     """Return the key-value pairs and the tensor directory; raise ModelError like read_metadata."""
+    demand_file(path)
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _Cursor(data).header()
@@ -100,12 +104,15 @@ class _Cursor:
         alignment = metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or alignment < 1:
             raise ValueError(f"general.alignment is {alignment}")
+        if isinstance(parts := metadata.get("split.count"), int) and parts > 1:
+            raise ModelError(f"the file is one of {parts} parts of a model: join them with llama-gguf-split --merge")
         return Header(metadata, directory, -(-self._at // alignment) * alignment)
 
     def _tensor(self) -> TensorInfo:
         name = self._string()
         dimensions = int(self._scalar(_U32))
-        self._check(dimensions, at_least=8)
+        if dimensions > _MOST_DIMENSIONS:
+            raise ValueError(f"a tensor has {dimensions} dimensions")
         shape = tuple(int(self._scalar(_U64)) for _ in range(dimensions))
         return TensorInfo(name, shape, kind=int(self._scalar(_U32)), offset=int(self._scalar(_U64)))
 
@@ -126,6 +133,8 @@ class _Cursor:
         kind, count = int(self._scalar(_U32)), int(self._scalar(_U64))
         if depth > _DEEPEST_ARRAY:
             raise ValueError("arrays are nested too deeply")
+        if count > _LONGEST:
+            raise ValueError(f"an array has {count} values")
         if kind in _SCALARS:
             width = _SCALARS[kind].size
             self._check(count, at_least=width)
@@ -148,6 +157,8 @@ class _Cursor:
         self._at = start + _U64.unpack_from(self._data, self._at)[0]
         if self._at > self._size:
             raise ValueError(_BEYOND)
+        if self._at - start > _LONGEST:
+            raise ValueError(f"a text has {self._at - start} bytes")
         return self._data[start : self._at].decode()
 
     def _check(self, count: int, at_least: int) -> None:

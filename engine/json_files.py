@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import ModelError
+from engine.model_files import MOST_BYTES, demand_file
 
 
 def read_object(file: Path, *, optional: bool = False) -> dict[str, Any]:
@@ -29,6 +30,7 @@ def read_list(file: Path, *, optional: bool = False) -> list[Any]:
 
 
 def _read(file: Path, empty: Any, optional: bool) -> Any:
+    demand_file(file, MOST_BYTES)
     try:
         return json.loads(file.read_bytes())
     except OSError as error:

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from engine.config import Device, Dtype, EngineConfig, Kernels, Pooling, Quantization
 from engine.errors import ModelError
+from engine.model_files import naming
 from engine.server.announcing import Registration
 from engine.server.serving import STALL_SECONDS
 from engine.text.parsers.families import AUTO, NONE, REASONING_FAMILIES, TOOL_FAMILIES
@@ -60,8 +61,9 @@ def engine_config(given: argparse.Namespace) -> EngineConfig:
     Raises ConfigError for wrong ones and ModelError if the path holds no model.
     """
     model = Path(given.model)
-    if not model.exists():
-        raise ModelError(f"no such file or folder: {model}")
+    with naming(model):
+        if not model.exists():
+            raise ModelError(f"no such file or folder: {model}")
     if model.is_file() and model.suffix != ".gguf":
         raise ModelError(f"{model} is neither a folder nor a .gguf file")
     settings = {field.name: getattr(given, field.name) for field in fields(EngineConfig) if field.name in given}

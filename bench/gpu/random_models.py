@@ -103,6 +103,11 @@ class RandomCheckpoint:
         """Return the checkpoint of a model."""
         return cls(spec(model), frozenset(shapes(model)))
 
+    def demand(self, name: str, shape: tuple[int, ...]) -> None:
+        """Raise ModelError for an unknown name, as Checkpoint.demand does; a tensor is drawn in any shape."""
+        if name not in self.names:
+            raise ModelError(f"the checkpoint has no tensor {name}")
+
     def read(self, name: str, out: torch.Tensor) -> None:
         """Fill `out` with a tensor, as Checkpoint.read does."""
         if name not in self.names:

@@ -25,15 +25,17 @@ from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging as transformers_logging
 
 from engine.errors import ModelError
+from engine.json_files import read_object
 from engine.models.fields import Fields
 from engine.models.hf_folder import check_tensors, read_eos
 from engine.models.lora import Pair, TokensOf, add_pair
 from engine.models.model import CPU, sequence_limit
 from engine.models.ops import Attend, AttentionOps
-from engine.models.spec import AttentionSpec
+from engine.models.spec import LONGEST, AttentionSpec
 from engine.models.survey import KEYWORD, SURVEYED, serve_attention, survey
 
 _log = logging.getLogger(__name__)
+_LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")  # as the families call their number
 
 
 class Bridge:
@@ -67,7 +69,7 @@ class Bridge:
                 self.attention = seen.attention
                 self._head = _head_alone(self._model, seen.output_type)
                 self.vocab = self.logits(seen.hidden).shape[-1]
-        except (AttributeError, RuntimeError, TypeError, ValueError) as error:  # a forward with other arguments
+        except (ArithmeticError, AttributeError, RuntimeError, TypeError, ValueError) as error:  # its arguments, sizes
             raise ModelError(f"{_name(config)} does not run on tokens and positions: {_first_line(error)}") from error
         serve_attention(self._model)
         self._model.to(device)  # only now, because the survey makes tensors on the CPU
@@ -174,6 +176,7 @@ def _head_alone(model: PreTrainedModel, output_type: Any) -> torch.nn.Module:
 
 def _config(folder: Path) -> PretrainedConfig:
     """Return the folder's config; refuse whole kinds of models before their weights are read."""
+    _demand_layers(read_object(folder / "config.json"))
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     except Exception as error:  # transformers raises almost anything for a config that it does not accept
@@ -189,6 +192,15 @@ def _config(folder: Path) -> PretrainedConfig:
     if not kind._supports_attention_backend:
         raise ModelError(f"config.json: the attention of {name} is not behind transformers' attention interface")
     return config
+
+
+def _demand_layers(settings: dict[str, Any]) -> None:
+    """Raise ModelError for an impossible number of layers: transformers makes all layers before it reads a tensor."""
+    inner = settings.get("text_config")
+    for part in (settings, inner if isinstance(inner, dict) else {}):
+        for key in _LAYERS:
+            if isinstance(part.get(key), int):
+                Fields(part, "config.json").layers(key)
 
 
 def _unpacking(config: PretrainedConfig) -> dict[str, Any]:
@@ -254,12 +266,13 @@ def _scaled(limit: int, rope: Fields) -> tuple[int, int]:
     factor = rope.number("factor", default=1.0)
     if not 0 < factor < inf:
         raise rope.refuse(f"the factor must be positive, not {factor:g}")
-    longest = max(limit, int(factor * (original if kind == "yarn" else limit)))
+    longest = max(limit, int(min(factor * (original if kind == "yarn" else limit), LONGEST)))
     return longest if kind == "yarn" else limit, longest
 
 
 def _name(config: PretrainedConfig) -> str:
-    return str((config.architectures or [config.model_type])[0])
+    named = config.architectures
+    return named[0] if isinstance(named, list) and named and isinstance(named[0], str) else str(config.model_type)
 
 
 def _first_line(error: Exception) -> str:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any
 
 from engine.errors import ModelError
+
+_MOST_LAYERS = 1 << 12  # a hundred are usual; much is made for each layer before the tensors are looked at
+_LARGEST = 1 << 62
 
 
 class Fields:
@@ -23,6 +27,14 @@ class Fields:
         value = default if value is None else value
         if not isinstance(value, int) or isinstance(value, bool):
             raise ModelError(f"{self._where}: {key} must be a whole number, not {value!r}")
+        self._demand_usual(key, value)
+        return value
+
+    def layers(self, key: str) -> int:
+        """Return a number of layers."""
+        value = self.whole(key)
+        if value > _MOST_LAYERS:
+            raise self.refuse(f"{key} is {value}, which no model has")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
@@ -30,7 +42,13 @@ class Fields:
         value = default if value is None else value
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise ModelError(f"{self._where}: {key} must be a number, not {value!r}")
+        self._demand_usual(key, value)
         return float(value)
+
+    def _demand_usual(self, key: str, value: float) -> None:
+        """Raise ModelError for a number that JSON and GGUF can express and that no computation can use."""
+        if not isfinite(value) if isinstance(value, float) else abs(value) > _LARGEST:
+            raise self.refuse(f"{key} is {value}, which no model has")
 
     def flag(self, key: str, default: bool) -> bool:
         value = self._values.get(key)

@@ -70,6 +70,9 @@ class _File:
         self._data = data
         self._places = places
 
+    def demand(self, name: str, shape: tuple[int, ...]) -> None:
+        self._find(name, shape)
+
     def read(self, name: str, out: torch.Tensor) -> None:
         place = self._find(name, tuple(out.shape))
         numbers, at = out.view(-1), 0

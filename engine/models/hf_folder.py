@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 
 from engine.errors import ModelError
 from engine.json_files import read_object
+from engine.model_files import demand_file
 from engine.models.spec import ModelSpec
 from engine.models.spec_hf import spec_from_hf
 
@@ -27,6 +28,13 @@ class _Folder:
         self.names = frozenset(where)
         self._where = where
 
+    def demand(self, name: str, shape: tuple[int, ...]) -> None:
+        shard = self._where.get(name)
+        if shard is None:
+            raise ModelError(f"the checkpoint has no tensor {name}")
+        if (own := tuple(shard.get_slice(name).get_shape())) != shape:
+            raise ModelError(f"tensor {name} has shape {own}, but the config requires {shape}")
+
     def read(self, name: str, out: torch.Tensor) -> None:
         out.copy_(self._find(name, tuple(out.shape)))
 
@@ -35,15 +43,11 @@ class _Folder:
         return tensor if tensor.dtype == torch.bfloat16 else None
 
     def _find(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
-        shard = self._where.get(name)
-        if shard is None:
-            raise ModelError(f"the checkpoint has no tensor {name}")
+        self.demand(name, shape)
         try:
-            tensor: torch.Tensor = shard.get_tensor(name)
+            tensor: torch.Tensor = self._where[name].get_tensor(name)
         except SafetensorError as error:
             raise ModelError(f"tensor {name} cannot be read: {error}") from error
-        if tensor.shape != shape:
-            raise ModelError(f"tensor {name} has shape {tuple(tensor.shape)}, but the config requires {shape}")
         if tensor.dtype not in _FLOATS:
             raise ModelError(f"tensor {name} is of type {tensor.dtype}; only unquantized floats are supported")
         return tensor
@@ -81,6 +85,7 @@ def _open_shards(folder: Path, stack: ExitStack) -> dict[str, Any]:
     where: dict[str, Any] = {}
     holder: dict[str, str] = {}
     for file in dict.fromkeys(files.values()):
+        demand_file(file)
         try:
             shard = stack.enter_context(safe_open(file, framework="pt"))
         except (SafetensorError, OSError) as error:

@@ -195,7 +195,13 @@ class _Reader:
     def matrix(self, name: str, rows: int, columns: int) -> Weights:
         return self.stack([(name, rows)], columns)
 
+    def demand(self, parts: list[tuple[str, int]], *columns: int) -> None:
+        """Refuse tensors of other shapes before memory for them is asked for: it may be more than there is."""
+        for name, rows in parts:
+            self._checkpoint.demand(name, (rows, *columns))
+
     def norm(self, name: str, size: int) -> torch.Tensor:
+        self.demand([(name, size)])
         return self.into(name, torch.empty(size, dtype=torch.float32, device=self._device))
 
     def optional(self, name: str, size: int) -> torch.Tensor | None:
@@ -208,6 +214,7 @@ class _Reader:
         """Return the weights of several products stacked vertically, each given as (name, rows)."""
         if self._products.keep and not self._int8 and (kept := self._stored(parts, columns)) is not None:
             return kept
+        self.demand([(f"{name}.weight", rows) for name, rows in parts], columns)
         fused = torch.empty(sum(rows for _, rows in parts), columns, dtype=self._weights, device=self._device)
         for (name, _), part in zip(parts, torch.split(fused, [rows for _, rows in parts]), strict=True):
             self.into(f"{name}.weight", part)
@@ -221,6 +228,7 @@ class _Reader:
         return whole
 
     def stack_bias(self, parts: list[tuple[str, int]]) -> torch.Tensor:
+        self.demand([(f"{name}.bias", rows) for name, rows in parts])
         fused = torch.empty(sum(rows for _, rows in parts), dtype=self._dtype, device=self._device)
         for (name, _), part in zip(parts, torch.split(fused, [rows for _, rows in parts]), strict=True):
             self.into(f"{name}.bias", part)

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from engine.errors import ConfigError, ModelError
+from engine.model_files import naming
 from engine.models.llama import Decoder
 from engine.models.lora import read_adapter
 from engine.models.model import CPU, Model, sequence_limit
@@ -36,11 +37,13 @@ def load_model(
     that cannot be run, ConfigError if max_model_len exceeds the model's own limit, or if int8 is not supported by this
     CPU or for this model.
     """
-    model = _load(path, dtype, max_model_len, device, products, int8=int8)
+    with naming(path):
+        model = _load(path, dtype, max_model_len, device, products, int8=int8)
     for name, folder in adapters:
         try:
-            pairs = read_adapter(Path(folder), dtype)
-            model.adapt(name, {module: pair.to(device) for module, pair in pairs.items()})
+            with naming(Path(folder)):
+                pairs = read_adapter(Path(folder), dtype)
+                model.adapt(name, {module: pair.to(device) for module, pair in pairs.items()})
         except ModelError as error:
             raise ModelError(f"adapter {name}: {error}") from error
     return model

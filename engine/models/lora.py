@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 
 from engine.errors import ModelError
 from engine.json_files import read_object
+from engine.model_files import demand_file
 from engine.models.fields import Fields
 from engine.models.linear import Linear
 
@@ -73,6 +74,7 @@ def read_adapter(folder: Path, dtype: torch.dtype) -> dict[str, Pair]:
         pickled = (folder / "adapter_model.bin").exists()
         why = "; its adapter_model.bin is a pickle, which can run any code when opened" if pickled else ""
         raise ModelError(f"{folder} has no adapter_model.safetensors{why}")
+    demand_file(file)
     try:
         tensors = load_file(file)
     except (SafetensorError, OSError) as error:

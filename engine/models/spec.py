@@ -10,6 +10,9 @@ from math import inf
 
 from engine.errors import ModelError
 
+LONGEST = 2.0**62
+"""Tokens: what a scaling multiplies is cut there, because its product may be infinite."""
+
 
 @dataclass(frozen=True, slots=True)
 class AttentionSpec:
@@ -52,6 +55,8 @@ class Llama3Scaling:
 
     def __post_init__(self) -> None:
         _refuse_no_factor(self.factor)
+        if not 0 < self.low_freq_factor < self.high_freq_factor or self.original_context < 1:
+            raise ModelError(f"rope scaling: the settings do not fit together: {self}")
 
 
 def _refuse_no_factor(factor: float) -> None:
@@ -109,7 +114,7 @@ class ModelSpec:
     def longest(self) -> int:
         """The longest sequence that may be asked for, in tokens: with a linear scaling, `factor` times the context."""
         factor = self.scaling.factor if isinstance(self.scaling, LinearScaling) else 1.0
-        return max(self.context, int(self.context * factor))
+        return max(self.context, int(min(self.context * factor, LONGEST)))
 
     @property
     def attention(self) -> tuple[AttentionSpec, ...]:

@@ -22,7 +22,7 @@ def spec_from_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, tuple[int,
     for another architecture and for whatever the decoder does not support.
     """
     arch = metadata.get("general.architecture")
-    if arch not in _GGUF_FAMILY:
+    if not isinstance(arch, str) or arch not in _GGUF_FAMILY:
         known = ", ".join(sorted(_GGUF_FAMILY))
         raise ModelError(f"GGUF architecture {arch!r} is not supported (supported: {known})")
     f = Fields({k.removeprefix(f"{arch}."): v for k, v in metadata.items()}, "GGUF metadata")
@@ -31,7 +31,7 @@ def spec_from_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, tuple[int,
     if not f.flag("attention.causal", default=True):
         raise f.refuse("attention that is not causal is not supported")
     windows: tuple[int | None, ...] = ()
-    layers = f.whole("block_count")
+    layers = f.layers("block_count")
     if window := f.whole("attention.sliding_window", default=0):
         # Mistral's, which the converter calls llama. Files of other architectures do not say which layers have windows.
         if arch != "llama" or f.get("attention.sliding_window_pattern") is not None:
@@ -54,7 +54,7 @@ def spec_from_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, tuple[int,
     if f.whole("rope.dimension_count", default=head_dim) != head_dim:
         raise f.refuse("partial rotary embedding is not supported")
     return ModelSpec(
-        architecture=str(arch),
+        architecture=arch,
         vocab=embedding[0],
         hidden=hidden,
         layers=layers,

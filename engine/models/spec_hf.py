@@ -48,7 +48,7 @@ def spec_from_hf(config: Mapping[str, Any], eos: Any = None) -> ModelSpec:
         raise Unsupported(f"config.json: activation {act!r} is not supported (silu is)")
     theta, scaling = _hf_rope(config, f, family)
     attention_bias = f.flag("attention_bias", default=False)
-    heads, hidden, layers = f.whole("num_attention_heads"), f.whole("hidden_size"), f.whole("num_hidden_layers")
+    heads, hidden, layers = f.whole("num_attention_heads"), f.whole("hidden_size"), f.layers("num_hidden_layers")
     unrotated = _unrotated(f, layers) if family == "smollm3" else frozenset()
     return ModelSpec(
         architecture=str(architecture),

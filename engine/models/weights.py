@@ -34,6 +34,10 @@ class Checkpoint(Protocol):
         """The Hugging Face names of all tensors that exist."""
         ...
 
+    def demand(self, name: str, shape: tuple[int, ...]) -> None:
+        """Raise ModelError if a tensor is missing or has another shape; reads nothing."""
+        ...
+
     def read(self, name: str, out: torch.Tensor) -> None:
         """Fill `out` with a tensor, converted to its dtype; raise ModelError if it is missing or has another shape."""
         ...

@@ -21,6 +21,8 @@ from tokenizers import Tokenizer
 
 from engine.errors import ModelError
 
+_MOST_TOKENS = 1 << 22  # every number up to the last one takes memory; large vocabularies have 2**18 tokens
+
 
 class TokenBytes:
     """The bytes of every token. Special tokens have none, because they are not shown.
@@ -40,11 +42,13 @@ class TokenBytes:
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> TokenBytes:
         """Read the table from a tokenizer; raise ModelError for a decoder that is not byte-wise."""
+        vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+        if (last := max(vocabulary.values(), default=-1)) >= _MOST_TOKENS:
+            raise ModelError(f"the tokenizer has a token with the number {last}, which no model has")
         state = json.loads(tokenizer.to_str())
         to_bytes = _reader(state["decoder"])
         special = {token["id"] for token in state["added_tokens"] if token["special"]}
-        vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-        pieces = [b""] * (max(vocabulary.values(), default=-1) + 1)
+        pieces = [b""] * (last + 1)
         for token, number in vocabulary.items():
             if number not in special:
                 pieces[number] = to_bytes(token)

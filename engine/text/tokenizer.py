@@ -17,6 +17,7 @@ import tokenizers
 from engine.errors import ModelError
 from engine.ggufmeta import read_metadata
 from engine.json_files import read_object
+from engine.model_files import MOST_BYTES, demand_file, naming
 from engine.text.detokenizer import TokenBytes
 from engine.text.parsers.families import AUTO, Families, choose
 from engine.text.template import ChatTemplate
@@ -82,7 +83,8 @@ def load_tokenizer(model: Path, tool_parser: str = AUTO, reasoning_parser: str =
 
     tool_parser, reasoning_parser: names of families, or "auto" or "none"; raises ConfigError for others.
     """
-    tokenizer = _from_folder(model) if model.is_dir() else _from_gguf(model)
+    with naming(model):
+        tokenizer = _from_folder(model) if model.is_dir() else _from_gguf(model)
     template = tokenizer.template_for(tools=True)
     source, knows_tools = (None, False) if template is None else (template.source, "tools" in template.variables)
     return replace(tokenizer, families=choose(tool_parser, reasoning_parser, source, knows_tools=knows_tools))
@@ -100,6 +102,7 @@ def _from_folder(folder: Path) -> Tokenizer:
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise ModelError(f"{folder} has no tokenizer.json")
+    demand_file(path, MOST_BYTES)
     try:
         backend = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the Rust side raises plain Exception
@@ -157,6 +160,7 @@ def _special_strings(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _text(path: Path) -> str:
+    demand_file(path, MOST_BYTES)
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:

@@ -83,6 +83,9 @@ def test_models_that_the_interface_cannot_carry_are_refused(
     ("kind", "settings", "reason"),
     [
         ("t5", {}, "has an encoder"),
+        ("t5", {"architectures": 5}, "t5 has an encoder"),
+        ("gpt2", {"n_layer": 1 << 40}, "n_layer is 1099511627776, which no model has"),
+        ("gemma3", {"text_config": {"num_hidden_layers": 1 << 40}}, "num_hidden_layers is 1099511627776"),
         ("vit", {}, "no causal language model of type vit"),
         ("gpt_oss", {"quantization_config": {"quant_method": "fp8"}}, "quantized checkpoints are not supported"),
     ],

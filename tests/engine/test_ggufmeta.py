@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from pathlib import Path
 
@@ -86,6 +87,22 @@ def test_lies_are_refused(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "lying.gguf"
     path.write_bytes(data)
     with pytest.raises(ModelError):
+        read_metadata(path)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (key(b"a", 9) + struct.pack("<IQ", 0, (1 << 24) + 1), "an array has 16777217 values"),
+        (key(b"a", 8) + struct.pack("<Q", (1 << 24) + 1), "a text has 16777217 bytes"),
+        (key(b"a", 0) + b"\0" + struct.pack("<Q1sI", 1, b"t", 1 << 21), "a tensor has 2097152 dimensions"),
+    ],
+)
+def test_lengths_that_fit_into_a_large_file_are_refused(tmp_path: Path, body: bytes, said: str) -> None:
+    path = tmp_path / "large.gguf"
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 1, 1) + body)
+    os.truncate(path, 1 << 26)
+    with pytest.raises(ModelError, match=said):
         read_metadata(path)
 
 

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from engine.errors import ModelError
 from engine.models.llama import Decoder
 from engine.models.spec import Llama3Scaling
+from engine.models.spec_gguf import spec_from_gguf
 from engine.models.spec_hf import spec_from_hf
 from engine.models.stored import ordered, stacked
 from engine.models.weights import open_checkpoint
@@ -23,6 +24,14 @@ from tests.fakes.tiny_models import Scorer, make, reference_logits, save
 
 TOKENS = list(range(1, 60, 3))
 TABLE = tuple(range(16))
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
 
 
 def _load(path: Path) -> None:
@@ -184,6 +193,16 @@ def test_tensors_must_be_those_of_the_config(tmp_path: Path) -> None:
         ({"num_hidden_layers": "3"}, "num_hidden_layers must be a whole number, not '3'"),
         ({"num_key_value_heads": 4}, "sizes do not fit"),
         ({"rms_norm_eps": 0}, "must be above 0"),
+        ({"rms_norm_eps": 10**400}, "rms_norm_eps is 1000.*, which no model has"),
+        ({"rope_parameters": {"rope_theta": float("inf")}}, "rope_theta is inf, which no model has"),
+        ({"rope_parameters": LLAMA3 | {"low_freq_factor": 0}}, "settings do not fit together"),
+        ({"rope_parameters": LLAMA3 | {"high_freq_factor": 1.0}}, "settings do not fit together"),
+        ({"max_position_embeddings": 10**400}, "max_position_embeddings is 1000.*, which no model has"),
+        ({"num_hidden_layers": 1 << 31}, "num_hidden_layers is 2147483648, which no model has"),
+        ({"vocab_size": 1 << 40}, r"embed_tokens.weight has shape \(97, 48\)"),
+        ({"vocab_size": 1 << 61, "hidden_size": 1 << 61}, r"embed_tokens.weight has shape \(97, 48\)"),
+        ({"head_dim": 1 << 40}, r"q_proj.weight has shape \(48, 48\)"),
+        ({"intermediate_size": 1 << 40}, r"gate_proj.weight has shape \(64, 48\)"),
         ({"eos_token_id": "</s>"}, "eos_token_id"),
     ],
     ids=str,
@@ -248,6 +267,13 @@ def test_without_rope_settings_a_family_has_its_own_base_frequency(tmp_path: Pat
     torch.testing.assert_close(
         Scorer(tmp_path).prompt(TOKENS, TABLE), reference_logits(model, TOKENS), rtol=1e-4, atol=1e-4
     )
+
+
+def test_a_context_times_an_endless_factor_is_a_number(tmp_path: Path) -> None:
+    save(tmp_path)
+    _edit_config(tmp_path, rope_parameters={"rope_type": "linear", "rope_theta": 1e4, "factor": 1e308})
+    with open_checkpoint(tmp_path) as checkpoint:
+        assert checkpoint.spec.longest == 1 << 62
 
 
 def test_the_generation_config_names_the_ends(tmp_path: Path) -> None:
@@ -359,15 +385,7 @@ def test_floats_are_not_stored_otherwise(tmp_path: Path) -> None:
 
 def test_rope_freqs_of_a_gguf_are_used(tmp_path: Path) -> None:
     # llama.cpp stores a llama3 scaling as one divisor per frequency.
-    rope = {
-        "rope_type": "llama3",
-        "rope_theta": 500.0,
-        "factor": 8.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 64,
-    }
-    model = make(rope_parameters=rope)
+    model = make(rope_parameters=LLAMA3)
     plain = 1.0 / 500.0 ** (np.arange(0, 8, 2, dtype=np.float32) / 8)
     factors = plain / model.model.rotary_emb.inv_freq.numpy()
     assert factors.max() > 1.5
@@ -407,9 +425,33 @@ def test_a_gguf_whose_directory_lies_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("llama.block_count", (1 << 32) - 1, "block_count is 4294967295, which no model has"),
+        ("llama.attention.key_length", 1 << 31, r"q_proj.weight has shape \(48, 48\)"),
+        ("llama.feed_forward_length", 1 << 31, r"gate_proj.weight has shape \(64, 48\)"),
+    ],
+)
+def test_sizes_of_a_gguf_that_no_memory_holds_are_refused(tmp_path: Path, key: str, value: int, reason: str) -> None:
+    path = tmp_path / "model.gguf"
+    write_gguf(path, make(), "llama")
+    content = path.read_bytes()
+    place = content.index(key.encode()) + len(key) + 4  # behind the type
+    path.write_bytes(content[:place] + value.to_bytes(4, "little") + content[place + 4 :])
+    with pytest.raises(ModelError, match=reason):
+        _load(path)
+
+
+def test_an_architecture_of_a_gguf_that_is_no_text_is_refused() -> None:
+    with pytest.raises(ModelError, match=r"GGUF architecture \['llama'\] is not supported"):
+        spec_from_gguf({"general.architecture": ["llama"]}, {})
+
+
+@pytest.mark.parametrize(
     ("arch", "extra", "reason"),
     [
         ("gemma", {}, "GGUF architecture 'gemma' is not supported"),
+        ("llama", {"split.count": 3}, "one of 3 parts of a model"),
         ("llama", {"llama.rope.scaling.type": "yarn"}, "rope scaling 'yarn'"),
         ("qwen2", {"qwen2.attention.sliding_window": 8}, "sliding windows are not supported"),
         ("llama", {"llama.attention.causal": False}, "attention that is not causal is not supported"),

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders
-from tokenizers.models import WordPiece
+from tokenizers.models import BPE, WordPiece
 
 from engine.errors import ModelError
 from engine.text.detokenizer import Detokenizer, TokenBytes
@@ -23,6 +23,13 @@ BYTES = TokenBytes(bytes([byte]) for byte in range(256))
 def pieces(table: TokenBytes, tokens: list[int]) -> list[str]:
     detokenizer = Detokenizer(table)
     return [*(detokenizer.feed(token) for token in tokens), detokenizer.flush()]
+
+
+def test_a_number_that_no_vocabulary_reaches_is_refused() -> None:
+    backend = Backend(BPE(vocab={"a": 0, "b": 1 << 22}, merges=[]))
+    backend.decoder = decoders.ByteLevel()
+    with pytest.raises(ModelError, match="a token with the number 4194304"):
+        TokenBytes.of(backend)
 
 
 @given(st.text(max_size=40))
