@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from urllib.parse import unquote
 
+from engine.text.schema_references import part_at, place, referred
 from nproxy.openai.jsonvalue import JSON, dumps
 
 _SAID = frozenset({"additionalProperties", "patternProperties", "unevaluatedProperties"})
@@ -17,7 +17,6 @@ _DEFINITIONS = ("$defs", "definitions")
 _BY_NAME = ("properties", "patternProperties", *_DEFINITIONS)
 _LISTED = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
 _SINGLE = ("items", "additionalItems", "additionalProperties", "contains")
-_STEPS = 8
 
 
 class _PutTogether(Exception):
@@ -53,7 +52,7 @@ class _Closing:
             made = _copied(made)
         while self._left:
             *where, name = self._left.pop()
-            around = _at(made, where)
+            around = part_at(made, where)
             if isinstance(around, dict) and name in around:
                 around[name] = self._closed(around[name])
         return made
@@ -88,11 +87,11 @@ class _Closing:
 
     def _note(self, reference: JSON) -> None:
         """Remember a place that may be under no keyword whose schemas are closed, as in OpenAPI's components."""
-        place = _place(reference) if isinstance(reference, str) else None
-        if not place or place in self._places or (len(place) == 2 and place[0] in _DEFINITIONS):
+        where = place(reference) if isinstance(reference, str) else None
+        if not where or where in self._places or (len(where) == 2 and where[0] in _DEFINITIONS):
             return
-        self._places.add(place)
-        self._left.append(place)
+        self._places.add(where)
+        self._left.append(where)
 
     @cached_property
     def _into_one_of(self) -> bool:
@@ -101,7 +100,7 @@ class _Closing:
 
     def _exclusion(self, schemas: Sequence[JSON]) -> tuple[Sequence[JSON], bool, bool]:
         """Return what these refer to, whether no object fits two of them, and whether nothing does."""
-        meant = [_referred(schema, self._whole) for schema in schemas]
+        meant = [referred(schema, self._whole) for schema in schemas]
         key = tuple(map(id, meant))
         if key not in self._known:
             differ = len({*key}) == len(key)
@@ -123,41 +122,10 @@ def _puts_together(schema: Mapping[str, JSON]) -> bool:
     return bool(schema.keys() & _CONDITIONS) or ("properties" in schema and bool(schema.keys() & _JOINED))
 
 
-def _referred(schema: JSON, whole: JSON) -> JSON:
-    """Return the schema that one refers to, over a few steps at most; itself if it refers to none."""
-    for _ in range(_STEPS):
-        reference = schema.get("$ref") if isinstance(schema, dict) else None
-        place = _place(reference) if isinstance(reference, str) else None
-        if place is None:
-            break
-        schema = _at(whole, place)
-    return schema
-
-
-def _place(reference: str) -> tuple[str, ...] | None:
-    """Return the names on the way to what a reference inside the same schema points to; None for any other."""
-    if reference != "#" and not reference.startswith("#/"):
-        return None
-    names = unquote(reference).split("/")[1:]
-    return tuple([name.replace("~1", "/").replace("~0", "~") for name in names])
-
-
 def _copied(part: JSON) -> JSON:
     if isinstance(part, dict):
         return {name: _copied(inside) for name, inside in part.items()}
     return [_copied(inside) for inside in part] if isinstance(part, list) else part
-
-
-def _at(part: JSON, place: Sequence[str]) -> JSON:
-    """Return what is at a place, None if nothing is."""
-    for name in place:
-        if isinstance(part, dict):
-            part = part.get(name)
-        elif isinstance(part, list) and name.isdecimal() and len(name) < 9 and int(name) < len(part):
-            part = part[int(name)]
-        else:
-            return None
-    return part
 
 
 def _fit_no_two(schemas: Sequence[JSON]) -> bool:
