@@ -14,7 +14,18 @@ ENGINE_UPSTREAM = "engine"
 """The name of the built-in engine among the upstreams."""
 
 ToolParser = Literal[
-    "auto", "none", "hermes", "llama3", "mistral", "mistral-v11", "deepseek", "deepseek-v3.1", "json", "gpt-oss"
+    "auto",
+    "none",
+    "hermes",
+    "qwen3-coder",
+    "glm",
+    "llama3",
+    "mistral",
+    "mistral-v11",
+    "deepseek",
+    "deepseek-v3.1",
+    "json",
+    "gpt-oss",
 ]
 ReasoningParser = Literal["auto", "none", "think", "mistral", "gpt-oss"]
 """The engine's model families; a test compares them with the engine's own list."""

@@ -49,9 +49,9 @@ class Tools:
     parallel: bool
 
     @property
-    def names(self) -> frozenset[str]:
-        """The names of the functions that may be called."""
-        return frozenset([function.name for function in self.functions])
+    def parameters(self) -> dict[str, JSON]:
+        """The JSON schemas of the arguments, by the names of the functions that may be called."""
+        return {function.name: function.parameters for function in self.functions}
 
     @property
     def bound(self) -> bool:

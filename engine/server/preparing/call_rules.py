@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from engine.server.asking.structure import any_rule, free_text_to, json_rule, regex_rule, text_rule, token_rule
+from engine.server.asking.structure import any_rule, json_rule, regex_rule, text_rule
 from engine.server.asking.tools import Function, Tools
+from engine.server.preparing.marked_text import MARK, Rule, TokenOf, text_with_marks
+from engine.server.preparing.parameter_rules import Tags, parameters_rule
 from engine.text.parsers.families import HARMONY
 
 _MOST_CALLS = 32  # under a grammar a small model might write calls forever
-
-TokenOf = Callable[[str], int | None]
-"""Returns the id of a mark that is a special token, None for one that is ordinary text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +29,28 @@ class Form:
     """What comes after the last call."""
     bare: str = ""
     """Characters that a call may begin with if no mark does; plain text then does not begin with them."""
+    unmarked: str = ""
+    """What a call begins with if its mark is missing, which the parser accepts; plain text then does not contain it."""
+    tags: Tags | None = None
+    """How arguments are written if they are no JSON object."""
 
 
 _JSON_CALL = ('{"name": "', '", "arguments": ', "}")
 _FORMS: Mapping[str, Form] = {
     "hermes": Form(('<tool_call>\n{"name": "', '", "arguments": ', "}\n</tool_call>"), between="\n"),
+    "qwen3-coder": Form(
+        ("<tool_call>\n<function=", ">\n", "</function>\n</tool_call>"),
+        between="\n",
+        unmarked="<function=",
+        tags=Tags(("<parameter=", ">\n"), "\n", "</parameter>", "\n", also_ends=r"</function>\s{0,4}</tool_call>"),
+    ),
+    "glm": Form(
+        ("<tool_call>", "\n", "</tool_call>"),
+        between="\n",
+        tags=Tags(
+            ("<arg_key>", "</arg_key>\n<arg_value>"), "", "</arg_value>", "\n", also_ends="</tool_call>", loose=True
+        ),
+    ),
     "llama3": Form(('{"name": "', '", "parameters": ', "}"), between="; ", bare="{["),
     "mistral": Form(_JSON_CALL, begin="[TOOL_CALLS][", between=", ", end="]"),
     "mistral-v11": Form(("[TOOL_CALLS]", "[ARGS]", "")),
@@ -52,22 +68,13 @@ _FORMS: Mapping[str, Form] = {
     "json": Form(_JSON_CALL, begin="[", between=", ", end="]", bare="{[`"),
     HARMONY: Form(("<|channel|>commentary to=functions.", " <|constrain|>json<|message|>", ""), between=None),
 }
-_MARK = re.compile(r"(<[^<>\s]+>|\[[A-Z_]+\])")
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """A rule, and the lines that define what it uses."""
-
-    start: str
-    lines: tuple[str, ...] = ()
 
 
 def calls_rule(tools: Tools, family: str, token_of: TokenOf) -> Rule:
     """Return the rule of an answer of calls and nothing else; raise ApiError 400 for a function's schema
     that is none.
     """
-    return Rule(_calls(tools, _FORMS[family], token_of))
+    return _calls(tools, _FORMS[family], token_of)
 
 
 def calls_or_words_rule(tools: Tools, family: str, token_of: TokenOf) -> Rule:
@@ -77,50 +84,49 @@ def calls_or_words_rule(tools: Tools, family: str, token_of: TokenOf) -> Rule:
     """
     form = _FORMS[family]
     if form.bare:
-        words = rf"(\s*[^\s{re.escape(form.bare)}](?s:.*))?"
-        return Rule(f"{regex_rule(words)} | {_calls(tools, form, token_of)}")
-    first = _MARK.match(form.begin or form.call[0])
+        calls, words = _calls(tools, form, token_of), rf"(\s*[^\s{re.escape(form.bare)}](?s:.*))?"
+        return Rule(f"{regex_rule(words)} | {calls.start}", calls.lines)
+    first = MARK.match(form.begin or form.call[0])
     opening = first[0] if first else ""
     number = token_of(opening)
+    never = [form.unmarked] if form.unmarked else []
+    calls = _calls(tools, form, token_of, opened=0 if number is not None else len(opening))
     if number is not None:
-        return Rule(f"{regex_rule('(?s:.*)')} {_calls(tools, form, token_of)} | {regex_rule('(?s:.*)')}")
-    without = f"(?s:.*){re.escape(opening)}(?s:.*)"
-    return Rule(
-        f"to_call {_calls(tools, form, token_of, opened=len(opening))} | WORDS",
-        (free_text_to("to_call", opening), f"WORDS: {regex_rule('(?s:.*)')} & ~{regex_rule(without)}"),
-    )
+        return Rule(f"WORDS {calls.start} | WORDS", (_without("WORDS", never), *calls.lines))
+    before = (_without("BEFORE", never), f"to_call[lazy]: BEFORE {text_rule(opening)}")
+    return Rule(f"to_call {calls.start} | WORDS", (*before, _without("WORDS", [opening, *never]), *calls.lines))
 
 
-def text_with_marks(text: str, token_of: TokenOf) -> str:
-    """Return the rule of a text with marks in it; empty for no text."""
-    rules = []
-    for piece in filter(None, _MARK.split(text)):
-        number = token_of(piece)
-        rules.append(text_rule(piece) if number is None else token_rule(number))
-    return " ".join(rules)
+def _without(name: str, texts: Sequence[str]) -> str:
+    """Return the line that defines `name`: any text that contains none of these."""
+    rules = [regex_rule("(?s:.*)"), *[f"~{regex_rule(f'(?s:.*){re.escape(text)}(?s:.*)')}" for text in texts]]
+    return f"{name}: {' & '.join(rules)}"
 
 
-def _calls(tools: Tools, form: Form, token_of: TokenOf, *, opened: int = 0) -> str:
+def _calls(tools: Tools, form: Form, token_of: TokenOf, *, opened: int = 0) -> Rule:
     """Return the calls' rule without the first `opened` characters."""
-    one = _one_of(tools.functions, form, token_of)
-    first, begin = one, form.begin[opened:]
-    if opened and not form.begin:
-        first = _one_of(tools.functions, replace(form, call=(form.call[0][opened:], *form.call[1:])), token_of)
-    rules = [text_with_marks(begin, token_of), first]
+    before = form.call[0]
+    start = f"{form.begin}{before}"[opened:]
+    rules = [_text(start, form, token_of), "call"]
     if tools.choice != "named" and tools.parallel and form.between is not None:
-        rules.append(f"({text_with_marks(form.between, token_of)} {one}){{0,{_MOST_CALLS - 1}}}")
-    return " ".join(filter(None, [*rules, text_with_marks(form.end, token_of)]))
+        rules.append(f"({_text(form.between + before, form, token_of)} call){{0,{_MOST_CALLS - 1}}}")
+    calls = [_call(function, number, form, token_of) for number, function in enumerate(tools.functions)]
+    lines = [f"call: {any_rule([call.start for call in calls])}", *[line for call in calls for line in call.lines]]
+    if form.tags is not None:
+        lines += form.tags.any_text(token_of)
+    return Rule(" ".join(filter(None, [*rules, _text(form.end, form, token_of)])), tuple(lines))
 
 
-def _one_of(functions: tuple[Function, ...], form: Form, token_of: TokenOf) -> str:
-    return any_rule([_call(function, form, token_of) for function in functions])
+def _call(function: Function, number: int, form: Form, token_of: TokenOf) -> Rule:
+    """Return the rule of a call from its name on."""
+    _, middle, behind = form.call
+    if form.tags is None:
+        arguments = Rule(json_rule(function.parameters, function.where))
+    else:
+        arguments = parameters_rule(function, f"OTHER_{number}", form.tags, token_of)
+    rules = [_text(f"{function.name}{middle}", form, token_of), arguments.start, _text(behind, form, token_of)]
+    return Rule(" ".join(filter(None, rules)), arguments.lines)
 
 
-def _call(function: Function, form: Form, token_of: TokenOf) -> str:
-    before, middle, behind = form.call
-    rules = [
-        text_with_marks(f"{before}{function.name}{middle}", token_of),
-        json_rule(function.parameters, function.where),
-        text_with_marks(behind, token_of),
-    ]
-    return " ".join(filter(None, rules))
+def _text(text: str, form: Form, token_of: TokenOf) -> str:
+    return text_with_marks(text, token_of, loose=form.tags is not None and form.tags.loose)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from engine.server.asking.structure import Structure, free_text_to, regex_rule
 from engine.server.asking.tools import Tools
-from engine.server.preparing.call_rules import Rule, TokenOf, calls_or_words_rule, calls_rule, text_with_marks
+from engine.server.preparing.call_rules import calls_or_words_rule, calls_rule
+from engine.server.preparing.marked_text import Rule, TokenOf, text_with_marks
 from engine.text.parsers.families import HARMONY, Families
 from engine.text.parsers.thinking import MARKS
 
@@ -57,10 +58,10 @@ def _answer(syntax: ModelSyntax, tools: Tools | None, structure: Structure | Non
         if structure is not None:
             form = _BESIDE_STRUCTURE.get(family, family)
             calls, words = calls_rule(tools, form, syntax.token_of), _words_rule(syntax, _STRUCTURED)
-            return Rule(f"{calls.start} | {words.start}")
+            return Rule(f"{calls.start} | {words.start}", calls.lines + words.lines)
         if tools.bound and family == HARMONY:
             calls, words = calls_rule(tools, family, syntax.token_of), _words_rule(syntax, _WORDS)
-            return Rule(f"{calls.start} | {words.start}")
+            return Rule(f"{calls.start} | {words.start}", calls.lines + words.lines)
         if tools.bound:
             return calls_or_words_rule(tools, family, syntax.token_of)
     return None if structure is None else _words_rule(syntax, _STRUCTURED)

@@ -106,7 +106,7 @@ def _chat_prompt(order: Order, chat: Chat, tokenizer: Tokenizer, ready: Ready, s
     _refuse_endless(text, tokenizer, ready, "messages")
     thinking = families.opens_reasoning(text, str(chat.messages[-1]["content"]) if chat.continued else None)
     structure = required_structure(ModelSyntax(families, tokenizer.special, thinking), tools, order.structure)
-    functions = None if tools is None else tools.names
+    functions = None if tools is None else tools.parameters
     parallel = tools is None or tools.parallel
     shown = [tokenizer.special(mark) for mark in families.marks(calls=tools is not None)]
     tokens = tokenizer.encode_chat(text)

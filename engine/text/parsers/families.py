@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from engine.errors import ConfigError
@@ -11,7 +11,9 @@ from engine.text.parsers.calls import CallParser
 from engine.text.parsers.harmony import HarmonyParser
 from engine.text.parsers.parts import Content, Parser, Part, Plain, ToolArguments, ToolStart
 from engine.text.parsers.syntaxes import SYNTAXES
+from engine.text.parsers.tags import TagParser, TagSyntax
 from engine.text.parsers.thinking import MARKS, ThinkingParser
+from nproxy.openai.jsonvalue import JSON
 
 HARMONY = "gpt-oss"
 AUTO, NONE = "auto", "none"
@@ -26,8 +28,10 @@ _TOOL_SIGNS: Mapping[tuple[str, ...], str | None] = {
     ("<｜tool▁calls▁begin｜>",): "deepseek-v3.1",
     ("[TOOL_CALLS]", "[ARGS]"): "mistral-v11",
     ("[TOOL_CALLS]",): "mistral",
-    ("<function=",): None,  # Qwen3-Coder's XML
-    ("<arg_key>",): None,  # GLM's XML
+    ("<tool_call>", "<function=", "<parameter="): "qwen3-coder",
+    ("<tool_call>", "<arg_key>"): "glm",
+    ("<function=",): None,  # such as Seed-OSS, whose other marks have its name
+    ("<arg_key>",): None,
     ("<tool_call>",): "hermes",
     ("<|start_header_id|>",): "llama3",
 }
@@ -103,22 +107,26 @@ def _named(name: str) -> str | None:
 def parser_for(
     families: Families,
     *,
-    functions: Container[str] | None,
+    functions: Mapping[str, JSON] | None,
     thinking: bool,
     new_id: Callable[[], str],
     parallel: bool = True,
 ) -> Parser:
     """Return a fresh parser for one choice.
 
-    functions: what may be called; None if calls are not parsed. thinking: whether the prompt has opened the reasoning.
-    new_id: returns a fresh text of hexadecimal digits, from which a call's id is made. parallel: whether calls after
-    the first are reported, too.
+    functions: the JSON schemas of arguments, by the names of what may be called; None if calls are not parsed.
+    thinking: whether the prompt has opened the reasoning. new_id: returns a fresh text of hexadecimal digits, from
+    which a call's id is made. parallel: whether calls after the first are reported, too.
     """
     parser: Parser = Plain()
     if HARMONY in (families.tools, families.reasoning):
         parser = HarmonyParser(new_id, calls=functions is not None)
     elif functions is not None and families.tools is not None:
-        parser = CallParser(SYNTAXES[families.tools], functions, new_id)
+        syntax = SYNTAXES[families.tools]
+        if isinstance(syntax, TagSyntax):
+            parser = TagParser(syntax, functions, new_id)
+        else:
+            parser = CallParser(syntax, functions, new_id)
     if (marks := MARKS.get(families.reasoning or "")) is not None:
         parser = _Behind(ThinkingParser(marks, inside=thinking), parser)
     return parser if parallel or functions is None else _FirstCall(parser)

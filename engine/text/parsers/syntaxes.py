@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import regex
 
 from engine.text.parsers.calls import Syntax
+from engine.text.parsers.tags import TagSyntax
 
 _BARE_OBJECT = r'(?P<list>\[\s*)?(?=\{\s*"(?:name|type|id|function|parameters|arguments)"\s*:)'
 _NAME = r"[^\s<>{}\[\]]{1,256}"
@@ -17,6 +18,33 @@ _HERMES = Syntax(
     opening=regex.compile(r"<tool_call>\s*(?=\{)"),
     closing=regex.compile(r"\s*</tool_call>"),
     shown=("<tool_call>", "</tool_call>"),
+)
+
+# <tool_call>, <function=name>, <parameter=key>, value, </parameter> ..., </function> and </tool_call>, each on its own
+# line: Qwen3-Coder, Qwen3.5, Nemotron 3. Models sometimes leave out the first mark, or the one behind the last value.
+# https://github.com/QwenLM/Qwen3-Coder/issues/475
+_QWEN3_CODER = TagSyntax(
+    opening=regex.compile(r"(?:<tool_call>\s*)?(?=<function=)"),
+    function=regex.compile(
+        r"<function=(?P<name>[^\s<>]{1,256})>\s*(?=(?P<parameter><parameter=)|</function>|</tool_call>)"
+    ),
+    parameter=regex.compile(r"\s*<parameter=(?P<key>[^<>\n]{1,256})>(?:\n|(?=[^\n]))"),
+    value_end=regex.compile(r"\n?(?:</parameter>|(?=</function>\s{0,4}</tool_call>))"),
+    end=regex.compile(r"\s*(?:</function>|(?=</tool_call>))"),
+    closing=regex.compile(r"\s*</tool_call>"),
+    shown=("<tool_call>", "</tool_call>"),
+)
+
+# <tool_call>name<arg_key>key</arg_key><arg_value>value</arg_value> ...</tool_call>, with line ends between the tags in
+# GLM-4.5 and 4.6.
+_GLM = TagSyntax(
+    opening=regex.compile(r"<tool_call>\s*(?=[^\s<>{}\[\]])"),
+    function=regex.compile(rf"(?P<name>{_NAME})\s*(?=(?P<parameter><arg_key>)|</tool_call>)"),
+    parameter=regex.compile(r"\s*<arg_key>(?P<key>[^<>\n]{1,256})</arg_key>\s*<arg_value>"),
+    value_end=regex.compile(r"</arg_value>|(?=</tool_call>)"),
+    end=regex.compile(r"\s*(?=</tool_call>)"),
+    closing=regex.compile(r"\s*</tool_call>"),
+    shown=("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
 )
 
 # {"name": ..., "parameters": {...}}, several separated by ";", sometimes after <|python_tag|>: Llama 3.1 to 3.3.
@@ -63,6 +91,8 @@ _JSON = Syntax(
 
 SYNTAXES: Mapping[str, Syntax] = {
     "hermes": _HERMES,
+    "qwen3-coder": _QWEN3_CODER,
+    "glm": _GLM,
     "llama3": _LLAMA3,
     "mistral": _MISTRAL,
     "mistral-v11": _MISTRAL,

@@ -93,5 +93,53 @@ DEEPSEEK = """\
 {%- elif message['content'] is not none %}{{ '<｜Assistant｜>' + message['content'] + eos_token }}
 {%- endif %}{% endfor %}{% if add_generation_prompt %}{{ '<｜Assistant｜>' }}{% endif %}"""
 
+# Qwen3-Coder: calls and arguments in tags, and a value that is no text as Python writes it.
+QWEN3_CODER = """\
+{% if tools %}<|im_start|>system
+{% for tool in tools %}<function>{{ tool.function.name }}</function>
+{% endfor %}Reply with <tool_call>
+<function=name>
+<parameter=key>
+value
+</parameter>
+</function>
+</tool_call><|im_end|>
+{% endif %}{% for message in messages %}{{ '<|im_start|>' + message.role }}
+{%- if message.tool_calls %}{% if message.content is string and message.content %}
+{{- '\n' + message.content }}{% endif %}
+{%- for call in message.tool_calls %}{{ '\n<tool_call>\n<function=' + call.function.name + '>\n' }}
+{%- for key, value in call.function.arguments | items %}
+{%- set text = value | tojson if value is mapping or (value is sequence and value is not string) else value | string %}
+{{- '<parameter=' + key + '>\n' + text + '\n</parameter>\n' }}
+{%- endfor %}{{ '</function>\n</tool_call>' }}{% endfor %}
+{%- else %}{{ '\n' + message.content }}{% endif %}{{ '<|im_end|>\n' }}{% endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"""
+
+# GLM-4.5: a call as its name, then keys and values in tags; null as a content is written "None".
+GLM = """\
+[gMASK]<sop>{% if tools %}<|system|>
+{% for tool in tools %}{{ tool | tojson(ensure_ascii=False) }}
+{% endfor %}{% endif %}{% for message in messages %}
+{%- if message.role == 'tool' %}<|observation|>
+<tool_response>
+{{ message.content }}
+</tool_response>
+{%- else %}{{ '<|' + message.role + '|>' }}
+{%- if message.role == 'assistant' %}{{ '\n<think></think>' }}{% endif %}
+{{ message.content }}
+{%- for call in message.tool_calls or [] %}
+{{- '\n<tool_call>' + call.function.name }}
+{% for key, value in call.function.arguments.items() %}<arg_key>{{ key }}</arg_key>
+<arg_value>{{ value | tojson(ensure_ascii=False) if value is not string else value }}</arg_value>
+{% endfor %}</tool_call>{% endfor %}{% endif %}{% endfor %}
+{%- if add_generation_prompt %}<|assistant|>{% endif %}"""
+
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
-KNOWING = {"qwen": QWEN, "llama3": LLAMA3, "mistral": MISTRAL, "deepseek": DEEPSEEK}
+KNOWING = {
+    "qwen": QWEN,
+    "llama3": LLAMA3,
+    "mistral": MISTRAL,
+    "deepseek": DEEPSEEK,
+    "qwen3-coder": QWEN3_CODER,
+    "glm": GLM,
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -29,6 +30,8 @@ STRICT = [function("f", parameters=SCHEMA, strict=True), BOTH[1]]
 # What stands before calls, one call, what stands between two, and behind them.
 WRITTEN: Mapping[str, tuple[str, str, str, str]] = {
     "hermes": ("", '<tool_call>\n{"name": "NAME", "arguments": ARGS}\n</tool_call>', "\n", ""),
+    "qwen3-coder": ("", "<tool_call>\n<function=NAME>\nARGS</function>\n</tool_call>", "\n", ""),
+    "glm": ("", "<tool_call>NAME\nARGS</tool_call>", "\n", ""),
     "llama3": ("", '{"name": "NAME", "parameters": ARGS}', "; ", ""),
     "mistral": ("[TOOL_CALLS][", '{"name": "NAME", "arguments": ARGS}', ", ", "]"),
     "mistral-v11": ("", "[TOOL_CALLS]NAME[ARGS]ARGS", "", ""),
@@ -47,16 +50,27 @@ WRITTEN: Mapping[str, tuple[str, str, str, str]] = {
     "json": ("[", '{"name": "NAME", "arguments": ARGS}', ", ", "]"),
     "gpt-oss": ("", "<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>ARGS", "", ""),
 }
+IN_TAGS: Mapping[str, str] = {
+    "qwen3-coder": "<parameter={}>\n{}\n</parameter>\n",
+    "glm": "<arg_key>{}</arg_key>\n<arg_value>{}</arg_value>\n",
+}
 F, G, BAD = ("f", '{"a": 1}'), ("g", '{"a": 2}'), ("f", '{"b": 1}')
 
 
 def written(family: str, *calls: tuple[str, str]) -> str:
     begin, call, between, end = WRITTEN[family]
+    if family in IN_TAGS:
+        calls = tuple([(name, in_tags(family, json.loads(args))) for name, args in calls])
     texts = [call.replace("[ARGS]ARGS", f"[ARGS]{args}").replace("NAME", name) for name, args in calls]
     texts = [
         text if "[ARGS]" in text else text.replace("ARGS", args) for text, (_, args) in zip(texts, calls, strict=True)
     ]
     return begin + between.join(texts) + end
+
+
+def in_tags(family: str, arguments: Mapping[str, Any]) -> str:
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in arguments.items()}
+    return "".join([IN_TAGS[family].format(key, text) for key, text in texts.items()])
 
 
 @functools.cache
@@ -116,7 +130,7 @@ def test_calls_that_have_to_be_made(family: str, plain: bool) -> None:
     assert not takes(tokenizer, required_structure(syntax, NAMED, None), written(family, F))
     assert not takes(tokenizer, required_structure(syntax, NAMED, None), written(family, G, G))
     if several:
-        parser = parser_for(families, functions=REQUIRED.names, thinking=False, new_id=counting())
+        parser = parser_for(families, functions=REQUIRED.parameters, thinking=False, new_id=counting())
         assert read(parser, [both]).calls == [F, G]
 
 
@@ -141,6 +155,11 @@ def test_calls_that_may_be_made_match_strict_functions(family: str, plain: bool)
     if family not in ("gpt-oss", "llama3", "json"):
         assert takes(tokenizer, held, f"Words, then {written(family, F, G)}")
         assert not takes(tokenizer, held, f"Words, then {written(family, BAD)}")
+    if family == "qwen3-coder":  # the parser accepts a call without the mark before it
+        unmarked = written(family, BAD).removeprefix("<tool_call>\n").removesuffix("\n</tool_call>")
+        assert not takes(tokenizer, held, f"Words, then {unmarked}")
+        assert not takes(tokenizer, held, f"Words, then {unmarked} and {written(family, F)}")
+        assert takes(tokenizer, held, "Words, and <function x=1>")
     narrowed = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [function("g")]}}
     held = required_structure(syntax, tools_of(tool_choice=narrowed), None)
     assert takes(tokenizer, held, written(family, G))

@@ -18,7 +18,17 @@ from engine.text.tokenizer import load_tokenizer
 from nproxy.openai.errors import ApiError
 from tests.engine.server.asking.test_tools import function
 from tests.engine.server.letters import LETTERS
-from tests.engine.server.model_templates import CHATML, DEEPSEEK, KNOWING, LLAMA3, MISTRAL, QWEN, SPECIAL
+from tests.engine.server.model_templates import (
+    CHATML,
+    DEEPSEEK,
+    GLM,
+    KNOWING,
+    LLAMA3,
+    MISTRAL,
+    QWEN,
+    QWEN3_CODER,
+    SPECIAL,
+)
 
 TOOLS = [
     function("weather", description="Ask <it>.", parameters={"type": "object", "properties": {"city": {}}}),
@@ -119,6 +129,8 @@ def test_arguments_go_to_the_template_as_it_takes_them() -> None:
     assert not ChatTemplate(QWEN, SPECIAL).joins_arguments
     assert not ChatTemplate(LLAMA3, SPECIAL).joins_arguments
     assert not ChatTemplate(MISTRAL, SPECIAL).joins_arguments
+    assert not ChatTemplate(QWEN3_CODER, SPECIAL).joins_arguments
+    assert not ChatTemplate(GLM, SPECIAL).joins_arguments
     assert ChatTemplate(DEEPSEEK, SPECIAL).joins_arguments
     wild = {**CALLED, "tool_calls": [{**CALL, "function": {"name": "weather", "arguments": "{oops"}}]}
     assert "{oops" in rendered(DEEPSEEK, [ASKED, wild])

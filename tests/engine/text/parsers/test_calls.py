@@ -13,13 +13,30 @@ from engine.text.parsers.calls import CallParser
 from engine.text.parsers.families import Families, parser_for
 from engine.text.parsers.parts import Content, Parser, Part, ToolArguments, ToolStart
 from engine.text.parsers.syntaxes import SYNTAXES
+from engine.text.parsers.tags import TagParser, TagSyntax
+from nproxy.openai.jsonvalue import JSON
 from tests.engine.text.parsers.folding import ChoiceText, counting, fold, read
 
-FUNCTIONS = frozenset({"weather", "now", "note"})
+FUNCTIONS: dict[str, JSON] = {
+    "weather": {"properties": {"city": {"type": "string"}, "days": {"type": "array"}, "home": {"type": "boolean"}}},
+    "now": {"type": "object"},
+    "note": {"properties": {"text": {"type": "string"}, "to": {"type": ["string", "null"]}, "n": {"type": "integer"}}},
+}
 PARIS, OSLO = '{"city": "Paris"}', '{"city": "Oslo", "days": [1, 2]}'
 V3 = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>{}\n```json\n{}\n```<｜tool▁call▁end｜>"
 V31 = "<｜tool▁call▁begin｜>{}<｜tool▁sep｜>{}<｜tool▁call▁end｜>"
 BEGIN, END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+
+QWEN_PARIS = "<tool_call>\n<function=weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>"
+QWEN_OSLO = (
+    "<tool_call>\n<function=weather>\n<parameter=city>\nOslo\n</parameter>\n<parameter=days>\n[1, 2]\n</parameter>\n"
+    "</function>\n</tool_call>"
+)
+GLM_PARIS = "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n</tool_call>"
+GLM_OSLO = (  # as since GLM-4.7
+    "<tool_call>weather<arg_key>city</arg_key><arg_value>Oslo</arg_value><arg_key>days</arg_key>"
+    "<arg_value>[1, 2]</arg_value></tool_call>"
+)
 
 ONE = [("weather", PARIS)]
 TWO = [("weather", PARIS), ("weather", OSLO)]
@@ -121,6 +138,128 @@ ROWS: dict[str, tuple[str, str, ChoiceText]] = {
         ChoiceText('<tool_call>{"name" = "weather"}</tool_call>', calls=ONE),
     ),
     "hermes: no name": ("hermes", '<tool_call>{"nom": 1}</tool_call>', ChoiceText('<tool_call>{"nom": 1}</tool_call>')),
+    "qwen3-coder": ("qwen3-coder", QWEN_PARIS, ChoiceText(calls=ONE)),
+    "qwen3-coder: two, and text before": (
+        "qwen3-coder",
+        f"I look.\n{QWEN_PARIS}\n{QWEN_OSLO}\n",
+        ChoiceText("I look.", calls=TWO),
+    ),
+    "qwen3-coder: text behind": ("qwen3-coder", f"{QWEN_PARIS}\nDone. ", ChoiceText("\nDone. ", calls=ONE)),
+    "qwen3-coder: values by their types": (
+        "qwen3-coder",
+        "<tool_call>\n<function=note>\n<parameter=text>\n12\n</parameter>\n<parameter=to>\nNone\n</parameter>\n"
+        "<parameter=n>\n12\n</parameter>\n<parameter=x>\n{}\n</parameter>\n</function>\n</tool_call>",
+        ChoiceText(calls=[("note", '{"text": "12", "to": null, "n": 12, "x": {}}')]),
+    ),
+    "qwen3-coder: values of other types": (
+        "qwen3-coder",
+        "<tool_call>\n<function=note>\n<parameter=n>\n1.5\n</parameter>\n<parameter=to>\nNobody\n</parameter>\n"
+        "</function>\n</tool_call>",
+        ChoiceText(calls=[("note", '{"n": "1.5", "to": "Nobody"}')]),
+    ),
+    "qwen3-coder: line ends, marks and quotes in a value": (
+        "qwen3-coder",
+        '<tool_call>\n<function=note>\n<parameter=text>\n\n "a" </tool_call>\n</function> \\ é<parameter=b>\n\n'
+        "</parameter>\n</function>\n</tool_call>",
+        ChoiceText(calls=[("note", r'{"text": "\n \"a\" </tool_call>\n</function> \\ é<parameter=b>\n"}')]),
+    ),
+    "qwen3-coder: an empty value": (
+        "qwen3-coder",
+        "<tool_call>\n<function=note>\n<parameter=text>\n</parameter>\n</function>\n</tool_call>",
+        ChoiceText(calls=[("note", '{"text": ""}')]),
+    ),
+    "qwen3-coder: no line ends": (
+        "qwen3-coder",
+        "<tool_call><function=weather><parameter=city>Paris</parameter></function></tool_call>",
+        ChoiceText(calls=ONE),
+    ),
+    "qwen3-coder: no arguments": (
+        "qwen3-coder",
+        "<tool_call>\n<function=now>\n</function>\n</tool_call>",
+        ChoiceText(calls=[("now", "{}")]),
+    ),
+    "qwen3-coder: the first mark is missing": (
+        "qwen3-coder",
+        "On it.\n\n" + QWEN_PARIS.removeprefix("<tool_call>\n"),
+        ChoiceText("On it.", calls=ONE),
+    ),
+    "qwen3-coder: it is missing before an unknown function": (
+        "qwen3-coder",
+        "<function=rm>\n<parameter=path>\n/\n</parameter>\n</function>",
+        ChoiceText("<function=rm>\n<parameter=path>\n/\n</parameter>\n</function>"),
+    ),
+    "qwen3-coder: an unknown function": (
+        "qwen3-coder",
+        "<tool_call>\n<function=rm>\n<parameter=path>\n/\n</parameter>\n<parameter=deep>\ntrue\n</parameter>\n"
+        "</function>\n</tool_call>",
+        ChoiceText(calls=[("rm", '{"path": "/", "deep": true}')]),
+    ),
+    "qwen3-coder: the mark behind a value is missing": (
+        "qwen3-coder",
+        "<tool_call>\n<function=weather>\n<parameter=city>\nParis\n</function>\n</tool_call>",
+        ChoiceText(calls=ONE),
+    ),
+    "qwen3-coder: the mark behind the values is missing": (
+        "qwen3-coder",
+        "<tool_call>\n<function=weather>\n<parameter=city>\nParis\n</parameter>\n</tool_call>",
+        ChoiceText(calls=ONE),
+    ),
+    "qwen3-coder: something else behind a value": (
+        "qwen3-coder",
+        "<tool_call>\n<function=weather>\n<parameter=city>\nParis\n</parameter>\nHm.",
+        ChoiceText("\nHm.", calls=[("weather", '{"city": "Paris"')]),
+    ),
+    "qwen3-coder: cut off in a string": (
+        "qwen3-coder",
+        "<tool_call>\n<function=weather>\n<parameter=city>\nPa\n</para",
+        ChoiceText(calls=[("weather", '{"city": "Pa')]),
+    ),
+    "qwen3-coder: cut off in another value": (
+        "qwen3-coder",
+        "<tool_call>\n<function=note>\n<parameter=n>\n12",
+        ChoiceText(calls=[("note", '{"n": ')]),
+    ),
+    "qwen3-coder: cut off behind a value": (
+        "qwen3-coder",
+        "<tool_call>\n<function=note>\n<parameter=n>\n12\n</parameter>\n</func",
+        ChoiceText(calls=[("note", '{"n": 12')]),
+    ),
+    "qwen3-coder: cut off in the name": (
+        "qwen3-coder",
+        "So:\n<tool_call>\n<function=wea",
+        ChoiceText("So:\n<tool_call>\n<function=wea"),
+    ),
+    "qwen3-coder: words": (
+        "qwen3-coder",
+        "a <tool_call> with <function=weather> in it, and <function=weather",
+        ChoiceText("a <tool_call> with <function=weather> in it, and <function=weather"),
+    ),
+    "glm": ("glm", GLM_PARIS, ChoiceText(calls=ONE)),
+    "glm: two, and text before": ("glm", f"I look.\n{GLM_PARIS}\n{GLM_OSLO}\n", ChoiceText("I look.", calls=TWO)),
+    "glm: text behind": ("glm", f"{GLM_PARIS}\nDone. ", ChoiceText("\nDone. ", calls=ONE)),
+    "glm: values by their types": (
+        "glm",
+        "<tool_call>note\n<arg_key>text</arg_key>\n<arg_value>\n12\n</arg_value>\n<arg_key>to</arg_key>\n"
+        "<arg_value>null</arg_value>\n<arg_key>n</arg_key>\n<arg_value> 12\n</arg_value>\n</tool_call>",
+        ChoiceText(calls=[("note", r'{"text": "\n12\n", "to": null, "n": 12}')]),
+    ),
+    "glm: no arguments": ("glm", "<tool_call>now</tool_call>", ChoiceText(calls=[("now", "{}")])),
+    "glm: the mark behind a value is missing": (
+        "glm",
+        "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Paris</tool_call> Hm.",
+        ChoiceText(" Hm.", calls=ONE),
+    ),
+    "glm: cut off in a string": (
+        "glm",
+        "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Pa</arg",
+        ChoiceText(calls=[("weather", '{"city": "Pa')]),
+    ),
+    "glm: cut off in the name": ("glm", "So:\n<tool_call>weath", ChoiceText("So:\n<tool_call>weath")),
+    "glm: words": (
+        "glm",
+        "use <tool_call> tags </tool_call>, <tool_call>",
+        ChoiceText("use <tool_call> tags </tool_call>, <tool_call>"),
+    ),
     "llama3": ("llama3", '{"name": "weather", "parameters": {"city": "Paris"}}', ChoiceText(calls=ONE)),
     "llama3: with its type": (
         "llama3",
@@ -216,8 +355,9 @@ ROWS: dict[str, tuple[str, str, ChoiceText]] = {
     "json: other JSON": ("json", '[1, {"a": {"name": 2}}] {', ChoiceText('[1, {"a": {"name": 2}}] {')),
 }
 MARKS = sorted({mark for syntax in SYNTAXES.values() for mark in syntax.shown})
+TAGS = ["<function=note>", "<parameter=text>", "<parameter=n>", "</parameter>", "</function>", "text</arg_key>", "1"]
 WORDS = ["function", "weather", "note", '{"name": "weather"', ', "arguments": ', ', "parameters": {', PARIS, "```json"]
-FRAGMENTS = st.sampled_from([*MARKS, *WORDS, '{"arguments": {}, "name": "now"}', *'[]{};, \n`"\\<xé'])
+FRAGMENTS = st.sampled_from([*MARKS, *WORDS, *TAGS, '{"arguments": {}, "name": "now"}', *'[]{};, \n`"\\<xé'])
 
 
 def fresh(family: str) -> Parser:
@@ -256,6 +396,23 @@ def test_a_call_is_streamed_as_soon_as_it_is_certain_and_its_arguments_as_they_c
     assert parser.feed('{"ci') == [ToolStart(0, f"call_{0:032x}", "weather"), ToolArguments(0, '{"ci')]
     assert parser.feed('ty": "Paris"') == [ToolArguments(0, 'ty": "Paris"')]
     assert parser.feed("}}</tool_call>") == [ToolArguments(0, "}")]
+    assert parser.finish() == []
+
+
+def test_a_value_is_streamed_as_soon_as_it_is_certain_what_it_is() -> None:
+    parser = fresh("qwen3-coder")
+    assert parser.feed("Hm <tool_call>\n<function=note>\n") == [Content("Hm")]
+    start = ToolStart(0, f"call_{0:032x}", "note")
+    assert parser.feed("<parameter=text>") == [start, ToolArguments(0, "{")]
+    assert parser.feed('\n"a\n') == [ToolArguments(0, '"text": '), ToolArguments(0, r'"\"a')]
+    assert parser.feed("</par") == []
+    assert parser.feed("s>\n</parameter>\n") == [ToolArguments(0, r'\n</pars>"')]
+    assert parser.feed("<parameter=to>\nN") == [ToolArguments(0, ', "to": ')]  # null may follow
+    assert parser.feed("ora") == [ToolArguments(0, '"Nora')]
+    assert parser.feed("\n</parameter>\n<parameter=n>\n1") == [ToolArguments(0, '"'), ToolArguments(0, ', "n": ')]
+    assert parser.feed("2") == []
+    assert parser.feed("\n</parameter>") == [ToolArguments(0, "12")]
+    assert parser.feed("\n</function>\n</tool_call>") == [ToolArguments(0, "}")]
     assert parser.finish() == []
 
 
@@ -307,6 +464,19 @@ def test_a_long_answer_is_read_in_one_pass() -> None:
     for _ in range(20_000):
         assert parser.feed('{"a": "b"}, ') == []
     assert read(parser, [""]).content.endswith('{"a": "b"}, ')
+
+
+@pytest.mark.parametrize("begin", ["[", "text, "])
+def test_a_long_value_is_searched_once(begin: str) -> None:
+    syntax = SYNTAXES["glm"]
+    assert isinstance(syntax, TagSyntax)
+    value_end = Searched(syntax.value_end)
+    parser = TagParser(replace(syntax, value_end=cast(Any, value_end)), FUNCTIONS, counting())
+    parser.feed("<tool_call>weather<arg_key>days</arg_key><arg_value>")
+    parser.feed(begin)
+    for _ in range(1000):
+        parser.feed("1, 2, ")
+    assert value_end.characters <= 6000 + len(begin)
 
 
 class Searched:

@@ -15,6 +15,9 @@ QWEN3 = "{% if tools %}<tools>{{ tools }}</tools> <tool_call>{% endif %}{{ conte
     [
         (QWEN3, True, Families("hermes", "think")),
         ("<|im_start|>{{ messages }}<tool_call>{{ tools }}", True, Families("hermes", None)),
+        ("<tool_call>\n<function=f>\n<parameter=a>{{ tools }}</think>", True, Families("qwen3-coder", "think")),
+        ("<tool_call>{{ tools }}<arg_key>", True, Families("glm", None)),
+        ("<seed:tool_call>\n<function=f>\n<parameter=a>{{ tools }}", True, Families(None, None)),
         ("<tool_call>\n<function=f>{{ tools }}", True, Families(None, None)),
         ("<|start_header_id|>{{ tools }}", True, Families("llama3", None)),
         ("<|start_header_id|>", False, Families("json", None)),

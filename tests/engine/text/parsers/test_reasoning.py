@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from engine.text.parsers.families import Families, parser_for
 from engine.text.parsers.harmony import SHOWN
 from engine.text.parsers.parts import Parser, Reasoning, ToolArguments, ToolStart
+from nproxy.openai.jsonvalue import JSON
 from tests.engine.text.parsers.folding import ChoiceText, counting, read
 
-FUNCTIONS = frozenset({"weather"})
+FUNCTIONS: dict[str, JSON] = {"weather": {}}
 QWEN = Families("hermes", "think")
 MISTRAL = Families("mistral", "mistral")
 GPT_OSS = Families("gpt-oss", "gpt-oss")
