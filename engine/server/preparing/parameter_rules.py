@@ -1,7 +1,8 @@
 """Arguments in tags, one pair for each parameter, with plain text between them: the rule that a schema makes of them.
 
 Parameters come in the order of the schema. A string is any text that does not end the value; if the schema lists its
-values, one of these. Its length, pattern and format are not enforced. Other values are JSON of their schema.
+values, one of these. Its length, pattern and format are not enforced, so `strict` functions may have none. Other values
+are JSON of their schema.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ _ABOUT_ALL = (
     *("dependentRequired", "dependentSchemas", "dependencies"),
 )
 """Keywords about the arguments together, which the rule does not enforce."""
+_ABOUT_TEXT = ("pattern", "format", "minLength", "maxLength")
+"""Keywords about a string, which it does not enforce either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,7 @@ def parameters_rule(function: Function, key: str, tags: Tags, token_of: TokenOf)
     unnamed = [name for name in required if isinstance(name, str) and name not in properties]
     others = schema.get("additionalProperties", "properties" not in schema or bool(unnamed))
     named: dict[str, JSON] = {**properties, **dict.fromkeys(unnamed, others)}
-    writer = _Writer(whole, where, tags, token_of)
+    writer = _Writer(function, tags, token_of)
     arguments = {name: f"({writer.argument(name, one)})" for name, one in named.items() if one is not False}
     rules = [rule if name in required else f"{rule}?" for name, rule in arguments.items()]
     if others is False:
@@ -95,8 +98,7 @@ def parameters_rule(function: Function, key: str, tags: Tags, token_of: TokenOf)
 class _Writer:
     """Writes the rules of one function's arguments."""
 
-    whole: JSON
-    where: str
+    function: Function
     tags: Tags
     token_of: TokenOf
 
@@ -105,7 +107,7 @@ class _Writer:
         if not _KEY.fullmatch(name):
             raise invalid_request(
                 f"The name of the parameter {shorten(json.dumps(name))} cannot be written by this model.",
-                param=self.where,
+                param=self.function.where,
                 code="unsupported_parameter",
             )
         return self._rules(self._text(name.join(self.tags.key)), schema)
@@ -122,8 +124,9 @@ class _Writer:
 
     def _values(self, schema: JSON, depth: int = _DEPTH) -> list[str] | None:
         """Return the rules of the values that a schema allows; None if they may be any text."""
-        meant = referred(schema, self.whole)
-        kinds = kinds_of(meant, self.whole)
+        whole = self.function.parameters
+        meant = referred(schema, whole)
+        kinds = kinds_of(meant, whole)
         if isinstance(meant, dict) and "string" in kinds:
             listed = [meant["const"]] if "const" in meant else meant.get("enum")
             if isinstance(listed, list) and listed:
@@ -133,9 +136,18 @@ class _Writer:
             if isinstance(several, list) and depth:
                 found = [self._values(one, depth - 1) for one in several]
                 return None if None in found else [rule for rules in found if rules for rule in rules]
-        if meant is True or (isinstance(meant, dict) and "string" in kinds):
+            self._refuse_unenforced(meant)
             return None
-        return [json_rule(_standing_alone(schema, self.whole), self.where)]
+        return None if meant is True else [json_rule(_standing_alone(schema, whole), self.function.where)]
+
+    def _refuse_unenforced(self, schema: dict[str, JSON]) -> None:
+        """Raise ApiError 400 if a strict function's string has a form that its rule, any text, does not enforce."""
+        if self.function.strict and (found := [keyword for keyword in _ABOUT_TEXT if keyword in schema]):
+            raise invalid_request(
+                f"'{found[0]}' of a string cannot be enforced with this model, which writes it as plain text.",
+                param=self.function.where,
+                code="unsupported_parameter",
+            )
 
     def _text(self, text: str) -> str:
         return text_with_marks(text, self.token_of, loose=self.tags.loose)

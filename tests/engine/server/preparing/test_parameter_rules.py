@@ -180,3 +180,15 @@ def test_what_cannot_be_enforced_is_a_400(parameters: dict[str, Any], param: str
     assert (error.value.status, error.value.param) == (400, f"tools.0.function.{param}")
     syntax = ModelSyntax(Families("qwen3-coder"), with_marks(Families("qwen3-coder"), False).special, thinking=False)
     assert required_structure(syntax, tools_of(tools), None) is None  # nobody asks for it
+
+
+@pytest.mark.parametrize(("family", "plain"), TAGGED)
+@pytest.mark.parametrize("form", [{"pattern": "^a"}, {"format": "date"}, {"minLength": 1}, {"maxLength": 9}])
+def test_the_form_of_a_string_is_refused_where_it_must_be_kept(family: str, plain: bool, form: dict[str, Any]) -> None:
+    said = {"anyOf": [{"type": "string", **form}, {"type": "null"}]}
+    parameters = {"properties": {"said": said, "count": {"type": "integer", **form}}, "required": ["said"]}
+    assert held(family, plain, [function("f", parameters=parameters)])[1] is not None
+    strict = [function("f", parameters={**parameters, "additionalProperties": False}, strict=True)]
+    with pytest.raises(ApiError, match=f"'{next(iter(form))}' of a string cannot be enforced") as error:
+        held(family, plain, strict)
+    assert (error.value.status, error.value.param) == (400, "tools.0.function.parameters")
