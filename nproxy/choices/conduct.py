@@ -346,7 +346,7 @@ class Conduct:
 
     def _open(self, run: LegProgress) -> None:
         if self._recovery.omit:
-            run.leg = run.leg._replace(omit=self._recovery.omit)
+            run.leg = replace(run.leg, omit=self._recovery.omit)
         run.alone = self._recovery.alone
         self._merge.add(run.leg)
         self._roster.move(run, _OPEN)

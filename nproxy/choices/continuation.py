@@ -131,7 +131,7 @@ def continuing(request: Request, cut: LegOutput, n: int, way: ChatContinues) -> 
             continue
         prefix = _prefix(request, cut, choice, n, way)
         prompt = choice.index // n if request.prompts > 1 else None
-        one = leg._replace(offset=choice.index % n, width=1, prompt=prompt, prefix=prefix)
+        one = replace(leg, offset=choice.index % n, width=1, prompt=prompt, prefix=prefix)
         if prefix is None or continued(request, one, prefix) is None:
             return None
         legs.append(one)

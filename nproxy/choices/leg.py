@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+
+from nproxy.openai.frozen import frozen
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,8 @@ class Prefix:
     flag: bool = False
 
 
-class Leg(NamedTuple):  # made for each call: of immutable objects, a tuple is the fastest to make
+@frozen
+class Leg:
     """One upstream call. It carries `width` choices from `offset` on, for one prompt or for all."""
 
     number: int
@@ -40,6 +42,11 @@ class Leg(NamedTuple):  # made for each call: of immutable objects, a tuple is t
     """What the upstream refused: fields of the body, or `request_id`. The leg is sent without them."""
     prefix: Prefix | None = None
     """What its one choice has said in a call that was cut."""
+
+    def seeded(self, seed: int) -> Leg:
+        """Return the same leg with this seed: like `replace`, which takes several times as long."""
+        number, offset, width, prompt = self.number, self.offset, self.width, self.prompt
+        return Leg(number, offset, width, prompt, self.scored, self.warms, seed, self.omit, self.prefix)
 
     def client_index(self, upstream_index: int, n: int) -> int:
         """Map the upstream's choice index to the client's, for a request with `n` choices per prompt.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Literal, NamedTuple
+from dataclasses import replace
+from typing import Literal
 
 from nproxy.choices.capability import Capability
 from nproxy.choices.leg import Leg
 from nproxy.choices.seeds import seeded
 from nproxy.openai.errors import invalid_request
+from nproxy.openai.frozen import frozen
 from nproxy.openai.requests import Request
 
 Mode = Literal["relay", "native", "fanout"]
@@ -18,14 +20,16 @@ one is computed and copied."""
 NO_LOGPROBS = "'best_of' needs log probabilities, which this model's server does not return."
 
 
-class Way(NamedTuple):
+@frozen
+class Way:
     """How the choices of a request are made: what the client reads in `x-nproxy-mode` and `x-nproxy-legs`."""
 
     mode: Mode
     legs: int
 
 
-class Plan(NamedTuple):
+@frozen
+class Plan:
     """The legs of one request, in index order.
 
     way: how the choices are made, unless further legs are added. n: choices per prompt that the legs bring: the
@@ -150,7 +154,7 @@ def with_seeds(
     if request.choice_params is None or capability.exact:
         return given
     own = [own_seed(request, leg.offset) for leg in legs]
-    return [leg if seed is None else leg._replace(seed=seed) for leg, seed in zip(given, own, strict=True)]
+    return [leg if seed is None else leg.seeded(seed) for leg, seed in zip(given, own, strict=True)]
 
 
 def _refuse_the_impossible(request: Request, capability: Capability, n: int, legs: int) -> None:
@@ -178,13 +182,13 @@ def runs(offsets: Collection[int], width: int) -> list[range]:
 def narrower(leg: Leg, width: int) -> list[Leg]:
     """Return legs of at most `width` for the choices of `leg`, which was refused. The caller numbers and seeds them."""
     return [
-        leg._replace(offset=run.start, width=len(run)) for run in runs(range(leg.offset, leg.offset + leg.width), width)
+        replace(leg, offset=run.start, width=len(run)) for run in runs(range(leg.offset, leg.offset + leg.width), width)
     ]
 
 
 def split_by_prompt(leg: Leg, prompts: int) -> list[Leg]:
     """Return one leg per prompt, for a leg that carries all prompts. The caller numbers and seeds them."""
-    return [leg._replace(prompt=prompt) for prompt in range(prompts)]
+    return [replace(leg, prompt=prompt) for prompt in range(prompts)]
 
 
 def top_up(leg: Leg, missing: Sequence[int], n: int, prompts: int, width: int) -> list[Leg]:
@@ -198,9 +202,9 @@ def top_up(leg: Leg, missing: Sequence[int], n: int, prompts: int, width: int) -
         by_prompt.setdefault(index // n, []).append(index % n)
     rows = list(by_prompt.values())
     if leg.prompt is None and len(rows) == prompts and all(row == rows[0] for row in rows):
-        return [leg._replace(offset=run.start, width=len(run)) for run in runs(rows[0], width)]
+        return [replace(leg, offset=run.start, width=len(run)) for run in runs(rows[0], width)]
     return [
-        leg._replace(offset=run.start, width=len(run), prompt=prompt)
+        replace(leg, offset=run.start, width=len(run), prompt=prompt)
         for prompt, row in by_prompt.items()
         for run in runs(row, width)
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from nproxy.choices.capability import Capability
 from nproxy.choices.commands import Anomaly, AnomalyKind, Command, Learn, Resumed, ResumeOutcome, Retried, SetTimer
@@ -160,7 +161,7 @@ class Recovery:
                     self._learning.left_out(lesson)
                 return [Anomaly(_REFUSED[field])]
             case Reseeded(seed):
-                run.leg = run.leg._replace(seed=seed)
+                run.leg = run.leg.seeded(seed)
                 self._roster.again(run)
                 return [Anomaly("seed_too_large")]
             case TooWide(width, lesson=narrow, refused=refused):
@@ -285,7 +286,7 @@ class Recovery:
             self._resumed(run, "spent")
             return None
         if run.leg.choices(self._request.prompts) == 1 or self._settings.resume == "replay":
-            run.leg = legs[0]._replace(number=run.leg.number, seed=run.leg.seed)
+            run.leg = replace(legs[0], number=run.leg.number, seed=run.leg.seed)
             run.resumed = True
             self._roster.pause(run, Signal.RESTART)
             return [self._timer(run, failure)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nproxy.choices.leg import Leg
 from nproxy.choices.states import FINAL, HOLDS_A_CALL, IDLE, TRANSITIONS, LegState, Signal
@@ -113,7 +113,7 @@ class Roster:
     def add(self, legs: Sequence[Leg], *, held: bool = False) -> set[int]:
         """Number, seed and enlist further legs; return their numbers. held: they wait until they are released."""
         first = len(self.runs)
-        numbered = [leg._replace(number=first + place, seed=None) for place, leg in enumerate(legs)]
+        numbered = [replace(leg, number=first + place, seed=None) for place, leg in enumerate(legs)]
         taken = {run.leg.seed for run in self.runs.values() if run.leg.seed is not None}
         numbers = {leg.number for leg in numbered}
         self._enlist(self._seeds(numbered, taken), numbers if held else ())

@@ -32,12 +32,12 @@ def seeded(legs: Sequence[Leg], seed: int | None, draw: Callable[[], int], taken
     with a fixed default seed still answers differently. taken: random seeds already used; the new ones are added.
     """
     if seed is not None:
-        return [leg._replace(seed=offset_seed(seed, leg.offset)) for leg in legs]
+        return [leg.seeded(offset_seed(seed, leg.offset)) for leg in legs]
     given = []
     for leg in legs:
         drawn = draw() % RANDOM_SEED_COUNT
         while drawn in taken:
             drawn = (drawn + 1) % RANDOM_SEED_COUNT
         taken.add(drawn)
-        given.append(leg._replace(seed=drawn))
+        given.append(leg.seeded(drawn))
     return given

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from dataclasses import replace
 
 from nproxy.choices.capability import Capability
 from nproxy.choices.commands import OpenLeg
@@ -103,7 +104,7 @@ class UpstreamCalls:
 
     def _variant(self, leg: Leg, offset: int) -> str:
         """Return what distinguishes the body of a call from those of earlier calls for the same choice."""
-        bodies, body = self._bodies.setdefault(offset, []), leg._replace(number=0)
+        bodies, body = self._bodies.setdefault(offset, []), replace(leg, number=0)
         if body not in bodies:
             bodies.append(body)
         position = bodies.index(body)

@@ -114,7 +114,7 @@ def test_C7_a_short_answer_is_topped_up_and_remembered(capability: Any) -> None:
     play.answers(2, answer("third"))
     play.answers(1, answer("second"))
     assert contents_of(play.reply) == ["first", "second", "third"]
-    assert play.way == ("fanout", 3) and play.anomalies == [Anomaly("short_answer")]
+    assert play.way == Way("fanout", 3) and play.anomalies == [Anomaly("short_answer")]
 
 
 def test_C7_the_indices_of_a_short_answer_tell_which_are_missing() -> None:

@@ -12,6 +12,7 @@ from nproxy.choices.capability import Capability
 from nproxy.choices.commands import CancelLeg, ChoiceFinished, Learn, Spent
 from nproxy.choices.events import FailureKind, LegBody, LegEnded
 from nproxy.choices.lessons import Lacks, NativeWidth, Scores
+from nproxy.choices.plan import Way
 from nproxy.openai.dialect import Dialect
 from tests.choices.conduct_player import (
     EXACT,
@@ -84,7 +85,7 @@ def test_J9_three_legs_and_the_likeliest_wins(dialect: Dialect) -> None:
     play.answers(1, body(dialect, ("best", [-0.5, -0.25]), tokens=2))
     assert shown(play) == ["best"], "the mean decides, not the sum"
     assert play.reply["choices"][0]["logprobs"] is None, "nobody asked for them"
-    assert play.way == ("fanout", 3)
+    assert play.way == Way("fanout", 3)
 
 
 def test_J12_choices_with_log_probabilities_say_that_there_are_some() -> None:

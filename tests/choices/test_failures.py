@@ -8,6 +8,7 @@ import pytest
 
 from nproxy.choices.commands import Begin, CancelLeg, Emit, Finish, Respond
 from nproxy.choices.events import Failure, FailureKind, LegFailed, Stopped
+from nproxy.choices.plan import Way
 from nproxy.openai.errors import not_ready
 from tests.choices.conduct_player import NATIVE, Play, chat, contents
 from tests.choices.upstream_says import DONE, answer, delta, failure, status
@@ -282,7 +283,7 @@ def test_a_cut_of_a_wide_leg_in_which_a_choice_never_began() -> None:
 def test_error_answers_say_how_they_came_about(stream: bool) -> None:
     play = Play(chat(n=2, stream=stream))
     play.fails(0, status(400))
-    assert play.way == ("fanout", 2)
+    assert play.way == Way("fanout", 2)
 
 
 def test_a_pause_that_is_over_calls_no_leg_that_nobody_waits_for_any_more() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from nproxy.choices.commands import ChoiceFinished, Spent
 from nproxy.choices.compose import compose
-from nproxy.choices.plan import make_plan
+from nproxy.choices.plan import Way, make_plan
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.errors import ApiError
 from tests.choices.conduct_player import (
@@ -39,7 +39,7 @@ def test_A14_dedupe_is_one_call_of_one_choice(capability: Any) -> None:
     assert b'"n"' not in bytes(sent) and b'"seed": 5' in bytes(sent)
     play.answers(0, answer("same", prompt=10, tokens=4))
     assert [(c["index"], c["message"]["content"]) for c in play.reply["choices"]] == [(i, "same") for i in range(3)]
-    assert play.way == ("fanout", 1)
+    assert play.way == Way("fanout", 1)
     assert play.reply["model"] == MODEL
 
 

@@ -7,6 +7,7 @@ import pytest
 from nproxy.choices.capability import Capability
 from nproxy.choices.commands import Begin, Emit
 from nproxy.choices.events import FailureKind
+from nproxy.choices.plan import Way
 from nproxy.openai.wire import PING
 from tests.choices.conduct_player import EXACT, NATIVE, Play, chat, contents
 from tests.choices.upstream_says import DONE, answer, delta, status
@@ -15,7 +16,7 @@ from tests.choices.upstream_says import DONE, answer, delta, status
 def test_K10_the_head_goes_out_with_the_first_event_of_any_leg() -> None:
     play = Play(chat(n=3, stream=True))
     play.says(1, delta("", role="assistant"))
-    assert play.way == ("fanout", 3)
+    assert play.way == Way("fanout", 3)
     assert isinstance(play.everything[-1], Emit)
 
 

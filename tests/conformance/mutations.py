@@ -368,7 +368,7 @@ _HEADERS = [
     ("O4", UPSTREAMS + "headers.py", '{"host", "content-length", "expect", "cookie"}', '{"content-length", "cookie"}'),
     ("O5", OPENAI + "encoding.py", "self._inflate = zlib.decompressobj(window)", "return"),
     ("O8", GATEWAY + "upstream_calls.py", "-{offset}{self._variant(leg, offset)}", ""),
-    ("O8", GATEWAY + "upstream_calls.py", "leg._replace(number=0)", "None"),
+    ("O8", GATEWAY + "upstream_calls.py", "replace(leg, number=0)", "None"),
     ("O9", GATEWAY + "upstream_calls.py", "[*self._tracing.headers(leg.number).items()]", "[]"),
     ("O9", GATEWAY + "spans.py", "return self._calls[number].span.context", "return self.request.context"),
 ]
