@@ -289,9 +289,9 @@ def _check_messages(body: Body) -> None:
         raise wrong_type("messages", "an array", messages)
     if not messages:
         raise empty_array("messages")
-    if set(map(type, messages)) != {dict}:
-        position = next(at for at, message in enumerate(messages) if type(message) is not dict)
-        raise wrong_type(f"messages.{position}", "an object", messages[position])
+    for position, message in enumerate(messages):
+        if type(message) is not dict:
+            raise wrong_type(f"messages.{position}", "an object", message)
 
 
 def read_prompts(fields: Mapping[str, JSON], param: str) -> tuple[tuple[Prompt, ...], bool]:
