@@ -13,11 +13,12 @@ from typing import Any
 import httpx
 import pytest
 
-from nproxy.gateway import access, passthrough
+from nproxy.gateway import access
 from nproxy.gateway.access import FIELDS
 from nproxy.gateway.callers import Caller
 from nproxy.gateway.content import MOST_BYTES, Content
 from nproxy.gateway.exchange import Exchange
+from nproxy.gateway.passthrough import handler
 from nproxy.gateway.record import CLIENT_LEFT, Record
 from nproxy.gateway.response_writer import ClientLeft
 from nproxy.gateway.tracing import Tracing
@@ -405,7 +406,7 @@ async def test_an_attempt_that_failed_is_not_the_outcome_of_the_next_one(
     async def leaves(exchange: Exchange, answer: object) -> None:
         raise ClientLeft
 
-    monkeypatch.setattr(passthrough, "_send_back", leaves)
+    monkeypatch.setattr(handler, "_send_back", leaves)
     replicas = ["http://127.0.0.1:9/v1", upstream.url]
     one = {"name": "up", "replicas": replicas, "retries": {"per_leg": 2}, "health": {"interval": None}}
     async with gateway_for({"upstreams": [one]}) as gateway:

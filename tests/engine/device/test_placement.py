@@ -68,6 +68,9 @@ class _Weights:
     spec = SPEC
     names = frozenset({"lm_head.weight"})
 
+    def demand(self, name: str, shape: tuple[int, ...]) -> None:
+        """They have any shape."""
+
     def read(self, name: str, out: torch.Tensor) -> None:
         assert out.device == (THERE if name != "rope_freqs.weight" else torch.device("cpu"))
 
