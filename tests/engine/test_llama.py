@@ -14,7 +14,7 @@ from transformers import LlamaForCausalLM
 from engine.batch import Batch, Chunk, Draw, Row
 from engine.kv_spans import plan_kv_spans
 from engine.messages import Sampling
-from tests.fakes.tiny_models import BLOCK, Scorer, reference_logits, save
+from tests.fakes.tiny_models import BLOCK, LLAMA3, Scorer, reference_logits, save
 
 DRAW = Draw(0, 0, 0, Sampling(temperature=0.0))
 TOKENS = random.Random(0).choices(range(97), k=90)
@@ -28,19 +28,7 @@ FAMILIES: list[tuple[str, dict[str, Any]]] = [
     ("llama", {"num_key_value_heads": 1, "rope_parameters": {"rope_type": "default", "rope_theta": 100000.0}}),
     ("llama", {"attention_bias": True, "mlp_bias": True}),
     ("llama", {"head_dim": 16, "rms_norm_eps": 1e-3}),
-    (
-        "llama",
-        {
-            "rope_parameters": {
-                "rope_type": "llama3",
-                "rope_theta": 500.0,
-                "factor": 8.0,
-                "low_freq_factor": 1.0,
-                "high_freq_factor": 4.0,
-                "original_max_position_embeddings": 64,
-            }
-        },
-    ),
+    ("llama", {"rope_parameters": LLAMA3}),
     ("llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}}),
     ("mistral", {"sliding_window": None}),
     ("qwen2", {}),

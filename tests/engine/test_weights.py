@@ -20,18 +20,10 @@ from engine.models.spec_hf import spec_from_hf
 from engine.models.stored import ordered, stacked
 from engine.models.weights import open_checkpoint
 from tests.fakes.tiny_gguf import write_gguf
-from tests.fakes.tiny_models import Scorer, make, reference_logits, save
+from tests.fakes.tiny_models import LLAMA3, Scorer, make, reference_logits, save
 
 TOKENS = list(range(1, 60, 3))
 TABLE = tuple(range(16))
-LLAMA3 = {
-    "rope_type": "llama3",
-    "rope_theta": 500.0,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 64,
-}
 
 
 def _load(path: Path) -> None:

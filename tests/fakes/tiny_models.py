@@ -17,6 +17,14 @@ from engine.models.ops import TorchOps
 from engine.models.rope import rotations
 
 BLOCK = 4
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
 
 SIZES: dict[str, Any] = {
     "vocab_size": 97,
