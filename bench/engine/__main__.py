@@ -9,8 +9,8 @@ cache helps only within a request. The tokens of each answer are counted; a cell
 a cell takes longer than --patience seconds, neither it nor the wider cells of its prompt are asked again.
 
 Prints a table. If nothing was left out, also writes it to bench/results/engine-cpu.json and docs/performance.md.
-Processors that multiply bfloat16, and processors without AVX-512, give different results; theirs go to
-engine-cpu-bf16.json or engine-cpu-avx2.json and to a table of their own.
+Processors that multiply bfloat16, in vectors or in tiles (AMX), and processors without AVX-512 give different results;
+theirs go to engine-cpu-bf16.json, engine-cpu-amx.json or engine-cpu-avx2.json and to a table of their own.
 """
 
 from __future__ import annotations

@@ -58,11 +58,11 @@ def taken(told: Mapping[str, Any]) -> str:
 def family(told: Mapping[str, Any]) -> str:
     """Return the suffix of a record's name and of its mark on the page.
 
-    It is "-bf16" for processors that multiply bfloat16, "-avx2" for those without AVX-512, and empty for others.
+    It is "-amx" for processors that multiply bfloat16 in tiles, "-bf16" for those that do it in vectors, empty for
+    others with AVX-512, and "-avx2" for those without.
     """
-    if {"avx512_bf16", "amx_bf16"} & set(told["has"]):
-        return "-bf16"
-    return "" if "avx512f" in told["has"] else "-avx2"
+    known = {"amx_bf16": "-amx", "avx512_bf16": "-bf16", "avx512f": ""}
+    return next((suffix for feature, suffix in known.items() if feature in told["has"]), "-avx2")
 
 
 def write(name: str, result: Mapping[str, Any]) -> None:

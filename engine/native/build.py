@@ -144,7 +144,8 @@ class Kernels:
     of bfloat16, of two inputs that are stored together. panel: how many outputs are stored together in every matrix.
     together: how many inputs are stored together in int8 matrices, to whose weights `added` is added; 0 if int8 is not
     supported. narrow: whether matrices with fewer bits than elements have are supported. queries: how many queries read
-    a key together, MOST_GROUP or more. timings: of the calls of `layers` so far.
+    a key together, MOST_GROUP or more. amx_granted: whether products and attention use AMX. timings: of the calls of
+    `layers` so far.
     """
 
     def __init__(self, path: Path, dtype: torch.dtype) -> None:
@@ -168,6 +169,7 @@ class Kernels:
         self.added = _constant(library, "weights_added")
         self.narrow = self.wide and bool(_constant(library, "knows_narrow"))
         self.queries = _constant(library, "most_queries")
+        self.amx_granted = c_int.in_dll(library, "amx_granted")
         self.timings = Timings()
 
 

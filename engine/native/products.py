@@ -1,6 +1,6 @@
 """Matrix products in C: int8 and float32 if the processor has AVX2 or better; bfloat16 if it has no products of its own
-for it, or has those of AVX-512. If it has tiles for bfloat16, torch's products are used. If products are computed in
-floats, matrices of few bits stay as they are stored, and become floats in registers, or in a core's cache.
+for it, or has those of AVX-512 or AMX. If products are computed in floats, matrices of few bits stay as they are
+stored, and become floats in registers, or in a core's cache.
 
 A weight is read once for half a dozen rows or a dozen, from panels in reading order, and a row's sums are computed in
 one order whatever rows run beside it. Rounding before and after is part of the call.
@@ -57,7 +57,7 @@ class NativeProducts(Products):
 
     @property
     def keep(self) -> bool:
-        """Like Products.keep. False if torch multiplies bfloat16 in tiles, whose weights must be bfloat16."""
+        """Like Products.keep. False if the processor multiplies bfloat16, whose weights must be bfloat16."""
         return self.kernels.narrow and self._by_floats
 
     def stored(self, matrix: StoredMatrix, bias: torch.Tensor | None = None) -> Linear | None:
@@ -134,7 +134,7 @@ class NativeProduct:
         kind: int,
         group: int = 0,
     ) -> NativeProduct:
-        """Make a matrix of this shape [O, I], in the format of struct matrix of products.h."""
+        """Make a matrix of this shape [O, I], in the format of struct matrix of matrix.h."""
         tensors = (panels, scales, bias)
         pointers = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
         return cls(Matrix(*pointers, shape[1], shape[0], kind, group), tensors, kernels)

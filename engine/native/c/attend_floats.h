@@ -225,7 +225,7 @@ static void attend(const struct kv_layer *layer, const struct work *work, const 
         for (int64_t g = 0; g < vectors; g++) {
             vec now = top[g], sums = all(0);
             for (int64_t i = g; i < last; i += vectors) now = larger(now, load_floats(scores + i * LANES));
-            const int grown = !(largest(now - top[g]) <= MUCH); /* or is NaN */
+            const int grown = some_above(now - top[g], MUCH);
             if (grown && few) /* a vector holds the scores of several keys */
                 for (int lane = 0; lane < 4; lane++) {
                     float most = NEVER;

@@ -110,15 +110,8 @@ static void turn(const struct kv_layer *layer, const struct work *work, const st
         memcpy(rows + m * dim, query_of(layer, work, item, q, q_stride, head, m), dim * sizeof *rows);
     memset(rows + queries * dim, 0, (stride - queries) * dim * sizeof *rows);
     for (int64_t m = 0; m < stride; m += LANES)
-        for (int64_t i = 0; i < dim; i += 2) {
-            ints column;
-            for (int lane = 0; lane < LANES; lane++) {
-                int32_t pair;
-                memcpy(&pair, rows + (m + lane) * dim + i, sizeof pair);
-                column[lane] = pair;
-            }
-            *(ints_at *)(q_mine + i / 2 * stride + m) = column;
-        }
+        for (int64_t i = 0; i < dim / 2; i += LANES)
+            transpose((const int32_t *)(rows + m * dim) + i, dim / 2, q_mine + i * stride + m, stride);
 }
 
 /* dim: the layer's; if it is a constant, the compiler knows all addresses. */
@@ -128,10 +121,12 @@ INLINE void attend_by(const struct kv_layer *layer, const struct work *work, con
     const int64_t stride = (queries + LANES - 1) / LANES * LANES, vectors = stride / LANES;
     const struct seen common = seen_by_all(work, item);
     const float scale = layer->scale * (float)M_LOG2E;
-    float out[MOST_QUERIES * MOST_DIM], scores[KEYS * MOST_QUERIES];
-    int32_t q_mine[MOST_QUERIES * MOST_DIM / 2], pairs_of_values[KEYS / 2 * MOST_DIM];
+    _Alignas(64) float out[MOST_QUERIES * MOST_DIM];
+    _Alignas(64) float scores[KEYS * MOST_QUERIES];
+    _Alignas(64) int32_t q_mine[MOST_QUERIES * MOST_DIM / 2], pairs_of_values[KEYS / 2 * MOST_DIM];
     vec top[MOST_VECTORS], total[MOST_VECTORS];
 
+    const int tiles = by_tiles(dim);
     turn(layer, work, item, q, q_stride, head, stride, (element *)out, q_mine);
     memset(out, 0, stride * dim * sizeof *out);
     for (int64_t g = 0; g < vectors; g++) {
@@ -144,8 +139,9 @@ INLINE void attend_by(const struct kv_layer *layer, const struct work *work, con
         find(layer, work, item, head, begin, count, k, v);
         vec tops[MOST_VECTORS];
         for (int64_t g = 0; g < vectors; g++) tops[g] = top[g];
+        if (tiles) score_by_tiles(q_mine, k, count, dim, vectors, scale, scores, tops);
 #define SCORE(stride, some) score(q_mine + g * LANES, k, count, dim, some, stride, scale, scores + g * LANES, tops + g)
-        for (int64_t g = 0, now; g < vectors; g += now) {
+        for (int64_t g = 0, now; g < vectors && !tiles; g += now) {
             now = vectors - g < SCORED ? vectors - g : SCORED;
             if (now == 1) {
                 SCORE(stride, 1);
@@ -176,7 +172,7 @@ INLINE void attend_by(const struct kv_layer *layer, const struct work *work, con
                 now = top[g];
                 for (int64_t key = 0; key < count; key++) now = larger(now, load_floats(mine + key * stride));
             }
-            const int grown = !(largest(now - top[g]) <= MUCH); /* or is NaN */
+            const int grown = some_above(now - top[g], MUCH);
             now = grown ? grown_only(top[g], upwards(now)) : top[g];
             vec sums = some || odd ? weights_in_place(mine, stride, pairs, now, 1)
                                    : weights_in_place(mine, stride, pairs, now, 0);
@@ -188,6 +184,10 @@ INLINE void attend_by(const struct kv_layer *layer, const struct work *work, con
             total[g] = total[g] * less + sums;
             if (begin) lessen(out + g * LANES * dim, less, LANES, dim);
             top[g] = now;
+        }
+        if (tiles) {
+            weigh_by_tiles(scores, stride, pairs_of_values, pairs, dim, out);
+            continue;
         }
         int64_t m = 0;
 #define WEIGH(rows) \

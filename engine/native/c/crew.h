@@ -63,6 +63,7 @@ __attribute__((unused)) static void *own_room(int64_t bytes) {
 }
 
 static void leave_room(void) {
+    release_tiles();
     free(own.at);
     own.at = 0;
     own.bytes = 0;

@@ -1,7 +1,13 @@
 /* The work list of attention over the paged cache, and what both versions of an item's attention share. */
 
-/* The most queries that read their keys together; keys are read KEYS at a time. */
-enum { MOST_QUERIES = LANES == 16 ? 48 : 96, MOST_VECTORS = MOST_QUERIES / LANES, KEYS = 64 };
+/* The most queries that read their keys together; keys are read KEYS at a time. What AMX multiplies must be in the first
+ * cache: with 64 keys, it takes a third more time. */
+#ifdef AMX
+enum { KEYS = 32 };
+#else
+enum { KEYS = 64 };
+#endif
+enum { MOST_QUERIES = LANES == 16 ? 48 : 96, MOST_VECTORS = MOST_QUERIES / LANES };
 const int most_queries = MOST_QUERIES;
 
 /* A layer's part of the cache and of the model: its pool is [2K, slots, D], the heads of keys first. */
@@ -77,13 +83,20 @@ static void find(const struct kv_layer *layer, const struct work *work, const st
     }
 }
 
+/* In scores [count, stride], set those of keys `from` .. `to` - 1 to NEVER, for `queries` queries from m on. */
+INLINE void hide_keys(int64_t from, int64_t to, int64_t m, int64_t queries, int64_t stride, float *scores) {
+    for (int64_t key = from; key < to; key++)
+        for (int64_t i = m; i < m + queries; i++) scores[key * stride + i] = NEVER;
+}
+
 /* In scores [count, stride], set those of keys that a token does not see to NEVER. */
 static void hide(const struct work *work, const struct item *item, int64_t group, int64_t begin, int64_t count,
                  int64_t stride, float *scores) {
-    for (int64_t m = 0; m < item->width * group; m++) {
-        struct seen mine = work->seen[item->first_member + m / group];
-        for (int64_t key = 0; key < count; key++)
-            if (begin + key < mine.first || begin + key >= mine.end) scores[key * stride + m] = NEVER;
+    for (int64_t member = 0; member < item->width; member++) {
+        const struct seen mine = work->seen[item->first_member + member];
+        const int64_t first = mine.first - begin, end = mine.end - begin;
+        hide_keys(0, first < count ? first : count, member * group, group, stride, scores);
+        hide_keys(end > 0 ? end : 0, count, member * group, group, stride, scores);
     }
 }
 

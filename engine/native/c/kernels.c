@@ -16,15 +16,31 @@
 
 #include "vectors.h"
 
+#include "amx.h"
+
 #include "crew.h"
 
 #include "rows.h"
+
+#include "matrix.h"
+
+#include "multiply_amx.h"
+
+#ifdef PAIRS
+#include "multiply_pairs.h"
+#else
+#include "multiply_floats.h"
+#endif
+
+#include "multiply_int8.h"
 
 #include "products.h"
 
 #include "items.h"
 
 #ifdef PAIRS
+#include "attend_amx.h"
+
 #include "attend_pairs.h"
 #else
 #include "attend_floats.h"

@@ -45,9 +45,13 @@ static inline vec load(const element *at) { return load_halves(at); }
 
 /* Round to nearest, ties to even; NaN stays NaN. */
 static inline void store(element *at, vec x) {
+#ifdef __AVX512BF16__ /* this instruction takes numbers below 2^-126 as zero */
+    _mm256_storeu_si256((void *)at, (__m256i)_mm512_cvtneps_pbh((__m512)x));
+#else
     words bits = (words)x, none = (words)(x != x);
     words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
     *(halves_at *)at = __builtin_convertvector((rounded & ~none) | (0x7fc0 & none), halves);
+#endif
 }
 #else
 typedef float element;
@@ -122,6 +126,17 @@ static inline float largest(vec x) {
     return most;
 }
 
+/* Whether a number is larger than `most`, or is NaN. */
+static inline int some_above(vec x, float most) {
+#if defined __AVX512BW__
+    return _mm512_cmp_ps_mask(x, all(most), _CMP_NLE_UQ) != 0;
+#else
+    int some = 0;
+    for (int i = 0; i < LANES; i++) some |= !(x[i] <= most);
+    return some;
+#endif
+}
+
 /* Adding and subtracting it rounds to the nearest integer, ties to even, for |x| < 2^22: above 1.5 * 2^23, floats
  * have no bit left for a fraction. */
 static const float ROUNDING = 12582912.0f;
@@ -155,7 +170,7 @@ static inline vec exponential(vec x) {
 /* The processor multiplies bfloat16 and adds two products in one instruction: each lane holds a pair. */
 #define PAIRS
 
-/* In assembly, for the same reason as add_products in products.h. */
+/* In assembly, for the same reason as add_products in multiply_int8.h. */
 INLINE vec add_pairs(vec sums, ints a, ints b) {
     __asm__("vdpbf16ps %2, %1, %0" : "+v"(sums) : "v"(a), "v"(b));
     return sums;
@@ -198,4 +213,31 @@ INLINE vec whole_power_of_two(vec x) { return _mm512_scalef_ps(all(1), x); }
 
 /* Round up to an integer. */
 INLINE vec upwards(vec x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC); }
+
+/* Write the transpose of 16 rows of 16 numbers: row r is at from + r * pitch, column c goes to to + c * width. */
+INLINE void transpose(const int32_t *from, int64_t pitch, int32_t *to, int64_t width) {
+    __m512i rows[LANES], fours[LANES], halves_of[LANES];
+    for (int r = 0; r < LANES; r++) rows[r] = _mm512_loadu_si512(from + r * pitch);
+    for (int r = 0; r < LANES; r += 4) { /* within each quarter of the vectors: [4, 4] transposed */
+        __m512i low = _mm512_unpacklo_epi32(rows[r], rows[r + 1]), high = _mm512_unpackhi_epi32(rows[r], rows[r + 1]);
+        __m512i low2 = _mm512_unpacklo_epi32(rows[r + 2], rows[r + 3]);
+        __m512i high2 = _mm512_unpackhi_epi32(rows[r + 2], rows[r + 3]);
+        fours[r] = _mm512_unpacklo_epi64(low, low2);
+        fours[r + 1] = _mm512_unpackhi_epi64(low, low2);
+        fours[r + 2] = _mm512_unpacklo_epi64(high, high2);
+        fours[r + 3] = _mm512_unpackhi_epi64(high, high2);
+    }
+    for (int c = 0; c < 4; c++) { /* the quarters of rows r, r + 4, r + 8, r + 12 */
+        halves_of[c] = _mm512_shuffle_i32x4(fours[c], fours[c + 4], 0x44);
+        halves_of[c + 4] = _mm512_shuffle_i32x4(fours[c], fours[c + 4], 0xee);
+        halves_of[c + 8] = _mm512_shuffle_i32x4(fours[c + 8], fours[c + 12], 0x44);
+        halves_of[c + 12] = _mm512_shuffle_i32x4(fours[c + 8], fours[c + 12], 0xee);
+    }
+    for (int c = 0; c < 4; c++) {
+        _mm512_storeu_si512(to + c * width, _mm512_shuffle_i32x4(halves_of[c], halves_of[c + 8], 0x88));
+        _mm512_storeu_si512(to + (c + 4) * width, _mm512_shuffle_i32x4(halves_of[c], halves_of[c + 8], 0xdd));
+        _mm512_storeu_si512(to + (c + 8) * width, _mm512_shuffle_i32x4(halves_of[c + 4], halves_of[c + 12], 0x88));
+        _mm512_storeu_si512(to + (c + 12) * width, _mm512_shuffle_i32x4(halves_of[c + 4], halves_of[c + 12], 0xdd));
+    }
+}
 #endif

@@ -97,6 +97,7 @@ def test_the_cpu_is_told_with_what_it_has_for_products() -> None:
 def test_a_processor_without_avx_512_has_a_record_of_its_own() -> None:
     assert family({"has": ["avx2", "avx512f"]}) == ""
     assert family({"has": ["avx2", "avx512f", "avx512_bf16"]}) == "-bf16"
+    assert family({"has": ["avx2", "avx512f", "avx512_bf16", "amx_bf16"]}) == "-amx"
     assert family({"has": ["avx2"]}) == "-avx2"
 
 

@@ -6,6 +6,7 @@ import os
 import platform
 import shlex
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -28,8 +29,9 @@ def _processors() -> list[str]:
     """Return this machine's processor and others whose code it can run, with narrower and with fewer registers."""
     if platform.machine() != "x86_64":
         return ["native"]
-    wide = "avx512f" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    return ["native", "x86-64", *(["haswell", "skylake-avx512"] if wide else [])]
+    flags = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
+    lesser = {"avx512f": ["haswell", "skylake-avx512"], "amx_bf16": ["cooperlake"]}
+    return ["native", "x86-64", *chain(*(names for flag, names in lesser.items() if flag in flags))]
 
 
 @pytest.fixture(scope="module", params=_processors())

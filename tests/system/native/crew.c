@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "amx.h"
+
 #include "crew.h"
 
 enum { THREADS = 4, ROUNDS = 20000, MOST = 300, ALIKE = 3 };

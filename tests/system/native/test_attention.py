@@ -24,6 +24,7 @@ pytestmark = pytest.mark.usefixtures("_processor")
 
 BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 BOTH = pytest.mark.parametrize("dtype", BOUNDS, ids=["float32", "bfloat16"])
+DIMS = pytest.mark.parametrize("dim", [16, 64])  # AMX multiplies heads of whole tiles
 
 
 def spec_of(heads: int, kv_heads: int, dim: int = 16, window: int | None = None) -> AttentionSpec:
@@ -92,9 +93,10 @@ def test_random_fork_trees(seed: int, dtype: torch.dtype) -> None:
 
 
 @BOTH
+@DIMS
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 16, 32])
 @pytest.mark.parametrize("heads", [2, 8, 20])
-def test_blocks_of_any_size_anywhere(size: int, heads: int, dtype: torch.dtype) -> None:
+def test_blocks_of_any_size_anywhere(size: int, heads: int, dim: int, dtype: torch.dtype) -> None:
     """Some blocks are consecutive in the cache and some are not; the kernel handles a few keys at a time."""
     chance = random.Random(size)
     count = -(-100 // size)
@@ -104,19 +106,20 @@ def test_blocks_of_any_size_anywhere(size: int, heads: int, dtype: torch.dtype) 
             a, b = chance.randrange(count), chance.randrange(count)
             table[a], table[b] = table[b], table[a]
         row = Row(0, 1, 99, tuple(table), DRAW)
-        case = Case(spec_of(heads, 1), count, 1, dtype, size=size)
+        case = Case(spec_of(heads, 1, dim), count, 1, dtype, size=size)
         out = case.run(Batch(rows=(row,), kv_spans=plan_kv_spans([row], size)))
         torch.testing.assert_close(out.double(), case.whole((row,)), rtol=BOUNDS[dtype], atol=BOUNDS[dtype])
 
 
 @BOTH
+@DIMS
 @pytest.mark.parametrize("heads", [2, 8, 20])
 @pytest.mark.parametrize("number", [torch.nan, torch.inf])
 @pytest.mark.parametrize("where", ["key", "value", "query"])
-def test_what_is_no_number_stays_none(heads: int, number: float, where: str, dtype: torch.dtype) -> None:
+def test_what_is_no_number_stays_none(heads: int, dim: int, number: float, where: str, dtype: torch.dtype) -> None:
     """A choice whose scores are not finite must end with an error, not with some token."""
     row = Row(0, 1, 99, tuple(range(25)), DRAW)
-    case = Case(spec_of(heads, 1), 25, 1, dtype)
+    case = Case(spec_of(heads, 1, dim), 25, 1, dtype)
     match where:
         case "key":
             case.cache.pools[0][1, 0, 70] = number
@@ -129,12 +132,15 @@ def test_what_is_no_number_stays_none(heads: int, number: float, where: str, dty
 
 
 @BOTH
+@DIMS
 @pytest.mark.parametrize("heads", [2, 8, 20])
 @pytest.mark.parametrize("first", range(4))
-def test_rows_beside_one_that_is_no_number_are_as_they_were(first: int, heads: int, dtype: torch.dtype) -> None:
+def test_rows_beside_one_that_is_no_number_are_as_they_were(
+    first: int, heads: int, dim: int, dtype: torch.dtype
+) -> None:
     """The rows read the same keys together, and one of them has a query of NaN."""
     rows = tuple(Row(i, 1, 99, tuple(range(25)), DRAW) for i in range(4))
-    case = Case(spec_of(heads, 1), 25, len(rows), dtype)
+    case = Case(spec_of(heads, 1, dim), 25, len(rows), dtype)
     case.qkv[first, :heads] = torch.nan
     out = case.run(Batch(rows=rows, kv_spans=plan_kv_spans(rows, BLOCK)))
     others = [i for i in range(4) if i != first]
@@ -143,12 +149,13 @@ def test_rows_beside_one_that_is_no_number_are_as_they_were(first: int, heads: i
 
 
 @BOTH
+@DIMS
 @pytest.mark.parametrize("step", [0.01, 0.1, 0.13, 0.3, -0.1, -0.3])
 @pytest.mark.parametrize("heads", [2, 8, 20])
-def test_scores_that_grow(heads: int, step: float, dtype: torch.dtype) -> None:
+def test_scores_that_grow(heads: int, dim: int, step: float, dtype: torch.dtype) -> None:
     """Scores grow from key to key, so that the running maximum lags by little, by exactly its limit, and by more."""
     row = Row(0, 1, 399, tuple(range(100)), DRAW)
-    case = Case(spec_of(heads, 1), 100, 1, dtype)
+    case = Case(spec_of(heads, 1, dim), 100, 1, dtype)
     case.qkv[0, :heads, 0] = 1 / case.spec.scale
     case.cache.pools[0][1, 0, :, 0] = step * torch.arange(400)
     out = case.run(Batch(rows=(row,), kv_spans=plan_kv_spans([row], BLOCK)))
@@ -157,13 +164,14 @@ def test_scores_that_grow(heads: int, step: float, dtype: torch.dtype) -> None:
     )
 
 
+@DIMS
 @pytest.mark.parametrize("keys", [1, 2, 3, 5, 64, 65, 130])
 @pytest.mark.parametrize("heads", [2, 8, 20])
-def test_what_a_query_gets_lies_between_the_values_that_it_sees(heads: int, keys: int) -> None:
+def test_what_a_query_gets_lies_between_the_values_that_it_sees(heads: int, dim: int, keys: int) -> None:
     """If all values are the same number, the output is that number, however the weights are rounded."""
     table = tuple(range(-(-keys // BLOCK)))
     rows = tuple(Row(i, 1, keys - 1, table, DRAW) for i in range(20))
-    case = Case(spec_of(heads, 1), len(table), len(rows), torch.bfloat16)
+    case = Case(spec_of(heads, 1, dim), len(table), len(rows), torch.bfloat16)
     values = case.cache.pools[0][1, 1]
     values[:] = 2 - 2**-7  # its neighbours in bfloat16 are relatively as close as possible
     case.qkv[:, -1] = values[0]

@@ -85,8 +85,8 @@ def test_bfloat16_is_rounded_to_the_even_of_two() -> None:
     assert torch.equal(out[0], weight.to(torch.bfloat16))
 
 
-SHAPES = [(32, 16), (960, 576), (576, 1536)]
-EVERY_TILE = [*range(1, 14), 16, 77]  # rows: each compiled tile width
+SHAPES = [(32, 16), (64, 112), (960, 576), (576, 1536)]
+EVERY_TILE = [*range(1, 14), 16, 17, 77, 300]  # rows: each compiled tile width
 
 
 @pytest.mark.parametrize("rows", EVERY_TILE)
@@ -145,6 +145,23 @@ def test_products(native: Kernels, rows: int, out: int, width: int, biased: bool
     torch.testing.assert_close(y.double(), exact, rtol=bound, atol=bound)
     alone = torch.cat([product(x[row : row + 1]) for row in range(rows)])
     assert torch.equal(y, alone), "a row's numbers do not depend on how many run beside it"
+
+
+@pytest.mark.parametrize("rows", [1, 40])
+@pytest.mark.parametrize(("out", "width"), SHAPES)
+def test_where_the_system_refuses_amx_vectors_multiply(native: Kernels, rows: int, out: int, width: int) -> None:
+    """On other processors they do so anyway."""
+    x, weight = numbers(rows, width, dtype=native.dtype), numbers(out, width)
+    products = NativeProducts(native, emulated=True)
+    wide, whole = products.linear(weight.to(native.dtype)), products.int8(Int8Matrix.of(weight))
+    granted = native.amx_granted.value
+    try:
+        native.amx_granted.value = 0
+        by_vectors = wide(x), whole(x)
+    finally:
+        native.amx_granted.value = granted
+    near(wide(x), by_vectors[0])
+    assert torch.equal(whole(x), by_vectors[1])
 
 
 def stored(bits: int, group: int, out: int, width: int) -> StoredMatrix:
