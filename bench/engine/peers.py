@@ -15,6 +15,7 @@ import torch
 
 from bench.engine.cells import Answer, Asked
 from bench.engine.inside.talk import Child
+from bench.engine.page import cpu
 from bench.engine.served import ask
 from bench.engine.weights import Kind, as_gguf, packed
 from engine.backends import Machine, cpu_backend
@@ -87,6 +88,8 @@ def llama(logs: Path, *, kind: Kind) -> Iterator[Running]:
     """Run llama.cpp's server with one KV cache for all slots, large enough for 32 requests of 509 and 64 tokens."""
     folder, port = llama_cpp(), free_port()
     words = ["-t", str(THREADS), "-tb", str(THREADS), "-np", "32", "-c", "24576", "--kv-unified", "--cache-ram", "0"]
+    if kind not in ("BF16", "F16") and "amx_int8" in cpu(Path("/proc/cpuinfo").read_text())["has"]:
+        words.append("--no-repack")  # it crashes in its products of quantized weights by AMX
     argv = [str(folder / "llama-server"), "--model", str(as_gguf(kind)), "--alias", MODEL, *words]
     argv += ["--host", "127.0.0.1", "--port", str(port)]
     with server(argv, port=port, log=logs / "llama.log", ready="/health", seconds=START_SECONDS) as running:

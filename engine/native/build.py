@@ -144,8 +144,8 @@ class Kernels:
     of bfloat16, of two inputs that are stored together. panel: how many outputs are stored together in every matrix.
     together: how many inputs are stored together in int8 matrices, to whose weights `added` is added; 0 if int8 is not
     supported. narrow: whether matrices with fewer bits than elements have are supported. queries: how many queries read
-    a key together, MOST_GROUP or more. amx_granted: whether products and attention use AMX. timings: of the calls of
-    `layers` so far.
+    a key together, MOST_GROUP or more. refused_amx: whether the kernels know AMX and the system does not let this
+    process use it; if it does, `amx_granted` is not 0. timings: of the calls of `layers` so far.
     """
 
     def __init__(self, path: Path, dtype: torch.dtype) -> None:
@@ -170,6 +170,7 @@ class Kernels:
         self.narrow = self.wide and bool(_constant(library, "knows_narrow"))
         self.queries = _constant(library, "most_queries")
         self.amx_granted = c_int.in_dll(library, "amx_granted")
+        self.refused_amx = bool(_constant(library, "knows_amx")) and not self.amx_granted.value
         self.timings = Timings()
 
 
@@ -197,9 +198,12 @@ def load_kernels(dtype: torch.dtype) -> Kernels:
     if dtype not in _ELEMENTS:
         raise ConfigError(f"kernels is native, which supports only float32 and bfloat16, not {str(dtype)[6:]}")
     try:
-        return _loaded(dtype)
+        kernels = _loaded(dtype)
     except (OSError, ValueError, AttributeError, subprocess.SubprocessError) as error:
         raise ConfigError(f"kernels is native, and they cannot be built: {error}") from error
+    if kernels.refused_amx and kernels.paired:
+        _log.warning("the processor has AMX, but Linux does not let this process use it; the engine is slower without")
+    return kernels
 
 
 def _loaded(dtype: torch.dtype) -> Kernels:

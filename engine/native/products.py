@@ -2,7 +2,7 @@
 for it, or has those of AVX-512 or AMX. If products are computed in floats, matrices of few bits stay as they are
 stored, and become floats in registers, or in a core's cache.
 
-A weight is read once for half a dozen rows or a dozen, from panels in reading order, and a row's sums are computed in
+A weight is read once for half a dozen rows or more, from panels in reading order, and a row's sums are computed in
 one order whatever rows run beside it. Rounding before and after is part of the call.
 
 Shapes: N tokens, I in, O out; P outputs of a panel, F inputs that are multiplied together.

@@ -1,6 +1,8 @@
 /* The two products of an item's attention in AMX tiles. */
 
 #ifdef AMX
+_Static_assert(KEYS % TILE_INPUTS == 0 && TILE_INPUTS % TILE_ROWS == 0, "keys come in whole tiles");
+
 /* Whether tiles are used for heads of this size: they must fill them. If so, this thread's tiles get their shapes. */
 INLINE int by_tiles(int64_t dim) {
     if (!amx_granted || dim % TILE_INPUTS) return 0;

@@ -102,7 +102,8 @@ INLINE void weigh_all(const float *weights, int64_t stride, const int32_t *value
     for (; at < dim; at += LANES) weigh(weights, stride, values, at, pairs, dim, out, rows, 1);
 }
 
-/* Write an item's queries of a head as pairs q_mine [D / 2, stride]; rows [stride, D] is scratch memory. */
+/* Write an item's queries of a head as pairs q_mine [D / 2, stride]; rows [stride, D] is scratch memory. Up to the next
+ * multiple of 16 pairs, more is read and written, and not used. */
 static void turn(const struct kv_layer *layer, const struct work *work, const struct item *item, const element *q,
                  int64_t q_stride, int64_t head, int64_t stride, element *rows, int32_t *q_mine) {
     const int64_t dim = layer->dim, queries = item->width * layer->group;
@@ -191,7 +192,8 @@ INLINE void attend_by(const struct kv_layer *layer, const struct work *work, con
         }
         int64_t m = 0;
 #define WEIGH(rows) \
-    for (; m + rows <= queries; m += rows) weigh_all(scores + m, stride, pairs_of_values, pairs, dim, out + m * dim, rows)
+    for (; m + rows <= queries; m += rows) \
+        weigh_all(scores + m, stride, pairs_of_values, pairs, dim, out + m * dim, rows)
         WEIGH(WEIGHED_ROWS);
         WEIGH(4);
         WEIGH(3);

@@ -1,8 +1,8 @@
 /* The work list of attention over the paged cache, and what both versions of an item's attention share. */
 
-/* The most queries that read their keys together; keys are read KEYS at a time. What AMX multiplies must be in the first
- * cache: with 64 keys, it takes a third more time. */
-#ifdef AMX
+/* The most queries that read their keys together; keys are read KEYS at a time. What AMX multiplies must be in the
+ * first cache: with 64 keys, it takes a third more time. */
+#if defined AMX && defined PAIRS
 enum { KEYS = 32 };
 #else
 enum { KEYS = 64 };

@@ -1,6 +1,6 @@
 /* Products. A matrix [O, I] is stored in panels of PANEL outputs; in a panel, the weights of one input are contiguous.
- * Registers hold the sums of ROWS rows of inputs times one panel. So each weight is read once for that many rows, and
- * every sum runs over the inputs in their order, whatever the number of rows. */
+ * Registers hold the sums of ROWS rows of inputs times one panel (with AMX: AMX_ROWS). So each weight is read once for
+ * that many rows, and every sum runs over the inputs in one order, whatever the number of rows. */
 
 enum { PANEL = 2 * LANES, ROWS = REGISTERS == 32 ? 12 : 6, MOST_ROWS = ROWS < 8 ? 8 : ROWS };
 const int panel_outputs = PANEL;

@@ -1,10 +1,10 @@
-/* Sums of many rows times a panel in AMX tiles. A panel's bytes are in the tiles' order, in bfloat16 and in int8; a step
- * multiplies 64 bytes of each row. */
+/* Sums of many rows times a panel in AMX tiles. A panel's bytes are in the tiles' order, in bfloat16 and in int8; a
+ * step multiplies 64 bytes of each row. */
 
 #ifdef AMX
 /* AMX_ROWS: rows that share a load of weights. STEP: a step's bytes of weights. STEPS: the most steps of a panel that
- * stay in the first cache, beside those of the rows, while all rows pass. ROWS_BYTES: of the rows that stay in the second
- * cache while all panels of a piece pass; they are MOST_AMX_ROWS at most. */
+ * stay in the first cache, beside those of the rows, while all rows pass. ROWS_BYTES: of the rows that stay in the
+ * second cache while all panels of a piece pass; they are MOST_AMX_ROWS at most. */
 enum { AMX_ROWS = 2 * TILE_ROWS, STEP = TILE_ROWS * PANEL * 4, STEPS = 10 };
 enum { ROWS_BYTES = 1 << 18, MOST_AMX_ROWS = 8 * AMX_ROWS };
 

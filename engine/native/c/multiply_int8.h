@@ -105,6 +105,8 @@ static void round_some(const void *what, int64_t begin, int64_t end) {
 }
 
 #ifdef AMX
+_Static_assert(TOGETHER == 4 && ADDED == 128 && sizeof(small) == 1, "a panel is in the tiles' order");
+
 /* Write out [rows, O] for one panel from its sums over the whole steps, after adding the other inputs. */
 static void finish_int8(const int8_t *panel, const small *x, int32_t (*sums)[PANEL], const int32_t *sums_of,
                         const float *scales, const float *steps, const element *bias, element *out, int64_t inputs,

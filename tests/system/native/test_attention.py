@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("_processor")
 
 BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 BOTH = pytest.mark.parametrize("dtype", BOUNDS, ids=["float32", "bfloat16"])
-DIMS = pytest.mark.parametrize("dim", [16, 64])  # AMX multiplies heads of whole tiles
+DIMS = pytest.mark.parametrize("dim", [16, 64, 96])  # AMX multiplies heads of whole tiles
 
 
 def spec_of(heads: int, kv_heads: int, dim: int = 16, window: int | None = None) -> AttentionSpec:
@@ -85,7 +85,8 @@ def test_random_fork_trees(seed: int, dtype: torch.dtype) -> None:
         chance, groups=chance.randrange(1, 7), depth=chance.randrange(0, 4), longest=chance.choice([40, 300])
     )
     kv_heads = chance.randrange(1, 4)
-    group, dim = chance.choice([1, 2, 3, 4, 5, 8, 16, 17, 32, 33, 48]), chance.choice([16, 48, 64, 80, 128, 256])
+    group = chance.choice([1, 2, 3, 4, 5, 8, 16, 17, 32, 33, 48])
+    dim = chance.choice([16, 32, 48, 64, 80, 96, 128, 256])
     rows = tuple(forest.rows)
     case = Case(spec_of(kv_heads * group, kv_heads, dim), forest.blocks, len(rows), dtype, chance.choice([8, 64, 256]))
     out = case.run(Batch(rows=rows, kv_spans=plan_kv_spans(rows, BLOCK, gate=chance.choice([0, 20]))))
@@ -301,7 +302,7 @@ def test_random_chunks(seed: int, dtype: torch.dtype) -> None:
     """
     chance = random.Random(seed)
     size, group = chance.choice([1, 3, 16, 32]), chance.choice([1, 2, 3, 4, 5, 8, 16, 17, 32, 33, 48])
-    kv_heads, dim = chance.randrange(1, 4), chance.choice([16, 48, 64, 80, 128, 256])
+    kv_heads, dim = chance.randrange(1, 4), chance.choice([16, 32, 48, 64, 80, 96, 128, 256])
     window = chance.choice([None, None, 1, 9, 64, 100])
     chunks: list[Chunk] = []
     tokens: list[Row] = []

@@ -95,6 +95,18 @@ def test_every_family_of_processors_is_compiled_for(
     assert build.Kernels(made, dtype).paired == (pairs and dtype == torch.bfloat16)
 
 
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_system_that_refuses_amx_is_named(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, refused: bool
+) -> None:
+    kernels = build._loaded(torch.float32)
+    monkeypatch.setattr(kernels, "refused_amx", refused)
+    monkeypatch.setattr(kernels, "paired", True)
+    monkeypatch.setattr(build, "_loaded", lambda dtype: kernels)
+    assert build.load_kernels(torch.float32) is kernels
+    assert ("Linux does not let this process use it" in caplog.text) == refused
+
+
 def test_several_at_once(cache: Path) -> None:
     processes = [subprocess.Popen([sys.executable, "-c", LOADS], cwd=ROOT) for _ in range(4)]
     assert [process.wait(100) for process in processes] == [0] * 4

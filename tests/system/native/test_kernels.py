@@ -85,7 +85,7 @@ def test_bfloat16_is_rounded_to_the_even_of_two() -> None:
     assert torch.equal(out[0], weight.to(torch.bfloat16))
 
 
-SHAPES = [(32, 16), (64, 112), (960, 576), (576, 1536)]
+SHAPES = [(32, 16), (64, 112), (64, 368), (32, 720), (960, 576), (576, 1536)]
 EVERY_TILE = [*range(1, 14), 16, 17, 77, 300]  # rows: each compiled tile width
 
 
