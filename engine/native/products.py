@@ -11,7 +11,7 @@ Shapes: N tokens, I in, O out; P outputs of a panel, F inputs that are multiplie
 from __future__ import annotations
 
 from ctypes import byref
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -22,14 +22,19 @@ from engine.models.products import Products
 from engine.models.quantized import Int8Matrix
 from engine.models.stored import StoredMatrix
 from engine.native.build import BYTES, ELEMENTS, HALVES, INT8, LANES, NIBBLES, NIBBLES_GROUP, Kernels, Matrix
+from engine.native.huge_pages import HugePages
 
 
 @dataclass(frozen=True, slots=True)
 class NativeProducts(Products):
-    """The products that the kernels support, and torch's for the others. emulated: torch emulates bfloat16 here."""
+    """The products that the kernels support, and torch's for the others.
+
+    emulated: torch emulates bfloat16 here. pages: where weights are kept.
+    """
 
     kernels: Kernels
     emulated: bool
+    pages: HugePages = field(default_factory=HugePages, compare=False)
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
         """Like Products.linear."""
@@ -40,7 +45,7 @@ class NativeProducts(Products):
             return super(NativeProducts, self).linear(weight.to(kernels.dtype), bias)
         outputs, inputs = weight.shape
         together = 2 if kernels.paired else 1
-        panels = weight.view(-1, kernels.panel, inputs // together, together).transpose(1, 2).contiguous()
+        panels = self.pages.moved(weight.view(-1, kernels.panel, inputs // together, together).transpose(1, 2))
         return NativeProduct.of(kernels, panels, None, bias, (outputs, inputs), HALVES if halves else ELEMENTS)
 
     def int8(self, matrix: Int8Matrix, bias: torch.Tensor | None = None) -> Linear:
@@ -52,7 +57,7 @@ class NativeProducts(Products):
         if self.kernels.added:  # adds 128 without converting to a wider type
             values = values.view(torch.uint8).bitwise_xor(self.kernels.added)
         outputs, inputs = values.shape
-        panels = values.view(-1, panel, inputs // together, together).transpose(1, 2).contiguous()  # [., I / F, P, F]
+        panels = self.pages.moved(values.view(-1, panel, inputs // together, together).transpose(1, 2))
         return NativeProduct.of(self.kernels, panels, matrix.scales, bias, (outputs, inputs), INT8)
 
     @property
@@ -72,7 +77,7 @@ class NativeProducts(Products):
         words = _words(matrix.values.view(-1, panel, inputs // group, group // together, together), matrix.bits)
         shared = [each.view(-1, panel, inputs // group) for each in (matrix.scales, matrix.offsets)]
         parts = [each.transpose(1, 2).contiguous().view(torch.int32) for each in shared]  # [., I / G, P]
-        panels = torch.cat([*parts, words.permute(0, 2, 3, 1).flatten(2)], 2)
+        panels = self.pages.moved(torch.cat([*parts, words.permute(0, 2, 3, 1).flatten(2)], 2))
         return NativeProduct.of(self.kernels, panels, None, bias, (outputs, inputs), kind, group)
 
     def pair(self, pair: Pair) -> Linear:
