@@ -11,7 +11,7 @@ enum { ROWS_BYTES = 1 << 18, MOST_AMX_ROWS = 8 * AMX_ROWS };
 /* Compute the sums [rows, PANEL] of up to AMX_ROWS rows, in floats or (if `whole`) in integers, over `steps` steps; add
  * to what is there if `more`. x: rows of `width` bytes. tiles: how many the rows fill. */
 INLINE void amx_sums(const char *panel, const char *x, int64_t width, int64_t steps, const int tiles, const int whole,
-                     const int more, const int first_use, void *sums) {
+                     int more, int first_use, void *sums) {
     char *at = sums, *below = at + TILE_ROWS * PANEL * 4;
     if (more) {
         TILE_LOAD(0, at, PANEL * 4);
@@ -75,16 +75,10 @@ INLINE void amx_product(const char *panel, const char *x, int64_t width, int64_t
             const char *weights = panel + begin * STEP, *mine = x + row * width + begin * TILE_BYTES;
             void *here = (char *)sums + row * PANEL * 4;
             shape_tiles(some);
-#define SUMS(tiles, more) amx_sums(weights, mine, width, count, tiles, whole, more, !row, here)
-            if (some > TILE_ROWS && part)
-                SUMS(2, 1);
-            else if (some > TILE_ROWS)
-                SUMS(2, 0);
-            else if (part)
-                SUMS(1, 1);
+            if (some > TILE_ROWS)
+                amx_sums(weights, mine, width, count, 2, whole, part > 0, !row, here);
             else
-                SUMS(1, 0);
-#undef SUMS
+                amx_sums(weights, mine, width, count, 1, whole, part > 0, !row, here);
         }
     }
 }

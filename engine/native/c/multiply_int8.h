@@ -114,7 +114,7 @@ static void finish_int8(const int8_t *panel, const small *x, int32_t (*sums)[PAN
     for (int64_t row = 0; row < rows; row++)
         for (int half = 0; half < 2; half++) {
             ints whole = load_ints(sums[row] + half * LANES) - ADDED * sums_of[row];
-            for (int64_t i = inputs / 64 * 64; i < inputs; i += TOGETHER) {
+            for (int64_t i = inputs / TILE_BYTES * TILE_BYTES; i < inputs; i += TOGETHER) {
                 int32_t some;
                 memcpy(&some, x + row * inputs + i, sizeof some);
                 whole = add_products(whole, weights_at(panel + i * PANEL + half * TOGETHER * LANES), some - (ints){0});

@@ -32,16 +32,15 @@ INLINE void multiply_pairs(const element *panel, const element *x, const element
 INLINE void finish_pairs(const element *panel, const element *x, float (*sums)[PANEL], const element *bias,
                          element *out, int64_t inputs, int64_t outputs, int64_t rows) {
     const vec zero = all(0), first_bias = bias ? load(bias) : zero, second_bias = bias ? load(bias + LANES) : zero;
-    const int64_t whole = inputs / TILE_INPUTS * TILE_INPUTS;
     for (int64_t row = 0; row < rows; row++) {
         vec first = load_floats(sums[row]), second = load_floats(sums[row] + LANES);
-        for (int64_t i = whole; i < inputs; i += 2) {
+        for (int64_t i = inputs / TILE_INPUTS * TILE_INPUTS; i < inputs; i += 2) {
             const ints numbers = pair_at(x + row * inputs + i);
             first = add_pairs(first, load_ints(panel + i * PANEL), numbers);
             second = add_pairs(second, load_ints(panel + i * PANEL + 2 * LANES), numbers);
         }
-        const __m512i both = (__m512i)_mm512_cvtne2ps_pbh((__m512)(second + second_bias), (__m512)(first + first_bias));
-        _mm512_storeu_si512(out + row * outputs, both);
+        store(out + row * outputs, first + first_bias);
+        store(out + row * outputs + LANES, second + second_bias);
     }
 }
 
