@@ -116,15 +116,19 @@ def _folded(pieces: Sequence[Piece]) -> dict[str, Any]:
     """The message that these deltas add up to, as a server would assemble it."""
     message: dict[str, Any] = {}
     calls: dict[int, dict[str, Any]] = {}
+    texts: dict[str, list[str]] = {}
     for piece in pieces:
         for key, value in ({"content": piece} if isinstance(piece, str) else piece).items():
             if key == "tool_calls":
                 for call in value:
                     _add_call(calls, call)
-            elif isinstance(value, str) and isinstance(message.get(key), str):
-                message[key] += value
+            elif isinstance(value, str):
+                message[key] = ""
+                texts.setdefault(key, []).append(value)
             else:
                 message[key] = value
+                texts.pop(key, None)
+    message.update((key, "".join(parts)) for key, parts in texts.items())
     if calls:
         message["tool_calls"] = [calls[index] for index in sorted(calls)]
     return {"content": None, **message}
