@@ -13,13 +13,14 @@ BOUND: tuple[Path, ...] = (
     ("listen", "host"),
     ("listen", "port"),
     ("listen", "workers"),
+    ("listen", "huge_pages"),
     ("admin", "host"),
     ("admin", "port"),
     ("telemetry", "gen_ai_metrics"),
     ("telemetry", "otlp_endpoint"),
     ("telemetry", "otlp_headers"),
 )
-"""Keys from which sockets, processes and threads were made."""
+"""Keys from which sockets, processes, threads and memory were made."""
 
 
 def needs_restart(served: Config, wanted: Config, tree: Tree) -> list[Problem]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from nproxy.concurrency.tasks import beside
 from nproxy.config import Config, Key, Reading
+from nproxy.gateway import huge_pages
 from nproxy.gateway.admin.gateway import SingleProcess
 from nproxy.gateway.admin.port import admin_port
 from nproxy.gateway.app import App
@@ -65,6 +66,7 @@ async def serve(
     Raises OSError if the address cannot be bound.
     """
     stop, hurry = stop or asyncio.Event(), asyncio.Event()
+    huge_pages.move(reading.checked().listen.huge_pages)
     with ending_signals(stop, hurry):
         async with (
             running(reading.checked(), reading.keys, engine_socket=engine_socket, sock=sock) as gateway,

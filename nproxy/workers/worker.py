@@ -19,6 +19,7 @@ from nproxy import __version__
 from nproxy.concurrency.tasks import beside
 from nproxy.config import ConfigError
 from nproxy.config.loading import from_message, keys_from_message
+from nproxy.gateway import huge_pages
 from nproxy.gateway.admission.bounds import Bounds
 from nproxy.gateway.admission.messages import Ask, answer_of, to_data
 from nproxy.gateway.admission.messages import Leave as LeaveLedger
@@ -95,6 +96,7 @@ async def work(listener: socket.socket, to_parent: socket.socket) -> None:
     engine_socket = None if start.engine_socket is None else Path(start.engine_socket)
     ours, keys = share(config, start.index, start.workers), keys_from_message(start.settings)
     ledger = _LedgerTransport(channel, start.name)
+    huge_pages.move(config.listen.huge_pages)
     async with AsyncExitStack() as stack:
         ours = stack.enter_context(certificate_in_memory(ours, start.settings))
         gateway = await stack.enter_async_context(

@@ -26,6 +26,7 @@ GOOD: dict[str, Any] = {
         "drain_seconds": 30,
         "trusted_proxies": ["10.0.0.0/8", "::1"],
         "cors_origins": ["https://page.example"],
+        "huge_pages": "none",
     },
     "engine": {"model": "m", "device": "cpu", "num_blocks": 9, "max_batch_tokens": 512, "adapters": {"a": "/x"}},
     "upstreams": [
