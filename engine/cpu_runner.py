@@ -79,7 +79,7 @@ class CpuRunner:
                 Path(config.model), dtype, config.max_model_len, config.adapters, int8=int8, products=products
             )
         except RuntimeError as error:
-            if "can't allocate memory" not in str(error):  # torch has no type of its own for it on a CPU
+            if "allocate memory" not in str(error):  # torch has no type of its own for it on a CPU, nor safetensors
                 raise
             raise ConfigError(f"there is not enough memory for {config.model}") from error
         give_back()

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -134,6 +135,12 @@ def open_gguf(path: Path) -> Iterator[_File]:
     places = _directory(header, path.stat().st_size)
     spec = spec_from_gguf(header.metadata, {info.name: tuple(reversed(info.shape)) for info in header.tensors})
     yield _File(spec, np.memmap(path, dtype=np.uint8, mode="r").view(np.ndarray), places)
+
+
+def gguf_tensors(path: Path) -> list[tuple[int, int]]:
+    """Return how many numbers each tensor has, and how many bytes. Raises ModelError like open_gguf."""
+    places = _directory(read_header(path), path.stat().st_size)
+    return [(prod(place.shape), place.size) for place in places.values()]
 
 
 def _directory(header: Header, file_size: int) -> dict[str, _Place]:

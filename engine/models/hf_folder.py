@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from engine.model_files import demand_file
 from engine.models.spec import ModelSpec
 from engine.models.spec_hf import spec_from_hf
 
-_FLOAT_NAMES = ("F32", "F16", "BF16", "F64")  # as safetensors writes them
+_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "F64": 8}  # of a number, by its type as safetensors writes it
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
@@ -69,13 +70,21 @@ def read_eos(folder: Path) -> Any:
     return read_object(folder / "generation_config.json", optional=True).get("eos_token_id")
 
 
+def folder_tensors(folder: Path) -> list[tuple[int, int]]:
+    """Return how many numbers each tensor has, and how many bytes. Raises ModelError like check_tensors."""
+    with ExitStack() as stack:
+        slices = [shard.get_slice(name) for name, shard in _open_shards(folder, stack).items()]
+        counts = [prod(each.get_shape()) for each in slices]
+        return [(count, count * _BYTES.get(each.get_dtype(), 1)) for count, each in zip(counts, slices, strict=True)]
+
+
 def check_tensors(folder: Path) -> None:
     """Open all files before others read them; raise ModelError if one is missing, damaged, a pickle or quantized."""
     with ExitStack() as stack:
         for name, shard in _open_shards(folder, stack).items():
             # Buffers may be whole numbers (GPT-2's old masks); weights may not.
             kind = shard.get_slice(name).get_dtype()
-            if name.endswith("weight") and kind not in _FLOAT_NAMES:
+            if name.endswith("weight") and kind not in _BYTES:
                 raise ModelError(f"tensor {name} is of type {kind}; only unquantized floats are supported")
 
 

@@ -15,6 +15,7 @@ from engine.models.llama import Decoder
 from engine.models.lora import read_adapter
 from engine.models.model import CPU, Model, sequence_limit
 from engine.models.products import TORCH, Products
+from engine.models.room import demand_room
 from engine.models.spec_hf import Unsupported
 from engine.models.weights import open_checkpoint
 
@@ -34,8 +35,8 @@ def load_model(
     """Load a Hugging Face folder or a .gguf file, and adapters for it as (name, folder), to a device.
 
     int8: quantize the weights of the decoder's products. products: how these are computed. Raises ModelError for files
-    that cannot be run, ConfigError if max_model_len exceeds the model's own limit, or if int8 is not supported by this
-    CPU or for this model.
+    that cannot be run, ConfigError if max_model_len exceeds the model's own limit, if int8 is not supported by this CPU
+    or for this model, or if the weights cannot be in memory.
     """
     with naming(path):
         model = _load(path, dtype, max_model_len, device, products, int8=int8)
@@ -54,6 +55,8 @@ def _load(
 ) -> Model:
     try:
         with open_checkpoint(path) as checkpoint:
+            if device == CPU:
+                demand_room(path, dtype, int8=int8)
             limit = sequence_limit(max_model_len, checkpoint.spec.context, checkpoint.spec.longest)
             return Decoder(checkpoint, dtype, limit, device, int8=int8, products=products)
     except Unsupported as unsupported:
@@ -64,4 +67,6 @@ def _load(
         # Imported here because it imports transformers, which takes seconds and which other models do not need.
         from engine.models.bridge import Bridge
 
+        if device == CPU:
+            demand_room(path, dtype, int8=False)
         return Bridge(path, dtype, max_model_len, device)
