@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from contextlib import suppress
+from pathlib import Path
 
 import torch
 
@@ -18,6 +19,15 @@ def ram() -> int:
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limit = memory_bytes()
     return machine if limit is None else min(machine, limit)
+
+
+def swap() -> int:
+    """Return the bytes of swap that the machine has; 0 if it does not say so."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except (OSError, ValueError):  # not Linux
+        return 0
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("SwapTotal:")), 0)
 
 
 def give_back() -> None:

@@ -71,11 +71,17 @@ def read_eos(folder: Path) -> Any:
 
 
 def folder_tensors(folder: Path) -> list[tuple[int, int]]:
-    """Return how many numbers each tensor has, and how many bytes. Raises ModelError like check_tensors."""
+    """Return how many numbers each tensor has, and how many bytes if they are floats. Raises ModelError like
+    check_tensors.
+    """
+    found = []
     with ExitStack() as stack:
-        slices = [shard.get_slice(name) for name, shard in _open_shards(folder, stack).items()]
-        counts = [prod(each.get_shape()) for each in slices]
-        return [(count, count * _BYTES.get(each.get_dtype(), 1)) for count, each in zip(counts, slices, strict=True)]
+        for name, shard in _open_shards(folder, stack).items():
+            tensor = shard.get_slice(name)
+            packed = 2 if name.endswith("_blocks") else 1  # numbers of a byte, in MXFP4
+            count = prod(tensor.get_shape()) * packed
+            found.append((count, count * _BYTES.get(tensor.get_dtype(), 1)))
+    return found
 
 
 def check_tensors(folder: Path) -> None:

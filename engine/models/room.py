@@ -8,32 +8,27 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-
 from engine.errors import ConfigError
 from engine.models.hf_folder import folder_tensors
-from engine.resources import ram
+from engine.resources import ram, swap
 
 _GIB = 2**30
 
 
-def demand_room(path: Path, dtype: torch.dtype, *, int8: bool) -> None:
-    """Raise ConfigError if the weights of a folder or .gguf file take more memory than this process may use.
+def demand_room(path: Path, itemsize: int, *, keep: bool) -> None:
+    """Raise ConfigError if the weights of a folder or .gguf file take more memory than there is, with swap.
 
-    int8: matrices are quantized while they load. Raises ModelError for files without readable headers.
+    itemsize: the bytes of a weight in memory. keep: whether weights may stay in the fewer bits that the files use.
+    Raises ModelError for files without readable headers.
     """
-    needed, there = least_bytes(path, torch.int8.itemsize if int8 else dtype.itemsize), ram()
+    needed, there = least_bytes(path, itemsize, keep=keep), ram() + swap()
     if needed > there:
-        kind = "int8" if int8 else str(dtype).removeprefix("torch.")
-        sizes = f"{needed / _GIB:.1f} GiB as {kind}, and there are {there / _GIB:.1f} GiB of memory"
-        raise ConfigError(f"the weights of {path} take {sizes}")
+        sizes = f"{needed / _GIB:.1f} GiB, and there are {there / _GIB:.1f} GiB of memory"
+        raise ConfigError(f"the weights of {path} take at least {sizes}")
 
 
-def least_bytes(path: Path, itemsize: int) -> int:
-    """Return how many bytes the weights take at least: some products keep the few bits that the files use.
-
-    itemsize: the bytes of a weight that is converted.
-    """
+def least_bytes(path: Path, itemsize: int, *, keep: bool) -> int:
+    """Return how many bytes the weights take at least."""
     if path.is_dir():
         tensors = folder_tensors(path)
     else:
@@ -41,4 +36,4 @@ def least_bytes(path: Path, itemsize: int) -> int:
         from engine.models.gguf_file import gguf_tensors
 
         tensors = gguf_tensors(path)
-    return sum(min(count * itemsize, size) for count, size in tensors)
+    return sum(min(count * itemsize, size) if keep else count * itemsize for count, size in tensors)

@@ -36,6 +36,8 @@ from nproxy.config.values import (
     refuse,
 )
 
+HugePages = Literal["none", "objects", "all"]
+
 
 class Tls(Settings):
     """The certificate that the gateway shows to clients. Files that change are read again."""
@@ -55,9 +57,9 @@ class Listen(Settings):
     """TCP port; 0 takes a free one."""
     workers: Workers = 1
     """Number of gateway processes; they share the port. At most one per processor core is useful."""
-    huge_pages: Literal["none", "objects", "all"] = "objects"
-    """Which of a gateway's memory is moved into huge pages when it starts (Linux), so that requests take less time: its
-    objects; or all, with the interpreter's code, which profilers such as py-spy and perf then do not recognize."""
+    huge_pages: HugePages = "objects"
+    """What moves into huge pages of memory when a gateway starts (Linux from 6.1 on), so that requests take less time:
+    objects; or all, with the interpreter's code (x86-64), which profilers such as py-spy and perf then do not find."""
     drain_seconds: SecondsOrZero = 30
     """How long requests in flight may continue after SIGTERM, in seconds."""
     tls: Tls | None = None

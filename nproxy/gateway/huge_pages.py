@@ -13,16 +13,19 @@ from __future__ import annotations
 import ctypes
 import logging
 import platform
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from mmap import PAGESIZE
 from pathlib import Path
-from typing import Literal
 
-What = Literal["none", "objects", "all"]
+from nproxy.config import HugePages
 
 SETTINGS = Path("/sys/kernel/mm/transparent_hugepage")
 _MAPS = Path("/proc/self/maps")
+_PAGEMAP = Path("/proc/self/pagemap")  # the highest bit of each entry: whether the page is in memory
+_ENTRY = 8  # bytes
+_MOST_SECONDS = 0.2  # memory in many pieces takes longer; what has not moved by then stays where it is
 
 _READ, _WRITE, _EXECUTE = 1, 2, 4
 _PRIVATE_AND_ANONYMOUS = 0x22
@@ -35,7 +38,7 @@ log = logging.getLogger("nproxy.gateway")
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """How much lies in huge pages now, in bytes. code: of the interpreter."""
+    """How many bytes have moved. code: of the interpreter."""
 
     objects: int = 0
     code: int = 0
@@ -55,18 +58,21 @@ class _Mapping:
         return range(-(-self.begin // size) * size, self.end // size * size, size)
 
 
-def move(what: What) -> Moved:
-    """Move what `listen.huge_pages` says, before the first request. Takes 20 to 50 ms."""
+def move(what: HugePages) -> Moved:
+    """Move what `listen.huge_pages` says, before the first request."""
     try:
         if what == "none" or "[never]" in (SETTINGS / "enabled").read_text(encoding="ascii"):
             return Moved()
         size = int((SETTINGS / "hpage_pmd_size").read_text(encoding="ascii"))
         mappings = list(_mappings())
+        used = _used(mappings, size)
     except (OSError, ValueError):  # not Linux, or built without them
         return Moved()
     libc = _libc()
-    ours = [mapping for mapping in mappings if mapping.allows == "rw-p" and mapping.of in ("", "[heap]")]
-    objects = sum(_collapse(libc, mapping.whole_pages(size)) for mapping in ours)
+    objects, until = 0, time.monotonic() + _MOST_SECONDS
+    for pages in used:
+        if time.monotonic() < until and libc.madvise(pages.start, len(pages) * size, _COLLAPSE) == 0:
+            objects += len(pages) * size
     code = _move_code(libc, _code(mappings).whole_pages(size)) if what == "all" else 0
     log.debug("moved into huge pages", extra={"fields": {"objects_bytes": objects, "code_bytes": code}})
     return Moved(objects, code)
@@ -86,23 +92,31 @@ def _libc() -> ctypes.CDLL:
     libc.mmap.argtypes, libc.mmap.restype = (pointer, size, number, number, number, ctypes.c_long), pointer
     libc.mremap.argtypes, libc.mremap.restype = (pointer, size, size, number, pointer), pointer
     libc.munmap.argtypes = (pointer, size)
-    libc.mincore.argtypes = (pointer, size, pointer)
     libc.mprotect.argtypes = libc.madvise.argtypes = (pointer, size, number)
     return libc
 
 
-def _collapse(libc: ctypes.CDLL, pages: range) -> int:
-    """Move what is there into huge pages, and return how many bytes that are.
+def _used(mappings: Sequence[_Mapping], size: int) -> list[range]:
+    """Return the huge pages, as far as they follow each other, that objects fill now.
 
-    Nothing moves if much of it is not in memory, as with a thread's stack: the rest would be given memory too.
+    The rest, as of a thread's stack, would be given memory by moving. It is read from /proc, because a service that may
+    make the system calls of services only (systemd's `@system-service`) is killed for mincore(2).
     """
-    if not pages:
-        return 0
-    length = len(pages) * pages.step
-    small = ctypes.create_string_buffer(length // PAGESIZE)
-    if libc.mincore(pages.start, length, small) != 0 or sum(byte & 1 for byte in small.raw) < 0.75 * len(small):
-        return 0
-    return length if libc.madvise(pages.start, length, _COLLAPSE) == 0 else 0
+    ours = [mapping for mapping in mappings if mapping.allows == "rw-p" and mapping.of in ("", "[heap]")]
+    small = size // PAGESIZE
+    runs: list[range] = []
+    with _PAGEMAP.open("rb", buffering=0) as pagemap:
+        for mapping in ours:
+            for page in mapping.whole_pages(size):
+                pagemap.seek(page // PAGESIZE * _ENTRY)
+                there = sum(flags >> 7 for flags in pagemap.read(small * _ENTRY)[_ENTRY - 1 :: _ENTRY])
+                if there < 0.75 * small:
+                    continue
+                if runs and runs[-1].stop == page:
+                    runs[-1] = range(runs[-1].start, page + size, size)
+                else:
+                    runs.append(range(page, page + size, size))
+    return runs
 
 
 def _move_code(libc: ctypes.CDLL, pages: range) -> int:
@@ -111,7 +125,7 @@ def _move_code(libc: ctypes.CDLL, pages: range) -> int:
     The code that does so is itself among what is replaced. It notices nothing: the kernel puts the copy there in one
     step, and the copy is the same.
     """
-    if not pages or platform.machine() != "x86_64":  # others must be told that what was written is code
+    if not pages or platform.machine() != "x86_64":  # other processors must be told that what was written is code
         return 0
     size, begin, length = pages.step, pages.start, len(pages) * pages.step
     room = libc.mmap(None, length + size, _READ | _WRITE, _PRIVATE_AND_ANONYMOUS, -1, 0)

@@ -56,7 +56,7 @@ async def test_L1_the_client_leaves(scene: Scene, how: str, stream: bool, does: 
 async def test_L1_leaving_is_never_the_upstreams_failure(scene: Scene) -> None:
     """The client disconnects while the gateway writes to it."""
     gateway = await scene.gateway()
-    scene.does(pieces=lambda seed: ["x" * 50_000] * 200, hold_after=50)
+    scene.does(pieces=lambda seed: ["x" * 50_000] * 200, pause=0.001, hold_after=150)
     reader, writer = await open_request(gateway, scene.fields(stream=True))
     await reader.readuntil(b"data: ")
     await leave(writer, "reset")

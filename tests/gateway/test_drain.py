@@ -194,7 +194,8 @@ async def test_L5_sigterm(upstream: FakeUpstream, tmp_path: Path) -> None:
     """The whole of `serve`, ended by a real signal."""
     going = Behaviour(hold_after=2)
     upstream.behaviour = going
-    parts: dict[str, Any] = {"listen": {"port": 0, "drain_seconds": 5}, "upstreams": [upstream_settings(upstream)]}
+    listen = {"port": 0, "drain_seconds": 5, "huge_pages": "none"}
+    parts: dict[str, Any] = {"listen": listen, "upstreams": [upstream_settings(upstream)]}
     file, urls = tmp_path / "nproxy.yaml", asyncio.Queue[str]()
     write(file, parts)
     served = asyncio.create_task(serve(Source(file, {}).read(), ready=lambda url, _: urls.put_nowait(url)))
@@ -215,7 +216,8 @@ async def test_L5_the_limit_is_the_one_that_is_said_now(upstream: FakeUpstream, 
     """The settings were reloaded since the start."""
     upstream.behaviour = Behaviour(hold_after=2)
     file = tmp_path / "nproxy.yaml"
-    parts: dict[str, Any] = {"listen": {"port": 0, "drain_seconds": 600}, "upstreams": [upstream_settings(upstream)]}
+    listen = {"port": 0, "drain_seconds": 600, "huge_pages": "none"}
+    parts: dict[str, Any] = {"listen": listen, "upstreams": [upstream_settings(upstream)]}
     write(file, parts)
     reading, urls, reloads = Source(file, {}).read(), asyncio.Queue[str](), asyncio.Queue[Reload]()
     serving = serve(reading, ready=lambda url, _: urls.put_nowait(url), reloaded=reloads.put_nowait)
@@ -223,7 +225,7 @@ async def test_L5_the_limit_is_the_one_that_is_said_now(upstream: FakeUpstream, 
     async with plain_client(await urls.get()) as client:
         asked = asyncio.create_task(client.post("/v1/chat/completions", json=body(n=2, stream=True)))
         await upstream.until(lambda: len(upstream.open_calls) == 2)
-        write(file, {**parts, "listen": {"port": 0, "drain_seconds": 0}})
+        write(file, {**parts, "listen": {**listen, "drain_seconds": 0}})
         os.kill(os.getpid(), signal.SIGHUP)
         assert (await reloads.get()).outcome == "applied"
         os.kill(os.getpid(), signal.SIGTERM)

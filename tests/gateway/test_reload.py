@@ -297,7 +297,8 @@ async def test_keys_are_served_as_they_were_checked(
 
 async def test_keys_are_served_as_they_were_checked_from_the_start(settings: dict[str, Any], tmp_path: Path) -> None:
     file, keys = tmp_path / "nproxy.yaml", tmp_path / "keys.yaml"
-    write(file, {**settings, "auth": {"api_keys_file": "keys.yaml"}})
+    listen = {**settings["listen"], "huge_pages": "none"}
+    write(file, {**settings, "listen": listen, "auth": {"api_keys_file": "keys.yaml"}})
     write_keys(keys, "one")
     reading, urls, stop = Source(file, {}).read(), asyncio.Queue[str](), asyncio.Event()
     keys.unlink()

@@ -81,7 +81,7 @@ def chromium() -> Iterator[Any]:
 
 
 def difference(page: Any, one: bytes, other: bytes) -> int:
-    """Give how far a color of any pixel differs between two screenshots (PNG): 0 to 255, 255 if their sizes differ.
+    """Return the largest difference of a color value between two screenshots (PNG), of 255; 255 if their sizes differ.
 
     Chromium need not draw the same twice: the edge of a rounded corner comes out a step lighter or darker.
     """

@@ -10,7 +10,7 @@ from tests.system.playground.servers import gateway, scripted
 from tests.system.playground.window import Pages, begun, ended, send, texts, view
 
 VISIBLE = 16
-"""A difference of two colors, of 255, that may be seen; corners differ by 1 between two drawings of the same page."""
+"""Color values, of 255, that differ by so much may be seen; rounded corners differ by 1 from drawing to drawing."""
 
 MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 
