@@ -15,21 +15,24 @@ Draw = Callable[[], float]
 """Returns a random number from 0 up to, not including, 1."""
 
 
-def standing(replicas: Sequence[Replica], who: object, now: float) -> Sequence[Replica]:
-    """The replicas that a request may be sent to, whether or not they have a free slot; see Replica.admits.
+def standing(
+    replicas: Sequence[Replica], who: object, now: float, failed: Collection[Replica] = ()
+) -> Sequence[Replica]:
+    """The replicas that a leg may be sent to, whether or not they have a free slot; see Replica.admits.
 
     If none is healthy, those that may be tried as a last resort: checks that fail everywhere may use the wrong path,
     and breakers that are open everywhere may be the work of one client. Envoy's panic threshold also disregards health
     if too few are healthy. Here breakers still limit the trials, except at servers that answer, even with errors: there
-    an open breaker would not save anything.
+    an open breaker would not save anything. The same holds if the healthy ones are those where this leg has `failed`,
+    and others would be preferred: they may have ended since they were checked, and the others may be back.
     """
     if len(replicas) == 1 and replicas[0].admits(who, now):
         return replicas
-    return (
-        [replica for replica in replicas if replica.admits(who, now)]
-        or [replica for replica in replicas if replica.admits(who, now, last_resort=True)]
-        or [replica for replica in replicas if replica.answers(now)]
-    )
+    healthy = [replica for replica in replicas if replica.admits(who, now)]
+    if any(replica not in failed or not replica.flawed(now) for replica in healthy):
+        return healthy
+    able = [replica for replica in replicas if replica.admits(who, now, last_resort=True)]
+    return able or healthy or [replica for replica in replicas if replica.answers(now)]
 
 
 def choose(

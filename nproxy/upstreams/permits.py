@@ -82,7 +82,7 @@ class Permits:
         serving: Sequence[Replica] = self.replicas
         if self.divided:
             serving = [replica for replica in serving if replica.serves(attempt.group.model)]
-        able = standing(serving, attempt.group, now)
+        able = standing(serving, attempt.group, now, attempt.group.failed.get(attempt.leg, ()))
         if not able:
             waits = [replica.breaker.wait(now, last_resort=True) for replica in serving if not replica.draining]
             raise NoReplicaError(max(NOBODY_SECONDS, min(waits, default=NOBODY_SECONDS)))

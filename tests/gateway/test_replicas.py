@@ -355,6 +355,20 @@ async def test_looks_that_fail_everywhere_are_not_believed(upstream: FakeUpstrea
         assert (await gateway.client.get("/ready")).status_code == 200, "they answer"
 
 
+async def test_one_that_is_down_is_asked_if_the_other_has_just_gone(
+    upstream: FakeUpstream, other: FakeUpstream
+) -> None:
+    """Checks show neither yet: that the one is back (here they are wrong all the time), and that the other went."""
+    upstream.list_fails = True
+    async with pair(upstream.url, other.url, health={**FAST, "down_after": 3}) as gateway:
+        await until(lambda: replica(gateway, upstream.url).health.down, 20)
+        assert (await gateway.ask(n=2)).status_code == 200
+        assert not upstream.calls
+        await other.stop()
+        assert (await gateway.ask(n=2)).status_code == 200
+        assert len(upstream.calls) == 2 and not replica(gateway, other.url).health.down
+
+
 async def test_a_replica_that_was_down_comes_back_with_its_looks(upstream: FakeUpstream, other: FakeUpstream) -> None:
     upstream.list_fails = True
     async with pair(upstream.url, other.url, health=FAST) as gateway:

@@ -138,6 +138,21 @@ def test_those_in_order_are_asked_the_others_only_where_there_are_none() -> None
     assert standing([a], None, 0.0) == [] and standing([], None, 0.0) == []
 
 
+def test_where_a_leg_could_reach_none_in_order_the_others_are_asked_too() -> None:
+    """One of them may be back, and its next check is to come."""
+    a, b, c = replicas(1, 1, 1)
+    down(b)
+    assert standing([a, b], None, 0.5, failed={a}) == [a], "it answered, with an error"
+    a.avoid_until = 5.0
+    assert standing([a, b], None, 0.5) == [a], "not for legs that have not been there"
+    assert standing([a, b], None, 0.5, failed={a}) == [a, b]
+    assert choose(standing([a, b], None, 0.5, failed={a}), low, 0.5, failed={a}) is b
+    assert standing([a, b, c], None, 0.5, failed={a}) == [a, c], "as long as there is another one"
+    assert standing([a, b], None, 5.5, failed={a}) == [a]
+    assert standing([a, broken(b)], None, 0.5, failed={a}) == [a], "a breaker limits that"
+    assert standing([a, b], None, 1.0, failed={a}) == [a, b]
+
+
 def test_one_that_answers_badly_is_asked_where_nobody_else_can_be() -> None:
     a, b, c = replicas(1, 1, 1)
     broken(a, silent=False)
