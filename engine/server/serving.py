@@ -8,7 +8,7 @@ import asyncio
 import hashlib
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,6 +25,7 @@ from engine.server.preparing.prompts import Prompt, prepare
 from engine.server.router import Router
 from engine.text.tokenizer import Tokenizer
 from nproxy.openai.errors import ApiError, engine_unavailable, model_not_found
+from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.requests import Limits
 
 STALL_SECONDS = 60.0
@@ -108,6 +109,11 @@ class Serving:
     def only_model(self) -> str | None:
         """The model of a request that names none; None if there are adapters, as any of them might be meant."""
         return None if self.adapters else self.model
+
+    def named(self, fields: Mapping[str, JSON]) -> Mapping[str, JSON]:
+        """Return a request's fields with the model that it means if it names none."""
+        only = self.only_model
+        return {**fields, "model": only} if only is not None and fields.get("model") is None else fields
 
     def adapter(self, model: str) -> str | None:
         """Return the adapter that a client names, None for the model itself; raise ApiError 404 for any other name."""

@@ -33,7 +33,7 @@ async def embeddings(request: web.Request) -> web.Response:
     """Answer with one vector for each input, in order; raise ApiError 400 if the model makes none."""
     serving = request.app[SERVING]
     with serving.request():
-        asked = await read(request, lambda body: _read_asked(Members(body.fields)))
+        asked = await read(request, lambda body: _read_asked(Members(serving.named(body.fields))))
         adapter, salt = serving.adapter(asked.model), salt_of(request.headers, {})
         pooling, router = serving.pooling, serving.router
         if pooling is None:

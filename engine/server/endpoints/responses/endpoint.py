@@ -50,7 +50,7 @@ def add_routes(app: web.Application, config: EngineConfig) -> None:
 async def _create(request: web.Request) -> web.StreamResponse:
     serving = request.app[SERVING]
     with serving.request():
-        turns, asked = request.app[_TURNS], await read(request, lambda body: read_asked(body.fields, _new_id))
+        turns, asked = request.app[_TURNS], await _asked(request, serving)
         owner = salt_of(request.headers, {})
         previous = _before(turns, owner, asked)
         order, prompt = await _prepared(serving, asked, previous)
@@ -82,10 +82,14 @@ async def _count(request: web.Request) -> web.Response:
     """POST /v1/responses/input_tokens: how many tokens the model would read for such a request."""
     serving = request.app[SERVING]
     with serving.request():
-        asked = await read(request, lambda body: read_asked(body.fields, _new_id))
+        asked = await _asked(request, serving)
         previous = _before(request.app[_TURNS], salt_of(request.headers, {}), asked)
         _, prompt = await _prepared(serving, asked, previous)
         return json_answer({"object": "response.input_tokens", "input_tokens": len(prompt.tokens)})
+
+
+async def _asked(request: web.Request, serving: Serving) -> Asked:
+    return await read(request, lambda body: read_asked(serving.named(body.fields), _new_id))
 
 
 def _before(turns: Turns, owner: str, asked: Asked) -> Turn | None:

@@ -112,6 +112,16 @@ async def test_without_a_pooling_there_are_none(path: Path) -> None:
         assert "--pooling" in error["message"]
 
 
+async def test_the_model_may_be_left_out_unless_an_adapter_might_be_meant(path: Path) -> None:
+    async with engine(LETTERS, path) as served, client_of(path) as client:
+        served.pooling = LAST
+        assert (await answer(client, "/v1/embeddings", {"input": "a"}))["model"] == MODEL
+        assert (await answer(client, "/v1/embeddings", {"input": "a", "model": None}))["model"] == MODEL
+        served.adapters = ("mine",)
+        status, error = await refused(client, "/v1/embeddings", {"input": "a"})
+        assert (status, error["param"], error["code"]) == (400, "model", "missing_required_parameter")
+
+
 @pytest.mark.parametrize(
     ("fields", "param", "status"),
     [
@@ -124,7 +134,6 @@ async def test_without_a_pooling_there_are_none(path: Path) -> None:
         ({"input": [1] * 513}, "input", 400),
         ({"input": "a" * 65}, "input", 400),
         ({"model": "other"}, "model", 404),
-        ({"model": None}, "model", 400),
         ({"model": 5}, "model", 400),
         ({"encoding_format": "hex"}, "encoding_format", 400),
         ({"dimensions": 2}, "dimensions", 400),

@@ -91,6 +91,16 @@ async def test_how_many_tokens_the_model_would_read(path: Path) -> None:
         assert (status, error["param"]) == (404, "previous_response_id")
 
 
+async def test_the_model_may_be_left_out_unless_an_adapter_might_be_meant(path: Path) -> None:
+    async with engine(TOKENIZER, path) as served, client_of(path) as client:
+        unnamed = {key: value for key, value in body("one").items() if key != "model"}
+        assert (await answer(client, URL, unnamed))["model"] == MODEL
+        assert (await answer(client, f"{URL}/input_tokens", unnamed))["input_tokens"] > 0
+        served.adapters = ("mine",)
+        status, error = await refused(client, URL, unnamed)
+        assert (status, error["param"], error["code"]) == (400, "model", "missing_required_parameter")
+
+
 async def test_a_stream_ends_with_the_response_that_is_kept(path: Path) -> None:
     async with engine(TOKENIZER, path), client_of(path) as client:
         whole = await answer(client, URL, body())
