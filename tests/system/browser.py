@@ -20,6 +20,9 @@ CHROMIUM = FOLDER / "usr" / "lib" / "chromium" / "chromium"
 SCREENSHOTS = ROOT / "build" / "screenshots"
 
 CONTRAST = """() => {
+  for (const moving of document.getAnimations()) {
+    if (moving.effect.getComputedTiming().endTime < Infinity) moving.finish(); // a color on its way to another
+  }
   const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
   const over = (colors) => {
     canvas.clearRect(0, 0, 1, 1);
