@@ -17,6 +17,7 @@ import torch
 from bench.gpu.cases import ModelShape
 from engine.errors import ModelError
 from engine.models.spec import ModelSpec
+from engine.models.stored import Sizes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -97,6 +98,11 @@ class RandomCheckpoint:
 
     spec: ModelSpec
     names: frozenset[str]
+
+    @property
+    def sizes(self) -> Sizes:
+        """There are no files."""
+        return ()
 
     @classmethod
     def of(cls, model: ModelShape) -> RandomCheckpoint:

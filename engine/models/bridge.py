@@ -31,6 +31,7 @@ from engine.models.hf_folder import check_tensors, read_eos
 from engine.models.lora import Pair, TokensOf, add_pair
 from engine.models.model import CPU, sequence_limit
 from engine.models.ops import Attend, AttentionOps
+from engine.models.room import demand_room
 from engine.models.spec import LONGEST, AttentionSpec
 from engine.models.survey import KEYWORD, SURVEYED, serve_attention, survey
 
@@ -48,9 +49,11 @@ class Bridge:
         """Load the folder's weights into transformers' class for it.
 
         Raises ModelError, with the reason, for a model that the interface does not support, and for files that are
-        damaged or do not match the config; ConfigError if max_model_len exceeds the model's own limit.
+        damaged or do not match the config; ConfigError if max_model_len exceeds the model's own limit,
+        or if the weights cannot be in memory.
         """
-        check_tensors(folder)  # transformers' own messages for a missing or damaged file are long
+        sizes = check_tensors(folder)  # transformers' own messages for a missing or damaged file are long
+        demand_room(folder, sizes, dtype.itemsize, keep=False)  # in this memory first, whatever the device
         config = _config(folder)
         text = config.get_text_config()
         self.context = sequence_limit(max_model_len, *_lengths(text))

@@ -24,7 +24,7 @@ from engine.ggufmeta import Header, TensorInfo, read_header
 from engine.models.gguf_blocks import stored_matrix
 from engine.models.spec import ModelSpec
 from engine.models.spec_gguf import spec_from_gguf
-from engine.models.stored import Weights, ordered
+from engine.models.stored import Sizes, Weights, ordered
 
 _PIECE = 1 << 22  # numbers that are read at once: 16 MiB as float32
 _LINE = 1 << 12  # numbers of a line; sixteen lines are dequantized at once, which a core's own cache holds
@@ -70,6 +70,10 @@ class _File:
         self.names = frozenset(places)
         self._data = data
         self._places = places
+
+    @property
+    def sizes(self) -> Sizes:
+        return [(prod(place.shape), place.size) for place in self._places.values()]
 
     def demand(self, name: str, shape: tuple[int, ...]) -> None:
         self._find(name, shape)
@@ -135,12 +139,6 @@ def open_gguf(path: Path) -> Iterator[_File]:
     places = _directory(header, path.stat().st_size)
     spec = spec_from_gguf(header.metadata, {info.name: tuple(reversed(info.shape)) for info in header.tensors})
     yield _File(spec, np.memmap(path, dtype=np.uint8, mode="r").view(np.ndarray), places)
-
-
-def gguf_tensors(path: Path) -> list[tuple[int, int]]:
-    """Return how many numbers each tensor has, and how many bytes. Raises ModelError like open_gguf."""
-    places = _directory(read_header(path), path.stat().st_size)
-    return [(prod(place.shape), place.size) for place in places.values()]
 
 
 def _directory(header: Header, file_size: int) -> dict[str, _Place]:

@@ -16,6 +16,7 @@ from engine.json_files import read_object
 from engine.model_files import demand_file
 from engine.models.spec import ModelSpec
 from engine.models.spec_hf import spec_from_hf
+from engine.models.stored import Sizes
 
 _BYTES = {"F32": 4, "F16": 2, "BF16": 2, "F64": 8}  # of a number, by its type as safetensors writes it
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -28,6 +29,10 @@ class _Folder:
         self.spec = spec
         self.names = frozenset(where)
         self._where = where
+
+    @property
+    def sizes(self) -> Sizes:
+        return _sizes(self._where)
 
     def demand(self, name: str, shape: tuple[int, ...]) -> None:
         shard = self._where.get(name)
@@ -70,28 +75,29 @@ def read_eos(folder: Path) -> Any:
     return read_object(folder / "generation_config.json", optional=True).get("eos_token_id")
 
 
-def folder_tensors(folder: Path) -> list[tuple[int, int]]:
-    """Return how many numbers each tensor has, and how many bytes if they are floats. Raises ModelError like
-    check_tensors.
+def check_tensors(folder: Path) -> Sizes:
+    """Open all files before others read them, and return how large the tensors are.
+
+    Raises ModelError if a file is missing, damaged, a pickle or quantized.
     """
-    found = []
     with ExitStack() as stack:
-        for name, shard in _open_shards(folder, stack).items():
-            tensor = shard.get_slice(name)
-            packed = 2 if name.endswith("_blocks") else 1  # numbers of a byte, in MXFP4
-            count = prod(tensor.get_shape()) * packed
-            found.append((count, count * _BYTES.get(tensor.get_dtype(), 1)))
-    return found
-
-
-def check_tensors(folder: Path) -> None:
-    """Open all files before others read them; raise ModelError if one is missing, damaged, a pickle or quantized."""
-    with ExitStack() as stack:
-        for name, shard in _open_shards(folder, stack).items():
+        tensors = _open_shards(folder, stack)
+        for name, shard in tensors.items():
             # Buffers may be whole numbers (GPT-2's old masks); weights may not.
             kind = shard.get_slice(name).get_dtype()
             if name.endswith("weight") and kind not in _BYTES:
                 raise ModelError(f"tensor {name} is of type {kind}; only unquantized floats are supported")
+        return _sizes(tensors)
+
+
+def _sizes(where: Mapping[str, Any]) -> Sizes:
+    found = []
+    for name, shard in where.items():
+        tensor = shard.get_slice(name)
+        packed = 2 if name.endswith("_blocks") else 1  # numbers of a byte, in MXFP4
+        count = prod(tensor.get_shape()) * packed
+        found.append((count, count * _BYTES.get(tensor.get_dtype(), 1)))
+    return found
 
 
 def _open_shards(folder: Path, stack: ExitStack) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def _load(
     try:
         with open_checkpoint(path) as checkpoint:
             if device == CPU:
-                demand_room(path, 1 if int8 else dtype.itemsize, keep=products.keep and not int8)
+                demand_room(path, checkpoint.sizes, 1 if int8 else dtype.itemsize, keep=products.keep and not int8)
             limit = sequence_limit(max_model_len, checkpoint.spec.context, checkpoint.spec.longest)
             return Decoder(checkpoint, dtype, limit, device, int8=int8, products=products)
     except Unsupported as unsupported:
@@ -67,5 +67,4 @@ def _load(
         # Imported here because it imports transformers, which takes seconds and which other models do not need.
         from engine.models.bridge import Bridge
 
-        demand_room(path, dtype.itemsize, keep=False)  # it is in this memory first, whatever the device
         return Bridge(path, dtype, max_model_len, device)

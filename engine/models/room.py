@@ -9,31 +9,24 @@ from __future__ import annotations
 from pathlib import Path
 
 from engine.errors import ConfigError
-from engine.models.hf_folder import folder_tensors
+from engine.models.stored import Sizes
 from engine.resources import ram, swap
 
 _GIB = 2**30
 
 
-def demand_room(path: Path, itemsize: int, *, keep: bool) -> None:
-    """Raise ConfigError if the weights of a folder or .gguf file take more memory than there is, with swap.
+def demand_room(path: Path, sizes: Sizes, itemsize: int, *, keep: bool) -> None:
+    """Raise ConfigError if a model's weights take more memory than there is, with swap.
 
-    itemsize: the bytes of a weight in memory. keep: whether weights may stay in the fewer bits that the files use.
-    Raises ModelError for files without readable headers.
+    sizes: of the tensors in its files. itemsize: the bytes of a weight in memory. keep: whether weights may stay in the
+    fewer bits that the files use.
     """
-    needed, there = least_bytes(path, itemsize, keep=keep), ram() + swap()
+    needed, there = least_bytes(sizes, itemsize, keep=keep), ram() + swap()
     if needed > there:
-        sizes = f"{needed / _GIB:.1f} GiB, and there are {there / _GIB:.1f} GiB of memory"
-        raise ConfigError(f"the weights of {path} take at least {sizes}")
+        both = f"{needed / _GIB:.1f} GiB, and there are {there / _GIB:.1f} GiB of memory"
+        raise ConfigError(f"the weights of {path} take at least {both}")
 
 
-def least_bytes(path: Path, itemsize: int, *, keep: bool) -> int:
+def least_bytes(sizes: Sizes, itemsize: int, *, keep: bool) -> int:
     """Return how many bytes the weights take at least."""
-    if path.is_dir():
-        tensors = folder_tensors(path)
-    else:
-        # Imported here because nothing else needs the library of its formats.
-        from engine.models.gguf_file import gguf_tensors
-
-        tensors = gguf_tensors(path)
-    return sum(min(count * itemsize, size) if keep else count * itemsize for count, size in tensors)
+    return sum(min(count * itemsize, size) if keep else count * itemsize for count, size in sizes)

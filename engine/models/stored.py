@@ -62,6 +62,9 @@ class StoredMatrix:
 Weights = torch.Tensor | StoredMatrix
 """A matrix [O, I]."""
 
+Sizes = Sequence[tuple[int, int]]
+"""Of each tensor of a model's files: how many numbers it has, and how many bytes they take there at least."""
+
 
 def ordered(weight: Weights, order: torch.Tensor) -> Weights:
     """Return the rows [N] in this order; it may leave rows out or repeat them."""

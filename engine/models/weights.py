@@ -16,7 +16,7 @@ import torch
 from engine.errors import ModelError
 from engine.models.hf_folder import open_folder
 from engine.models.spec import ModelSpec
-from engine.models.stored import Weights
+from engine.models.stored import Sizes, Weights
 
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 
@@ -32,6 +32,11 @@ class Checkpoint(Protocol):
     @property
     def names(self) -> frozenset[str]:
         """The Hugging Face names of all tensors that exist."""
+        ...
+
+    @property
+    def sizes(self) -> Sizes:
+        """How large the tensors are."""
         ...
 
     def demand(self, name: str, shape: tuple[int, ...]) -> None:

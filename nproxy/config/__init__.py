@@ -11,7 +11,6 @@ from nproxy.config.settings import (
     Admin,
     Auth,
     Config,
-    HugePages,
     Limits,
     Listen,
     NPolicy,
@@ -25,7 +24,7 @@ from nproxy.config.settings import (
 from nproxy.config.summary import summarise
 from nproxy.config.tree import ConfigError, Origin, Problem, Tree
 from nproxy.config.upstream import Breaker, Health, Retries, Timeouts, Upstream
-from nproxy.config.values import NativeUpTo
+from nproxy.config.values import HugePages, NativeUpTo
 from nproxy.config.watching import Watch
 
 __all__ = [

@@ -18,6 +18,7 @@ from nproxy.config.values import (
     File,
     HeaderName,
     Host,
+    HugePages,
     Mebibytes,
     Network,
     Paths,
@@ -35,8 +36,6 @@ from nproxy.config.values import (
     conflict,
     refuse,
 )
-
-HugePages = Literal["none", "objects", "all"]
 
 
 class Tls(Settings):

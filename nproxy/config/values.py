@@ -45,6 +45,7 @@ def _no_bool(value: object) -> object:
 Count = Annotated[int, Field(ge=1), BeforeValidator(_no_bool)]
 Width = Annotated[int, Field(ge=1, le=512), BeforeValidator(_no_bool)]
 Workers = Annotated[int, Field(ge=1, le=256), BeforeValidator(_no_bool)]
+HugePages = Literal["none", "objects", "all"]
 Whole = Annotated[int, Field(ge=0), BeforeValidator(_no_bool)]
 Port = Annotated[int, Field(ge=0, le=65535), BeforeValidator(_no_bool)]
 SecondsOrZero = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(_no_bool)]

@@ -53,10 +53,6 @@ class _Mapping:
     allows: str
     of: str
 
-    def whole_pages(self, size: int) -> range:
-        """Return the addresses of the huge pages inside."""
-        return range(-(-self.begin // size) * size, self.end // size * size, size)
-
 
 def move(what: HugePages) -> Moved:
     """Move what `listen.huge_pages` says, before the first request."""
@@ -73,7 +69,7 @@ def move(what: HugePages) -> Moved:
     for pages in used:
         if time.monotonic() < until and libc.madvise(pages.start, len(pages) * size, _COLLAPSE) == 0:
             objects += len(pages) * size
-    code = _move_code(libc, _code(mappings).whole_pages(size)) if what == "all" else 0
+    code = _move_code(libc, _code(mappings, size)) if what == "all" else 0
     log.debug("moved into huge pages", extra={"fields": {"objects_bytes": objects, "code_bytes": code}})
     return Moved(objects, code)
 
@@ -83,6 +79,11 @@ def _mappings() -> Iterator[_Mapping]:
         addresses, allows, _offset, _device, _inode, *of = line.split(maxsplit=5)
         begin, end = (int(address, 16) for address in addresses.split("-"))
         yield _Mapping(begin, end, allows, of[0] if of else "")
+
+
+def _whole_pages(begin: int, end: int, size: int) -> range:
+    """Return the addresses of the huge pages between two addresses."""
+    return range(-(-begin // size) * size, end // size * size, size)
 
 
 def _libc() -> ctypes.CDLL:
@@ -107,7 +108,7 @@ def _used(mappings: Sequence[_Mapping], size: int) -> list[range]:
     runs: list[range] = []
     with _PAGEMAP.open("rb", buffering=0) as pagemap:
         for mapping in ours:
-            for page in mapping.whole_pages(size):
+            for page in _whole_pages(mapping.begin, mapping.end, size):
                 pagemap.seek(page // PAGESIZE * _ENTRY)
                 there = sum(flags >> 7 for flags in pagemap.read(small * _ENTRY)[_ENTRY - 1 :: _ENTRY])
                 if there < 0.75 * small:
@@ -146,16 +147,15 @@ def _move_code(libc: ctypes.CDLL, pages: range) -> int:
     return length if moved else 0
 
 
-def _code(mappings: Sequence[_Mapping]) -> _Mapping:
-    """Return the interpreter's code as one mapping, together with the constants before and behind it."""
+def _code(mappings: Sequence[_Mapping], size: int) -> range:
+    """Return the huge pages inside the interpreter's code, together with the constants before and behind it."""
     function = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, ctypes.c_void_p).value or 0
-    place = next(place for place, mapping in enumerate(mappings) if mapping.begin <= function < mapping.end)
-    first = last = place
+    first = last = next(place for place, mapping in enumerate(mappings) if mapping.begin <= function < mapping.end)
     while first and _continues(mappings[first - 1], mappings[first]):
         first -= 1
     while last + 1 < len(mappings) and _continues(mappings[last], mappings[last + 1]):
         last += 1
-    return _Mapping(mappings[first].begin, mappings[last].end, mappings[place].allows, mappings[place].of)
+    return _whole_pages(mappings[first].begin, mappings[last].end, size)
 
 
 def _continues(one: _Mapping, other: _Mapping) -> bool:

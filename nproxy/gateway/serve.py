@@ -66,10 +66,11 @@ async def serve(
     Raises OSError if the address cannot be bound.
     """
     stop, hurry = stop or asyncio.Event(), asyncio.Event()
-    huge_pages.move(reading.checked().listen.huge_pages)
+    config = reading.checked()
+    huge_pages.move(config.listen.huge_pages)
     with ending_signals(stop, hurry):
         async with (
-            running(reading.checked(), reading.keys, engine_socket=engine_socket, sock=sock) as gateway,
+            running(config, reading.keys, engine_socket=engine_socket, sock=sock) as gateway,
             administered(gateway.app, admin_sock),
             follow(reading, gateway.app, reloaded),
             beside(look_for_upstreams(gateway.app)),
