@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from nproxy.choices.capability import Capability
 from nproxy.choices.commands import Command, Emit, OpenLeg, Respond
@@ -36,6 +37,8 @@ CHUNKS = 512
 """Events of a choice: so many that one-time work hardly counts."""
 REQUESTS = 64
 WORDS = (" the", " word", "\n", " é", '"')
+QUOTED = 'She said "so it is" \N{EM DASH} and wrote:\n```python\ndef f(x):\n    return x + 1\n```\n'
+"""Of a long prompt: with quotes and line ends, which JSON escapes."""
 
 FANOUT = Capability(native_width=1)
 EXACT = Capability(native_width=None, exact=True)
@@ -47,10 +50,11 @@ Work = Callable[[], int]
 # ---- what goes in
 
 
-def asked(**fields: object) -> bytes:
-    """Return the body of a chat request of a usual length."""
-    messages = [{"role": "system", "content": "You are terse."}, {"role": "user", "content": "Why is it so? " * 20}]
-    return json.dumps({"model": "m", "messages": messages, "temperature": 0.7, "max_tokens": 64, **fields}).encode()
+def asked(prompt: int = 280, **fields: object) -> bytes:
+    """Return the body of a chat request, with so many letters of prompt, as OpenAI's libraries write it."""
+    user = QUOTED * (prompt // len(QUOTED)) if prompt > 1000 else "Why is it so? " * (prompt // 14)
+    messages = [{"role": "system", "content": "You are terse."}, {"role": "user", "content": user}]
+    return dumped({"model": "m", "messages": messages, "temperature": 0.7, "max_tokens": 64, **fields})
 
 
 def chunk(index: int, word: str, **more: object) -> bytes:
@@ -64,7 +68,7 @@ def dumped(value: object) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def logprobs(word: str) -> dict[str, object]:
+def logprobs(word: str) -> dict[str, Any]:
     """Return log probabilities as OpenAI returns them, with two alternatives."""
     top = [{"token": other, "logprob": -0.25, "bytes": list(other.encode())} for other in (word, " a")]
     return {"content": [{**top[0], "top_logprobs": top}]}
@@ -75,10 +79,11 @@ def called(word: str) -> dict[str, object]:
     return {"tool_calls": [{"index": 0, "function": {"arguments": word}}]}
 
 
-def answer() -> bytes:
-    """Return the body of a whole answer."""
-    message = {"role": "assistant", "content": "Because it is. " * 20, "refusal": None, "tool_calls": []}
-    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop", "stop_reason": None}
+def answer(words: int = 60, *, rated: bool = False) -> bytes:
+    """Return the body of a whole answer. rated: with log probabilities."""
+    message = {"role": "assistant", "content": "Because it is. " * (words // 3), "refusal": None, "tool_calls": []}
+    logs = {"content": [logprobs(" word")["content"][0]] * words} if rated else None
+    choice = {"index": 0, "message": message, "logprobs": logs, "finish_reason": "stop", "stop_reason": None}
     usage = {"prompt_tokens": 111, "completion_tokens": 64, "total_tokens": 175, "prompt_tokens_details": None}
     head = {"id": "chatcmpl-98e629529c5c2b79", "object": "chat.completion", "created": 1795146502, "model": "m"}
     return dumped({**head, "choices": [choice], "usage": usage})
@@ -133,9 +138,9 @@ def stream(
     return work
 
 
-def whole(n: int, capability: Capability) -> Work:
-    """Return the work of answering requests for n choices that are not streamed."""
-    raw, body = asked(n=n), answer()
+def whole(n: int, *, prompt: int = 280, body: bytes | None = None) -> Work:
+    """Return the work of answering requests for n choices that are not streamed. body: of each upstream answer."""
+    raw, capability, body = asked(prompt, n=n), FANOUT, body or answer()
 
     def work() -> int:
         for _ in range(REQUESTS):
@@ -163,8 +168,14 @@ CASES: dict[str, Work] = {
     "merge, n=8, logprobs": stream(8, FANOUT, frame=lambda index, word: chunk(index, word, logprobs=logprobs(word))),
     "relay, n=1, tool calls": stream(1, FANOUT, frame=lambda index, word: chunk(index, word, delta=called(word))),
     "merge, n=8, tool calls": stream(8, FANOUT, frame=lambda index, word: chunk(index, word, delta=called(word))),
-    "whole, n=1": whole(1, FANOUT),
-    "whole, n=8": whole(8, FANOUT),
+    "whole, n=1": whole(1),
+    "whole, n=1, 8 kB asked": whole(1, prompt=8000),
+    "whole, n=1, 60 kB asked": whole(1, prompt=60000),
+    "whole, n=1, 8 kB answered": whole(1, body=answer(1600)),
+    "whole, n=1, 500 logprobs": whole(1, body=answer(500, rated=True)),
+    "whole, n=8": whole(8),
+    "whole, n=8, 8 kB asked": whole(8, prompt=8000),
+    "whole, n=8, 500 logprobs": whole(8, body=answer(500, rated=True)),
 }
 
 

@@ -63,7 +63,7 @@ class Case:
             **({"n": self.n} if self.n > 1 else {}),
             "stream": self.stream,
         }
-        text = json.dumps(body).encode()
+        text = json.dumps(body, separators=(",", ":")).encode()  # as OpenAI's libraries write it
         said = {
             "Host": f"127.0.0.1:{port}",
             "Content-Type": "application/json",

@@ -7,6 +7,8 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+import orjson
+
 from nproxy.openai.errors import ApiError, invalid_request
 from nproxy.openai.frozen import frozen
 from nproxy.openai.jsonvalue import (
@@ -17,16 +19,12 @@ from nproxy.openai.jsonvalue import (
     nested_deeper,
     outside_strings,
     patient_value_at,
-    unrepeated_value_at,
     value_at,
     without_escaped_quotes,
 )
 
 LONG = 256 << 10
 """Bytes from which on a body is parsed in a thread: what takes no time in a small one adds up."""
-
-SHORT = 1 << 10
-"""Characters up to which the decoder parses a body in one step. Member by member, such a body takes twice as long."""
 
 MOST_CONTAINERS = 1 << 16
 MOST_STRINGS = 1 << 18
@@ -38,11 +36,9 @@ _NEVER_TOO_MUCH = min(MOST_CONTAINERS, MOST_STRINGS, MOST_VALUES)
 """Bytes that cannot hold more of anything."""
 
 _SPACE = re.compile(r"[ \t\n\r]*+")
-_WHITESPACE = " \t\n\r"
-_BLANKS = frozenset(_WHITESPACE)
+_BLANKS = frozenset(" \t\n\r")
 _KEY = r'[ \t\n\r]*+"([^"\\\x00-\x1f]{0,64}+)"[ \t\n\r]*+:[ \t\n\r]*+'  # a usual key: short, no escapes
 _FIRST_KEY, _NEXT_KEY = re.compile(r"[ \t\n\r]*+\{" + _KEY), re.compile("[ \t\n\r]*+," + _KEY)
-_BACKSLASH = ord("\\")  # bytes are searched faster for a number than for a one-byte string
 
 
 @frozen
@@ -72,7 +68,7 @@ class Body:
 
     raw: bytes
     fields: Mapping[str, JSON]
-    _spans: Mapping[str, tuple[int, int]] | None = None  # key -> the span of `"key": value` in raw; None until needed
+    _spans: Mapping[str, tuple[int, int]] | None = None  # key -> the span of `"key": value` in raw; None: as we write
     _heads: dict[frozenset[str], bytes] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -86,25 +82,24 @@ class Body:
         double), not an object, nesting deeper than `max_depth`, more parts than MOST_..., lone surrogates, integers of
         thousands of digits. In a thread, no step of it blocks the other threads for long.
         """
+        if (written := _as_written(raw, max_depth)) is not None:
+            return cls(raw, written)
         try:
             text = raw.decode("utf-8")
         except UnicodeDecodeError:
             raise _refused("it is not valid UTF-8") from None
-        unescaped = without_escaped_quotes(raw)
-        _refuse_too_much(unescaped, max_depth)
-        fields, spans = _unrepeated(text), None
-        if fields is None:
-            try:
-                fields, members, repeated = _scan(text)
-            except json.JSONDecodeError as error:
-                raise _refused(f"{error.msg} (character {error.pos})") from None
-            except (ValueError, RecursionError):  # NaN, 1e999, an integer of thousands of digits
-                raise _refused("it contains a number that is too large, NaN or Infinity") from None
-            spans = _byte_spans(text, members)
-            if repeated:
-                raw, spans = _once(raw, spans)
-        if _BACKSLASH in unescaped and (b"\\ud" in unescaped or b"\\uD" in unescaped):
-            _refuse_lone_surrogates(unescaped)
+        _refuse_too_much(raw, max_depth)
+        try:
+            fields, members, repeated = _scan(text)
+        except json.JSONDecodeError as error:
+            raise _refused(f"{error.msg} (character {error.pos})") from None
+        except (ValueError, RecursionError):  # NaN, 1e999, an integer of thousands of digits
+            raise _refused("it contains a number that is too large, NaN or Infinity") from None
+        spans = _byte_spans(text, members)
+        if repeated:
+            raw, spans = _once(raw, spans)
+        if raw.rfind(b"\\ud") >= 0 or raw.rfind(b"\\uD") >= 0:  # `in` takes twice as long
+            _refuse_lone_surrogates(without_escaped_quotes(raw))
         return cls(raw, fields, spans)
 
     def splice(self, set: dict[str, JSON], drop: Collection[str] = ()) -> Spliced:
@@ -128,8 +123,7 @@ class Body:
         if self.fields and not touched:
             return self.raw[: self.raw.rindex(b"}")]
         if self._spans is None:
-            text = self.raw.decode("utf-8")
-            self._spans = _byte_spans(text, _scan(text)[1])
+            return dumps({key: value for key, value in self.fields.items() if key not in touched})[:-1]
         kept = [self.raw[start:end] for key, (start, end) in self._spans.items() if key not in touched]
         return b"{" + b",".join(kept)
 
@@ -138,13 +132,33 @@ def _refused(why: str) -> ApiError:
     return invalid_request(f"The request body cannot be read as a JSON object: {why}.")
 
 
-def _refuse_too_much(unescaped: bytes, max_depth: int) -> None:
+def _as_written(raw: bytes, max_depth: int) -> dict[str, JSON] | None:
+    """Return the values of a body that is byte for byte what `dumps` would write; None if it must be read with care.
+
+    Most clients' libraries write so. Then no key is repeated, no number is rounded, no surrogate is alone, and its
+    members can be written again without changing them. Not for long bodies: other threads would have to wait.
+    """
+    colon = raw.find(b":")
+    if len(raw) >= LONG or raw[colon + 1 : colon + 2] == b" ":  # so the standard library's `json` writes
+        return None
+    containers = raw.count(b"[") + raw.count(b"{")  # at most; of strings and values, so few bytes have never too many
+    if containers > max_depth and (containers > MOST_CONTAINERS or nested_deeper(raw, max_depth)):
+        return None
+    try:
+        value = orjson.loads(raw)
+        return value if type(value) is dict and orjson.dumps(value) == raw else None
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
+        return None
+
+
+def _refuse_too_much(raw: bytes, max_depth: int) -> None:
     """Raise ApiError for what would occupy a parser for long.
 
     Cheap, and right for valid JSON; the parser stops at the error in any other.
     """
-    if len(unescaped) <= _NEVER_TOO_MUCH and unescaped.count(b"[") + unescaped.count(b"{") <= max_depth:
+    if len(raw) <= _NEVER_TOO_MUCH and raw.count(b"[") + raw.count(b"{") <= max_depth:
         return  # most bodies are too small for any of it
+    unescaped = without_escaped_quotes(raw)
     if unescaped.count(b'"') > 2 * MOST_STRINGS:
         raise _refused(f"it contains more than {MOST_STRINGS} strings")
     outside = outside_strings(unescaped)
@@ -154,20 +168,6 @@ def _refuse_too_much(unescaped: bytes, max_depth: int) -> None:
         raise _refused(f"it contains more than {MOST_VALUES} values")
     if nested_deeper(outside, max_depth):
         raise _refused(f"it is nested more than {max_depth} levels deep")
-
-
-def _unrepeated(text: str) -> dict[str, JSON] | None:
-    """Return the values by key of a short object without repeated keys; None if the text must be read with more care.
-
-    That includes objects with `n`: it is cut out later, so its position must be known.
-    """
-    if len(text) > SHORT or text[:1] != "{" or '"n"' in text:
-        return None
-    try:
-        value, end = unrepeated_value_at(text, 0)
-    except (StopIteration, ValueError, RecursionError):
-        return None
-    return None if text[end:].strip(_WHITESPACE) else value
 
 
 def _scan(text: str) -> tuple[dict[str, JSON], dict[str, tuple[int, int]], bool]:

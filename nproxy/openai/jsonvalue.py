@@ -14,8 +14,8 @@ import orjson
 
 JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
 
-MAX_DEPTH = 200
-"""Deepest nesting accepted from an upstream. The fast writer stops at 254, the recursive ones near 1,000."""
+MAX_DEPTH = 254
+"""Deepest nesting accepted from an upstream: the fast writer writes no deeper. The other one stops near 1,000."""
 
 _ONE_DIGIT = bytes.maketrans(b"123456789", b"000000000")
 _LONG_NUMBER = b"0" * 19
@@ -55,19 +55,6 @@ there is none. This is what a decoder's `raw_decode` calls; for a short value, i
 
 value_at: ValueAt = EXACT.scan_once  # type: ignore[attr-defined]  # as old as `json`, but in no stub
 patient_value_at: ValueAt = PATIENT.scan_once  # type: ignore[attr-defined]
-
-
-def _once_each(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(members)
-    if len(value) != len(members):
-        raise ValueError("a key occurs twice")
-    return value
-
-
-unrepeated_value_at: ValueAt = json.JSONDecoder(
-    parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_once_each
-).scan_once  # type: ignore[attr-defined]
-"""`value_at`, but raises ValueError if any object has a key twice. It calls Python for every object."""
 
 _CONSTANTS = {
     "NaN": None,
@@ -136,13 +123,19 @@ def loads(data: bytes) -> Any:
     which Python servers write and Python clients read, become null; -Infinity, a log probability, becomes -9999.0. A
     lone surrogate escape, which some servers send if a character is split over two chunks, is kept.
     """
-    if len(data) > 2 * MAX_DEPTH and nested_deeper(data, MAX_DEPTH):  # a level takes two brackets
-        raise ValueError("nested too deeply")
+    deep = len(data) > 2 * MAX_DEPTH and data.count(b"[") + data.count(b"{") > MAX_DEPTH  # may be; a level takes two
     if not _has_long_integer(data):
         try:
-            return orjson.loads(data)
+            value = orjson.loads(data)
+            if deep:
+                orjson.dumps(value)  # the surest test, and faster than `nested_deeper`
+            return value
+        except orjson.JSONEncodeError:
+            raise ValueError("nested too deeply") from None
         except orjson.JSONDecodeError:
             pass  # the slow path decides, and raises the error
+    if deep and nested_deeper(data, MAX_DEPTH):
+        raise ValueError("nested too deeply")
     try:
         return _FOREIGN.decode(data.decode("utf-8"))
     except RecursionError:
@@ -155,6 +148,8 @@ def _has_long_integer(data: bytes) -> bool:
     Such integers have 19 digits or more. So have ids, which are strings, and the fractions of small numbers.
     """
     zeros = data.translate(_ONE_DIGIT)
+    if zeros.rfind(_LONG_NUMBER) < 0:
+        return False
     at = zeros.find(_LONG_NUMBER)
     while at > 0 and zeros[at - 1] == _POINT:  # a fraction, or in a string
         at = zeros.find(_LONG_NUMBER, at + len(_LONG_NUMBER))
@@ -165,7 +160,7 @@ def _has_long_integer(data: bytes) -> bool:
 
 def is_json(data: bytes) -> bool:
     """Whether what `loads` accepts is JSON to every other reader too: without NaN and Infinity."""
-    if data.find(b"NaN") < 0 and data.find(b"Infinity") < 0:  # `in` takes twice as long
+    if data.rfind(b"NaN") < 0 and data.rfind(b"Infinity") < 0:  # `find` and `in` take two or three times as long
         return True
     try:
         EXACT.decode(data.decode("utf-8"))

@@ -71,7 +71,8 @@ class Player:
 
     def _ask(self, *, n: int, stream: bool) -> None:
         asked = {"model": "m", "messages": [{"role": "user", "content": "Name a color."}], "stream": stream}
-        body = json.dumps({**asked, "max_tokens": 64, **({"n": n} if n > 1 else {})}).encode()
+        fields = {**asked, "max_tokens": 64, **({"n": n} if n > 1 else {})}
+        body = json.dumps(fields, separators=(",", ":")).encode()  # as OpenAI's libraries write it
         head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer key\r\n"
         form = b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
         self._client.sendall(head + form + body)

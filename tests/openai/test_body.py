@@ -220,11 +220,13 @@ objects = st.dictionaries(keys, values, max_size=6)
     st.lists(keys, max_size=3),
     st.booleans(),
     st.sampled_from([None, 1]),
+    st.sampled_from([",", ", "]),
 )
 def test_splice_equals_editing_the_dict(
-    sent: dict[str, Any], fields: dict[str, Any], drop: list[str], ascii_only: bool, indent: int | None
+    sent: dict[str, Any], fields: dict[str, Any], drop: list[str], ascii_only: bool, indent: int | None, comma: str
 ) -> None:
-    body = Body.parse(json.dumps(sent, ensure_ascii=ascii_only, indent=indent).encode())
+    separators = (comma, comma.replace(",", ":"))
+    body = Body.parse(json.dumps(sent, ensure_ascii=ascii_only, indent=indent, separators=separators).encode())
     assert body.fields == sent
     expected = {key: value for key, value in sent.items() if key not in drop} | fields
     assert json.loads(bytes(body.splice(fields, drop))) == expected
@@ -262,6 +264,7 @@ def test_parse_accepts_what_json_accepts_and_raises_nothing_else(raw: bytes) -> 
 def test_more_parts_than_are_worth_parsing(monkeypatch: pytest.MonkeyPatch, most: str, unit: bytes, name: str) -> None:
     monkeypatch.setattr(bodies, most, 9)
     monkeypatch.setattr(bodies, "_NEVER_TOO_MUCH", 9)
+    monkeypatch.setattr(bodies, "LONG", 0)
     for count in (7, 8, 9, 10):
         raw = b'{"a":[%b],"b":"[[[,,,\\",{{"}' % b",".join([unit] * count)
         size = {"MOST_CONTAINERS": count + 2, "MOST_STRINGS": count + 3, "MOST_VALUES": count}[most]
@@ -271,9 +274,15 @@ def test_more_parts_than_are_worth_parsing(monkeypatch: pytest.MonkeyPatch, most
             assert Body.parse(raw).fields == json.loads(raw)
 
 
+def test_more_containers_than_are_worth_parsing_in_few_bytes() -> None:
+    most = b'{"a":[%b]}' % b",".join([b"[]"] * (bodies.MOST_CONTAINERS - 2))
+    assert len(most) < bodies.LONG
+    assert len(Body.parse(most).fields["a"]) == bodies.MOST_CONTAINERS - 2  # type: ignore[arg-type]
+    assert refusal(most.replace(b"]]", b"],{}]")).message.endswith("arrays and objects.")
+
+
 def test_a_long_body_is_read_by_a_decoder_that_gives_other_threads_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     assert PATIENT.parse_int is not int, "which holds them up for all of a list"
-    monkeypatch.setattr(bodies, "SHORT", 0)
     monkeypatch.setattr(bodies, "LONG", 8)
     negating: Any = json.JSONDecoder(parse_int=lambda digits: -int(digits))
     monkeypatch.setattr(bodies, "patient_value_at", negating.scan_once)
@@ -289,22 +298,28 @@ def outcome(raw: bytes) -> object:
     return parsed.raw, parsed.fields, parsed.splice({"n": 1}), parsed.splice({"absent": 1}), parsed.splice({}, ["a"])
 
 
+def outcome_with_care(raw: bytes) -> object:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bodies, "LONG", -1)
+        return outcome(raw)
+
+
 @given(
     st.text(alphabet='{}[]",:\\ u019tnaN-.eé', max_size=60),
     st.integers(0, 3),
     st.sampled_from(["", '"n":7,', '"a":8,', '"n" :7,"\\u006e":[{}],']),
 )
 @PROPERTY
-@pytest.mark.parametrize("limit", ["LONG", "SHORT"])
-def test_bodies_are_read_alike_by_the_decoder_alone_and_member_by_member(
-    limit: str, text: str, nest: int, others: str
-) -> None:
+def test_bodies_are_read_alike_by_either_parser(text: str, nest: int, others: str) -> None:
     raw = (f'{{{others}"a":' * nest + text + "}" * nest).encode()
-    expected = outcome(raw)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bodies, "SHORT", -1)
-        patch.setattr(bodies, limit, -1)
-        assert repr(outcome(raw)) == repr(expected)
+    assert repr(outcome(raw)) == repr(outcome_with_care(raw))
+
+
+@given(objects)
+@PROPERTY
+def test_bodies_as_clients_write_them_are_read_alike_by_either_parser(sent: dict[str, Any]) -> None:
+    raw = json.dumps(sent, ensure_ascii=False, separators=(",", ":")).encode()
+    assert repr(outcome(raw)) == repr(outcome_with_care(raw))
 
 
 @given(
