@@ -7,6 +7,7 @@ folded from the same pieces at the end. No IO, no clock, no randomness.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from operator import itemgetter
 
 from nproxy.choices.bodies import as_chunks, in_place
@@ -23,7 +24,8 @@ from nproxy.openai.dialect import CHAT
 from nproxy.openai.errors import ApiError
 from nproxy.openai.jsonvalue import JSON, loads
 from nproxy.openai.requests import Request
-from nproxy.openai.tools import must_call
+from nproxy.openai.rewriter import with_text
+from nproxy.openai.tools import continued, must_call
 from nproxy.openai.usage import Usage
 from nproxy.openai.wire import DONE_FRAME, Wire
 
@@ -315,6 +317,8 @@ class Merge:
             if not piece.bare:
                 output.generated = True
                 output.pieces += 1 if data else 0
+            if "tool_calls" in piece.delta and continued(piece.delta) is None:
+                output.forget(piece.index)  # what follows may belong to another call
             mended = choice.mended(piece, chat=self._chat, all_seen=not self._teaches)
             if mended is None:
                 return b""
@@ -399,7 +403,13 @@ class Merge:
         indices, top = self._shown_as(choice), chunk.extra
         if data and self._teaches:
             rewriter = output.taught(self._request.dialect)
-            rewriter.learn(data, chunk, lambda piece, _: self._rendered(piece, indices, usage, top))
+            rewriter.learn(
+                data,
+                chunk,
+                lambda place, text, _: self._rendered(
+                    replace(piece, delta=with_text(piece.delta, place, text)), indices, usage, top
+                ),
+            )
         return self._rendered(piece, indices, usage, top)
 
     def _rendered(

@@ -19,6 +19,7 @@ from nproxy.choices.settings import Names
 from nproxy.openai.chunks import UpstreamChoice, UpstreamChunk
 from nproxy.openai.jsonvalue import JSON, dumps, is_json, loads
 from nproxy.openai.requests import Request
+from nproxy.openai.rewriter import Place, with_text
 from nproxy.openai.tools import CALLS
 from nproxy.openai.usage import Usage
 from nproxy.openai.wire import Wire, event
@@ -108,8 +109,8 @@ class Relay(Merge):
             return written
         patch = self._patch(data, chunk.came, wanted)
 
-        def render(piece: UpstreamChoice, data: bytes) -> bytes:
-            return event(dumps(_with_texts(piece, wanted)) if patch is None else patch(data))
+        def render(place: Place, text: str, data: bytes) -> bytes:
+            return event(dumps(_with_text(wanted, place, text)) if patch is None else patch(data))
 
         if self._teaches:
             output.taught(self._request.dialect).learn(data, chunk, render)
@@ -260,9 +261,7 @@ def _says(data: bytes, wanted: dict[str, Any]) -> bool:
         return False
 
 
-def _with_texts(piece: UpstreamChoice, wanted: dict[str, Any]) -> dict[str, Any]:
-    """Return the event, which has one choice, with the texts of `piece` in place of its own."""
-    (choice,) = wanted["choices"]
-    delta = choice.get("delta")
-    texts = {"delta": {**delta, **piece.delta}} if isinstance(delta, dict) else piece.delta
-    return {**wanted, "choices": [{**choice, **texts}]}
+def _with_text(wanted: dict[str, Any], place: Place, text: str) -> dict[str, Any]:
+    """Return the event, which has one choice, with another text in its one place."""
+    holder = ("choices", "delta") if isinstance(wanted["choices"][0].get("delta"), dict) else ("choices",)
+    return with_text(wanted, (*holder, *place), text)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from nproxy.openai.chunks import MalformedChunk, UpstreamChoice, UpstreamChunk, parse_chunk
+from nproxy.openai.chunks import MalformedChunk, UpstreamChunk, parse_chunk
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.jsonvalue import loads
 from nproxy.openai.sse import BETWEEN
+from nproxy.openai.tools import continued
 
 # What may be inside a JSON string so that parsing and writing would return the same bytes: the writer
 # leaves other printable characters unescaped, so a `\/` or `\u00e9` would come out as `/` or `é`.
@@ -25,12 +26,14 @@ _MOST_MARKERS = 4
 _LONGEST_KEY = 64
 """Limits of what one leg may teach: memory, and the time of a search. Chunks beyond them take the slow path."""
 
-_Channel = tuple[int, str]
-"""A choice's upstream index, and the key of one of its strings."""
+Place = tuple[str, ...]
+"""The keys that lead to a string of a delta: its own, or `("tool_calls", "function", "arguments")` of its one call."""
 
+_Channel = tuple[int, Place]
+"""A choice's upstream index, and the place of one of its strings."""
 
-Render = Callable[[UpstreamChoice, bytes], bytes]
-"""Writes the client's frame for a chunk of one choice. Takes the choice, and the chunk's bytes."""
+Render = Callable[[Place, str, bytes], bytes]
+"""Writes the client's frame for a chunk with another text in one place. Takes the chunk's bytes with that text, too."""
 
 
 class _Template(NamedTuple):
@@ -61,7 +64,8 @@ class Rewriter:
         if frame is None: chunk = parse_chunk(data, ...)  # the slow path; then, for a chunk that was written
             rewriter.learn(data, chunk, render)           # as one plain frame, teach it
 
-    After a choice's finish call `forget(index)`, so that stray chunks take the slow path and are dropped.
+    After a choice's finish call `forget(index)`, so that stray chunks take the slow path and are dropped; and after a
+    chunk that says more of tool calls than one's arguments, since what follows may belong to another call.
     """
 
     __slots__ = ("_dialect", "_hopeless", "_latest", "_made", "_markers", "_seen", "_templates")
@@ -129,18 +133,18 @@ class Rewriter:
     def learn(self, data: bytes, chunk: UpstreamChunk, render: Render) -> None:
         """Learn from a chunk that was just parsed from `data`.
 
-        render: must depend on its arguments only. Chunks that are not plain text (usage, finish, log probabilities,
-        several choices, tools) teach nothing, so this may be called for every chunk. A template is made when two chunks
-        of a choice had the same surroundings.
+        render: must depend on its arguments only. Chunks that are not plain text or arguments (usage, finish, log
+        probabilities, several choices or calls) teach nothing, so this may be called for every chunk. A template is
+        made when two chunks of a choice had the same surroundings.
         """
-        key = _the_string(chunk)
-        if key is None:
+        place = _the_string(chunk)
+        if place is None:
             return
         choice = chunk.choices[0]
-        channel = (choice.index, key)
+        channel = (choice.index, place)
         if channel in self._hopeless or (len(self._seen) >= _MOST_CHANNELS and channel not in self._seen):
             return
-        found = _find(data, key, choice.delta[key])
+        found = _find(data, place[-1], _text_in(choice.delta, place))
         if found is None:
             return
         start, end = found
@@ -173,19 +177,19 @@ class Rewriter:
 
         Returns False if there can be none.
         """
-        _, key = channel
-        opening = _opening(key).search(before)
+        _, place = channel
+        opening = _opening(place[-1]).search(before)
         marker = before[opening.start() :] if opening is not None else b""
         if opening is None or opening.end() != len(before):
             return False  # swap looks for the first opening, which must be this one
-        slotted = replace(chunk.choices[0], delta={**chunk.choices[0].delta, key: _SLOT})
+        slotted = replace(chunk.choices[0], delta=with_text(chunk.choices[0].delta, place, _SLOT))
         slot = _SLOT.encode()
         slotted_data = before + slot + behind
         try:
             alike = parse_chunk(slotted_data, self._dialect) == replace(chunk, choices=(slotted,))
         except MalformedChunk:
             return False
-        frame = render(slotted, slotted_data).split(slot)
+        frame = render(place, _SLOT, slotted_data).split(slot)
         if not alike or len(frame) != 2:
             return False
         if marker not in self._markers:
@@ -212,7 +216,7 @@ class ListeningRewriter(Rewriter):
     """A rewriter that reports each string that it passes on: as it was in the upstream's JSON, without its quotes.
 
     listen: returns the callback that takes the strings of an upstream index and a key; always the same one. Strings of
-    chunks that take the slow path are not reported.
+    chunks that take the slow path are not reported. Tool calls always do.
     """
 
     __slots__ = ("_heard", "_listen", "_listener", "_listeners")
@@ -243,8 +247,9 @@ class ListeningRewriter(Rewriter):
         self._listener(text)
 
     def learn(self, data: bytes, chunk: UpstreamChunk, render: Render) -> None:
-        if not any(isinstance(value, list) and value for choice in chunk.choices for value in choice.extra.values()):
-            super().learn(data, chunk, render)  # entries beside a text must be seen each time
+        beside = (value for choice in chunk.choices for value in (*choice.delta.values(), *choice.extra.values()))
+        if not any(isinstance(value, list) and value for value in beside):
+            super().learn(data, chunk, render)  # calls, and entries beside a text, must be seen each time
 
     def _make(
         self,
@@ -256,21 +261,44 @@ class ListeningRewriter(Rewriter):
     ) -> bool:
         made = super()._make(channel, before, behind, chunk, render)
         if made:
-            self._listeners = {around: self._listen(*whose) for whose, around in self._made.items()}
+            made_of = self._made.items()
+            self._listeners = {around: self._listen(index, place[0]) for (index, place), around in made_of}
         return made
 
 
-def _the_string(chunk: UpstreamChunk) -> str | None:
-    """Return the key of the one string that such a chunk carries, None if it carries anything else of importance."""
+def _the_string(chunk: UpstreamChunk) -> Place | None:
+    """Return the place of the one string that such a chunk carries, None if it carries anything else of importance."""
     if len(chunk.choices) != 1 or chunk.usage is not None:
         return None
     choice = chunk.choices[0]
     if choice.finish_reason is not None or choice.logprobs is not None:
         return None
     full = [key for key, value in choice.delta.items() if value not in (None, "")]
-    if len(full) != 1 or not isinstance(choice.delta[full[0]], str) or len(full[0]) > _LONGEST_KEY:
+    if len(full) != 1:
         return None
-    return full[0]
+    if isinstance(choice.delta[full[0]], str):
+        return (full[0],) if len(full[0]) <= _LONGEST_KEY else None
+    return continued(choice.delta)
+
+
+def _text_in(said: Any, place: Place) -> Any:
+    for key in place:
+        said = said[key]
+        if isinstance(said, list):
+            (said,) = said
+    return said
+
+
+def with_text(said: Mapping[str, Any], place: Place, text: str) -> dict[str, Any]:
+    """Return what was said, a delta or a part of it, with another text in its one place."""
+    key, *inner = place
+    if not inner:
+        return {**said, key: text}
+    within = said[key]
+    if isinstance(within, list):
+        (one,) = within
+        return {**said, key: [with_text(one, tuple(inner), text)]}
+    return {**said, key: with_text(within, tuple(inner), text)}
 
 
 @lru_cache(maxsize=16)

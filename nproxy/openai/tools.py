@@ -55,6 +55,26 @@ def _with_text(function: JSON) -> JSON:
     return {**function, "arguments": dumps(arguments).decode()}
 
 
+def continued(delta: Mapping[str, JSON]) -> tuple[str, str, str] | None:
+    """Return the keys that lead to the arguments in a chat's delta, if these are all that it says of its calls.
+
+    It then has one entry, which says to which call it belongs by an index. Whatever its arguments are, such a delta is
+    mended alike until one comes that says anything else of a call.
+    """
+    calls = delta.get("tool_calls")
+    if not isinstance(calls, list) or len(calls) != 1 or not isinstance(call := calls[0], dict):
+        return None
+    if type(call.get("index")) is not int:
+        return None
+    said = [key for key, value in call.items() if value and key not in ("index", "id", "type")]
+    if len(said) != 1 or said[0] not in _TOOLS or not isinstance(tool := call[said[0]], dict):
+        return None
+    told = [key for key, value in tool.items() if value]
+    if len(told) != 1 or told[0] not in _ARGUMENTS or not isinstance(tool[told[0]], str):
+        return None
+    return "tool_calls", said[0], told[0]
+
+
 @dataclass(slots=True, eq=False)
 class _Call:
     """One tool call of a choice: the client's index, and what of the call has been sent."""

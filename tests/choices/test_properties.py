@@ -16,6 +16,7 @@ from nproxy.choices.commands import ChoiceFinished, OpenLeg
 from nproxy.choices.events import Event, FailureKind, LegBody, LegChunk, LegEnded, LegFailed
 from nproxy.choices.leg import Leg
 from nproxy.choices.merge import Merge
+from nproxy.choices.relay import Relay
 from nproxy.choices.segments import read_segment
 from nproxy.choices.settings import Names
 from nproxy.openai.dialect import Dialect
@@ -166,6 +167,39 @@ piece = st.one_of(
 )
 
 
+# Deltas of tool calls as servers send them: known and new ids and names, several under one index, or under none.
+called = st.builds(
+    lambda i, at, id, name, arguments, x: (
+        chunk(
+            [
+                {
+                    "index": i,
+                    "delta": {
+                        "tool_calls": [
+                            {**at, **id, "type": "function", "function": {**name, "arguments": arguments}, **x},
+                        ]
+                    },
+                    "finish_reason": None,
+                }
+            ]
+        ),
+        text(arguments, index=i),
+    ),
+    st.integers(0, 1),
+    st.sampled_from([{"index": 0}, {"index": 0}, {"index": 0}, {"index": 1}, {}, {"index": None}]),
+    st.sampled_from([{}, {}, {"id": "a"}, {"id": "b"}, {"id": None}, {"id": ""}]),
+    st.sampled_from([{}, {}, {}, {"name": "f"}, {"name": "g"}, {"name": None}]),
+    tokens,
+    st.sampled_from([{}, {}, {}, {"x": 1}]),
+)
+calls_run = st.builds(
+    lambda one, words: [
+        (one[0].replace(b'"arguments":"', b'"arguments":"' + json.dumps(word)[1:-1].encode()), one[1]) for word in words
+    ],
+    called,
+    st.lists(tokens, min_size=3, max_size=6),
+)
+
 # Runs of plain chunks, which is what a rewriter learns from, with anything at all between them.
 plain_run = st.builds(
     lambda i, words: [(delta(word, index=i), text(word, index=i)) for word in words],
@@ -173,34 +207,24 @@ plain_run = st.builds(
     st.lists(tokens, min_size=3, max_size=6),
 )
 runs = st.lists(
-    st.one_of(plain_run, st.lists(piece, max_size=3)).flatmap(
+    st.one_of(plain_run, calls_run, st.lists(piece | called, max_size=3)).flatmap(
         lambda forms: st.integers(0, 1).map(lambda leg: [(leg, form) for form in forms])
     ),
     max_size=12,
 ).map(lambda parts: [event for part in parts for event in part])
 
 
-@given(
-    pieces=runs,
-    dialect=st.sampled_from(Dialect),
-    asked=st.booleans(),
-)
-def test_byte_rewriting_equals_full_parsing(
-    pieces: list[tuple[int, tuple[bytes, bytes]]], dialect: Dialect, asked: bool
-) -> None:
-    options: dict[str, Any] = {"stream_options": {"include_usage": True}} if asked else {}
-    request = dialect_request(dialect, n=4, stream=True, **options)
+def rewritten_as_parsed(request: Request, events: list[tuple[int, bytes]], legs: list[Leg], kind: type[Merge]) -> None:
+    """Compare what is written for events one by one, for all that come together, and if each of them is parsed."""
 
     def merged(*, parse_all: bool) -> Merge:
-        merge = Merge(request, Names(ID, CREATED, MODEL))
-        for leg in (Leg(0, 0, 2), Leg(1, 2, 2)):
+        merge = kind(request, Names(ID, CREATED, MODEL))
+        for leg in legs:
             merge.add(leg)
             if parse_all:
                 merge.outputs[leg.number].rewriter = Forgetful()  # type: ignore[assignment]
         return merge
 
-    column = 0 if dialect is Dialect.CHAT else 1
-    events = [(leg, forms[column]) for leg, forms in pieces]
     parsing, rewriting, together = merged(parse_all=True), merged(parse_all=False), merged(parse_all=False)
     for leg, event in events:
         assert rewriting.chunk(leg, event) == parsing.chunk(leg, event)
@@ -210,6 +234,30 @@ def test_byte_rewriting_equals_full_parsing(
         for event in filter(None, rest.split(BETWEEN)):
             together.chunk(leg, event)
     assert b"".join(together.frames) == b"".join(parsing.frames)
+
+
+@given(pieces=runs, dialect=st.sampled_from(Dialect), asked=st.booleans(), relayed=st.booleans())
+def test_byte_rewriting_equals_full_parsing(
+    pieces: list[tuple[int, tuple[bytes, bytes]]], dialect: Dialect, asked: bool, relayed: bool
+) -> None:
+    options: dict[str, Any] = {"stream_options": {"include_usage": True}} if asked else {}
+    request = dialect_request(dialect, n=4, stream=True, **options)
+    column = 0 if dialect is Dialect.CHAT else 1
+    events = [(0 if relayed else leg, forms[column]) for leg, forms in pieces]
+    legs = [Leg(0, 0, 4)] if relayed else [Leg(0, 0, 2), Leg(1, 2, 2)]
+    rewritten_as_parsed(request, events, legs, Relay if relayed else Merge)
+
+
+@settings(derandomize=True, max_examples=400, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    parts=st.lists(calls_run | st.lists(called, min_size=1, max_size=2), max_size=8),
+    kind=st.sampled_from([Merge, Relay]),
+)
+def test_arguments_of_calls_are_rewritten_as_they_are_parsed(
+    parts: list[list[tuple[bytes, bytes]]], kind: type[Merge]
+) -> None:
+    events = [(0, chat) for part in parts for chat, _ in part]
+    rewritten_as_parsed(dialect_request(Dialect.CHAT, n=2, stream=True), events, [Leg(0, 0, 2)], kind)
 
 
 # ---- failures of every kind, at every moment

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nproxy.openai.chunks import MalformedChunk, UpstreamChoice, UpstreamChunk, is_done, parse_chunk
+from nproxy.openai.chunks import MalformedChunk, UpstreamChunk, is_done, parse_chunk
 from nproxy.openai.dialect import Dialect
-from nproxy.openai.rewriter import ListeningRewriter, Rewriter
+from nproxy.openai.rewriter import ListeningRewriter, Rewriter, with_text
 from nproxy.openai.sse import BETWEEN, SSEDecoder
 from nproxy.openai.wire import Wire
 from tests.transcripts.recorded import load
@@ -25,20 +25,17 @@ def wire(dialect: Dialect) -> Wire:
     return Wire(dialect, "chatcmpl-own", 17, "shown", include_usage=True)
 
 
-def renderer(dialect: Dialect, chunk: UpstreamChunk) -> Callable[[UpstreamChoice, bytes], bytes]:
+def written(dialect: Dialect, chunk: UpstreamChunk, delta: Mapping[str, Any]) -> bytes:
     """What a merge does with a plain chunk: its own index and head, the role left out, all else kept."""
-
-    def render(choice: UpstreamChoice, _data: bytes) -> bytes:
-        return wire(dialect).chunk(
-            choice.index + OFFSET,
-            choice.delta,
-            finish_reason=choice.finish_reason,
-            logprobs=choice.logprobs,
-            extra=choice.extra,
-            top=chunk.extra,
-        )
-
-    return render
+    (choice,) = chunk.choices
+    return wire(dialect).chunk(
+        choice.index + OFFSET,
+        delta,
+        finish_reason=choice.finish_reason,
+        logprobs=choice.logprobs,
+        extra=choice.extra,
+        top=chunk.extra,
+    )
 
 
 class Paths:
@@ -54,7 +51,7 @@ class Paths:
         (choice,) = chunk.choices
         assert choice.finish_reason is None
         assert chunk.usage is None
-        return renderer(self.dialect, chunk)(choice, data)
+        return written(self.dialect, chunk, choice.delta)
 
     def send(self, data: bytes) -> bool:
         """Send one chunk; says whether it took the fast path."""
@@ -64,7 +61,10 @@ class Paths:
             self.hits += 1
             return True
         chunk = parse_chunk(data, self.dialect)
-        self.rewriter.learn(data, chunk, renderer(self.dialect, chunk))
+        delta = chunk.choices[0].delta if chunk.choices else {}
+        self.rewriter.learn(
+            data, chunk, lambda place, text, _: written(self.dialect, chunk, with_text(delta, place, text))
+        )
         return False
 
     def send_all(self, *chunks: bytes) -> int:
@@ -246,6 +246,58 @@ def test_a_role_in_every_chunk_is_left_out_on_both_roads() -> None:
     hit = paths.rewriter.swap(chunk("e"))
     assert hit is not None
     assert b"role" not in hit
+
+
+def call(arguments: Any, tool: str = "function", **entry: Any) -> bytes:
+    """A chunk that continues a tool call."""
+    key = "arguments" if tool == "function" else "input"
+    calls = json.dumps([{"index": 0, tool: {key: arguments}} | entry], ensure_ascii=False, separators=(",", ":"))
+    return vllm("x").replace(b'"content":"x"', b'"tool_calls":' + calls.encode())
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {},
+        {"index": 3},
+        {"id": "call_1", "type": "function"},
+        {"id": None, "type": "function", "function": {"name": None, "arguments": "{}"}},  # SGLang
+        {"x": None},
+        {"tool": "custom"},
+    ],
+)
+def test_arguments_of_a_call_are_rewritten(entry: dict[str, Any]) -> None:
+    paths = Paths()
+    for text, fast in [('{"', False), ("city", False), ('":"Z\u00fcrich"', True), ("\n}", True)]:
+        data = call(text, **entry)
+        if "function" in entry:
+            data = data.replace(b'"{}"', json.dumps(text, ensure_ascii=False).encode())
+        assert paths.send(data) is fast
+    assert paths.send_all(call("a", **entry), call("b", **entry)) == 2
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        call({"city": "Bern"}),
+        call("{}", function={"name": "f", "arguments": "{}"}),
+        call("{}", index="0"),
+        call("{}", index=None),
+        call("{}", x=1),
+        call("{}", custom={"input": "a"}),
+        call("{}").replace(b'"tool_calls":[', b'"tool_calls":[{"index":1,"function":{"arguments":"a"}},'),
+        call("{}").replace(b'"tool_calls":[', b'"content":"a","tool_calls":['),
+        call("{}").replace(b'"tool_calls":[', b'"tool_calls":[null,'),
+        call("{}").replace(b"[{", b"{", 1),
+    ],
+)
+def test_what_says_more_of_calls_teaches_nothing(data: bytes) -> None:
+    paths = Paths()
+    try:
+        for _ in range(4):
+            assert not paths.send(data)
+    except MalformedChunk:
+        pass
 
 
 def test_R5_a_space_behind_the_chunk() -> None:
