@@ -15,6 +15,7 @@ from nproxy.openai.jsonvalue import (
     EXACT,
     JSON,
     dumps,
+    dumps_within,
     has_lone_surrogate,
     nested_deeper,
     outside_strings,
@@ -136,19 +137,22 @@ def _as_written(raw: bytes, max_depth: int) -> dict[str, JSON] | None:
     """Return the values of a body that is byte for byte what `dumps` would write; None if it must be read with care.
 
     Most clients' libraries write so. Then no key is repeated, no number is rounded, no surrogate is alone, and its
-    members can be written again without changing them. Not for long bodies: other threads would have to wait.
+    members can be written again without changing them. Not for many values: other threads would have to wait.
     """
     colon = raw.find(b":")
-    if len(raw) >= LONG or raw[colon + 1 : colon + 2] == b" ":  # so the standard library's `json` writes
+    if raw[colon + 1 : colon + 2] == b" ":  # so the standard library's `json` writes
         return None
-    containers = raw.count(b"[") + raw.count(b"{")  # at most; of strings and values, so few bytes have never too many
-    if containers > max_depth and (containers > MOST_CONTAINERS or nested_deeper(raw, max_depth)):
+    if len(raw) >= LONG and (raw.count(b",") > LONG // 2 or raw.count(b'"') > 2 * MOST_STRINGS):
+        return None  # as many values as a shorter body may have are no matter
+    containers = raw.count(b"[") + raw.count(b"{")  # at most: some may be in strings
+    if containers > MOST_CONTAINERS:
         return None
     try:
         value = orjson.loads(raw)
-        return value if type(value) is dict and orjson.dumps(value) == raw else None
+        written = orjson.dumps(value) if containers <= max_depth else dumps_within(value, max_depth)
     except (orjson.JSONDecodeError, orjson.JSONEncodeError):
         return None
+    return value if type(value) is dict and written == raw else None
 
 
 def _refuse_too_much(raw: bytes, max_depth: int) -> None:

@@ -181,6 +181,18 @@ def dumps(value: object) -> bytes:
         return _LONE.sub(lambda lone: f"\\u{ord(lone[0]):04x}", text).encode("utf-8")
 
 
+def dumps_within(value: Any, depth: int) -> bytes:
+    """Write a value that nests at most so deep, up to MAX_DEPTH. Raises orjson.JSONEncodeError if it nests deeper.
+
+    It is written inside so many lists that the writer refuses to go deeper: the fastest test.
+    """
+    around = MAX_DEPTH - depth
+    for _ in range(around):
+        value = [value]
+    written = orjson.dumps(value)
+    return written[around : len(written) - around]
+
+
 def _finite_only(value: object) -> object:
     """Copy a value, with null for each float that JSON cannot represent, as the fast writer does."""
     match value:

@@ -312,16 +312,16 @@ def read_prompts(fields: Mapping[str, JSON], param: str) -> tuple[tuple[Prompt, 
     if kinds == {list}:
         listed = cast(list[list[JSON]], prompt)
         for tokens in listed:
-            _check_tokens(tokens, param)
+            _check_tokens(tokens, set(map(type, tokens)), param)
         return tuple(cast(list[list[int]], listed)), True
-    _check_tokens(prompt, param)
+    _check_tokens(prompt, kinds, param)
     return (cast(list[int], prompt),), False
 
 
-def _check_tokens(tokens: list[JSON], param: str) -> None:
+def _check_tokens(tokens: list[JSON], kinds: set[type], param: str) -> None:
     if not tokens:
         raise empty_array(param)
-    if set(map(type, tokens)) != {int}:  # a bool is no token
+    if kinds != {int}:  # a bool is no token
         message = (
             f"Invalid '{param}': a string, an array of strings, of token ids, or of arrays of token ids is expected."
         )

@@ -224,7 +224,7 @@ _FIELDS = [
     ("I4", CHOICES + "merge.py", "extra=piece.extra,", "extra={},"),
     ("J1", CHOICES + "leg.py", "* n + self.offset + upstream_index", "* n + upstream_index"),
     ("J2", CHOICES + "leg.py", "(upstream_index // self.width) * n", "(upstream_index // self.width)"),
-    ("J3", OPENAI + "requests.py", "if set(map(type, tokens)) != {int}:", "if False:"),
+    ("J3", OPENAI + "requests.py", "if kinds != {int}:", "if False:"),
     ("J4", UPSTREAMS + "capabilities.py", "prompt_lists=self._takes_lists(model, width)", "prompt_lists=True"),
     ("J4", UPSTREAMS + "capabilities.py", "return width != 1 and self._recall", "return self._recall"),
     ("J4", UPSTREAMS + "capabilities.py", 'and self._recall(model, "prompt_lists") is None', "and True"),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nproxy.openai import jsonvalue
-from nproxy.openai.jsonvalue import MAX_DEPTH, dumps, is_json, loads, nested_deeper
+from nproxy.openai.jsonvalue import MAX_DEPTH, dumps, dumps_within, is_json, loads, nested_deeper
 
 PROPERTY = settings(derandomize=True, deadline=None, max_examples=300)
 
@@ -57,6 +58,15 @@ def test_what_only_python_writes_is_read() -> None:
     assert not is_json(data)
     assert is_json(b'["NaN","-Infinity"]')
     assert is_json(dumps(loads(data)))
+
+
+@pytest.mark.parametrize("depth", [1, 2, 64, MAX_DEPTH])
+def test_what_nests_deeper_is_not_written(depth: int) -> None:
+    deepest = b"[" * depth + b"]" * depth
+    assert dumps_within(loads(deepest), depth) == deepest
+    assert dumps_within(loads(deepest[1:-1] or b"1"), depth) == (deepest[1:-1] or b"1")
+    with pytest.raises(orjson.JSONEncodeError):
+        dumps_within([loads(deepest)], depth)
 
 
 @pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 300, 1100, 100_000])
