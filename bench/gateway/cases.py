@@ -12,6 +12,9 @@ MODEL = "bench"
 PACES = (500, 400, 300, 200, 100, 50)
 """Chunks per second of each stream; the first pace that the machine can hold without a gateway is used."""
 
+SAID = 'They asked: "Is it so?"\nIt was said - more or less - that `x < 1` holds.\n'
+"""As long prompts are: with quotes and line ends, which JSON escapes."""
+
 PACE_HELD = 0.9
 """Share of a requested pace that must arrive for it to count as held: between two streams there is a request."""
 
@@ -34,6 +37,8 @@ class Case:
     """The number of answers after which it ends; 0: it ends after a time."""
     pause_ms: int = 0
     """Milliseconds between an answer and the next request."""
+    history: int = 0
+    """Bytes of what was said before the question."""
 
     @property
     def unit(self) -> str:
@@ -56,7 +61,7 @@ class Case:
         body = {
             "model": MODEL,
             "messages": [
-                {"role": "system", "content": "You are a helpful assistant."},
+                {"role": "system", "content": "You are a helpful assistant." + SAID * (self.history // len(SAID))},
                 {"role": "user", "content": f"chunks={self.chunks} pace={self.pace}"},
             ],
             "max_tokens": self.chunks,
@@ -77,6 +82,7 @@ class Case:
 CASES: Mapping[str, Case] = {
     "whole-16": Case("whole answers, 16 connections", 16, chunks=16, stream=False),
     "whole-64": Case("whole answers, 64 connections", 64, chunks=16, stream=False),
+    "long-64": Case("whole answers to 8 kB, 64 connections", 64, chunks=16, stream=False, history=8000),
     "burst": Case("64 streams at once, as fast as they go", 64),
     "paced": Case("128 streams at a pace", 128, pace=500),
     "first": Case("one stream after the other", 1, chunks=8, answers=200, pause_ms=2),

@@ -101,11 +101,13 @@ def _taken(taken: Mapping[str, Any]) -> str:
 
 def _one(table: Table, rss: Mapping[str, float], paces: Mapping[str, int]) -> str:
     pace = f"paced, 128 at {paces['paced']}/s" if "paced" in paces else "paced"
+    long = any(value(table, name, "long-64", "rate") for name in table)  # older records lack it
     head = (
         "n=1",
         "requests/s, 16",
         "64 connections",
         "us each",
+        *(("8 kB asked", "us each") if long else ()),
         "burst chunks/s",
         "us each",
         f"{pace}: chunks/s",
@@ -117,6 +119,7 @@ def _one(table: Table, rss: Mapping[str, float], paces: Mapping[str, int]) -> st
             _rate(table, name, "whole-16"),
             _rate(table, name, "whole-64"),
             _cost(table, name, "whole-64"),
+            *((_rate(table, name, "long-64"), _cost(table, name, "long-64")) if long else ()),
             _rate(table, name, "burst"),
             _cost(table, name, "burst"),
             _rate(table, name, "paced"),
