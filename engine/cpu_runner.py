@@ -30,12 +30,13 @@ from engine.models.rope import rotations
 from engine.models.spec import kv_bytes_per_token
 from engine.native.backend import NativeBackend, compiled, takes
 from engine.native.build import Kernels
-from engine.native.draws import exponentials, from_whole
+from engine.native.draws import exponentials, from_scores
+from engine.native.logprobs import log_probabilities
 from engine.native.products import NativeProducts
 from engine.passes import Pass, passes, rows_per_pass
 from engine.readiness import ready_of
 from engine.resources import give_back, ram, usable_cores
-from engine.sampling.logprobs import logprobs, positions
+from engine.sampling.logprobs import positions
 from engine.sampling.sampler import Sampler
 from engine.token_layout import adapted, chunks_at, drawn_from
 
@@ -95,7 +96,9 @@ class CpuRunner:
         rows = None
         if config.deterministic and isinstance(made, TorchBackend):
             rows = rows_per_pass(config.max_sequences, _MOST_ROWS, steady=model.steady)
-        sampler = Sampler() if native is None else Sampler(exponentials(native), from_whole(native))
+        sampler = Sampler()
+        if native is not None:
+            sampler = Sampler(exponentials(native), from_scores(native), log_probabilities(native))
         return cls(ready, model, cache, made, sampler, rows)
 
     def submit(self, batch: Batch) -> StepOutput:
@@ -156,7 +159,9 @@ class CpuRunner:
             for start in range(0, len(chunk.next_tokens), size):
                 followers = chunk.next_tokens[start : start + size]
                 logits = self._model.logits(x[begin + start : begin + start + len(followers)])
-                own += logprobs(logits, [(i, token, chunk.prompt_logprobs) for i, token in enumerate(followers)])
+                own += self._sampler.score(
+                    logits, [(i, token, chunk.prompt_logprobs) for i, token in enumerate(followers)]
+                )
             if own:
                 by_sequence[chunk.sequence] = tuple(own)
         return by_sequence

@@ -128,7 +128,8 @@ SIGNATURES: dict[str, list[Any]] = {
     "rotate_store": [_at, _at, _at, _number, _at, _at, _at, _count, _count, _count, _count, _count],
     "attention": [POINTER(KvLayer), POINTER(Work), _at, _count, _at, _count],
     "exponentials": [_at, _at, _at, _count, _count, _count],
-    "draws": [_at, _at, _at, _at, _at, _at, _count, _count],
+    "draws": [_at, _count, _at, _at, _at, _count, _count],
+    "log_probabilities": [_at, _count, _at, _at, _at, _at, _at, _count, _count, _count],
     "product": [_at, POINTER(Matrix), _at, _at, _count],
     "layers": [
         *(POINTER(DecoderLayer), POINTER(c_void_p), _count, _number),
@@ -160,6 +161,7 @@ class Kernels:
         self.attention = library.attention
         self.exponentials = library.exponentials
         self.draws = library.draws
+        self.log_probabilities = library.log_probabilities
         self.product = library.product
         self.layers = library.layers
         self.wide = bool(_constant(library, "knows_wide"))

@@ -1,6 +1,5 @@
-"""Draws in C: the random numbers of sampling/philox.py, which take over a hundred torch operations there, and draws
-from distributions that are not cut. For the latter sampling/draw.py needs a dozen operations, whose code is no longer
-in the caches after the layers ran.
+"""Draws in C: the random numbers of sampling/philox.py, which take over a hundred torch operations there, and the draws
+of sampling/draw.py, which take dozens, whose code is no longer in the caches after the layers ran.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import torch
 
 from engine.batch import STUCK, Draw, Stuck
 from engine.native.build import Kernels
-from engine.sampling.draw import Exponentials, FromWhole
+from engine.sampling.draw import Exponentials, FromScores, greedy
 
 
 def exponentials(kernels: Kernels) -> Exponentials:
@@ -26,26 +25,27 @@ def exponentials(kernels: Kernels) -> Exponentials:
     return drawn
 
 
-def from_whole(kernels: Kernels) -> FromWhole:
-    """Return a function that draws from scores [N, V] of the kernels' dtype.
-
-    It returns None for another dtype: a transformers class may give float32 in a model of bfloat16.
-    """
+def from_scores(kernels: Kernels) -> FromScores:
+    """Return a function that draws from scores [N, V], float32 or of the kernels' dtype; it returns None for others."""
 
     def drawn(scores: torch.Tensor, rows: Sequence[int], draws: Sequence[Draw]) -> list[int | Stuck] | None:
-        if scores.dtype != kernels.dtype:
+        if scores.dtype not in (torch.float32, kernels.dtype):
             return None
-        whole = torch.tensor([rows, [draw.seed for draw in draws], [draw.position for draw in draws]])
-        which, seeds, positions = (whole.data_ptr() + 8 * len(rows) * i for i in range(3))
-        temperatures = torch.tensor([draw.sampling.temperature for draw in draws], dtype=torch.float32)
+        settings = [draw.sampling for draw in draws]
+        temperatures = [0.0 if greedy(one) else one.temperature for one in settings]
+        seeds, positions = [draw.seed for draw in draws], [draw.position for draw in draws]
+        whole = torch.tensor([rows, seeds, positions, [one.top_k for one in settings]])
+        real = torch.tensor(
+            [temperatures, [one.min_p for one in settings], [one.top_p for one in settings]],
+            dtype=torch.float64,
+        )
         out = torch.empty(len(rows), dtype=torch.int64)
         scores = scores.contiguous()
         kernels.draws(
             scores.data_ptr(),
-            which,
-            seeds,
-            positions,
-            temperatures.data_ptr(),
+            scores.dtype == torch.float32,
+            whole.data_ptr(),
+            real.data_ptr(),
             out.data_ptr(),
             len(rows),
             scores.shape[1],

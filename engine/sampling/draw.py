@@ -53,10 +53,8 @@ class Kind(NamedTuple):
 Exponentials = Callable[[torch.Tensor, torch.Tensor, Sequence[int]], list[torch.Tensor]]
 """Standard exponential variates of seeds and positions, int64 [M]: for each of some counts float64 [M, count]."""
 
-FromWhole = Callable[[torch.Tensor, Sequence[int], Sequence[Draw]], list[int | Stuck] | None]
-"""Draws like `draw`, from scores whose distributions are not cut. Returns for each a token, or why there is none; None
-if it does not support scores of this dtype.
-"""
+FromScores = Callable[[torch.Tensor, Sequence[int], Sequence[Draw]], list[int | Stuck] | None]
+"""Draws like `draw`. Returns for each a token, or why there is none; None if it does not support the scores' dtype."""
 
 
 def draw(
@@ -85,11 +83,6 @@ def draw(
 def greedy(sampling: Sampling) -> bool:
     """Whether the highest score is drawn, whatever the random numbers are."""
     return sampling.temperature < _COLDEST or sampling.top_k == 1
-
-
-def whole(sampling: Sampling) -> bool:
-    """Whether any token may be drawn, as likely as its score says at the temperature."""
-    return not greedy(sampling) and not _kind(0, sampling).cuts
 
 
 def _likeliest(logits: torch.Tensor, rows: Sequence[int]) -> dict[int, int]:

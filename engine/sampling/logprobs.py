@@ -9,12 +9,15 @@ Shapes: N rows of logits, V vocabulary, R rows of a slice, M tokens asked for in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 from engine.messages import Logprobs
 from engine.sampling.highest import highest
+
+Score = Callable[[torch.Tensor, Sequence[tuple[int, int, int]]], list[Logprobs]]
+"""Finds log probabilities like `logprobs`."""
 
 _SLICE = 1 << 21  # logits of a slice: 8 MB in float32
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from engine.batch import Draw, StepOutput, Stuck
-from engine.sampling.draw import Exponentials, FromWhole, draw, whole
+from engine.sampling.draw import Exponentials, FromScores, draw
 from engine.sampling.edits import Edits
-from engine.sampling.logprobs import logprobs
+from engine.sampling.logprobs import Score, logprobs
 from engine.sampling.philox import exponentials
 from engine.sampling.rules import edited
 
@@ -21,14 +21,20 @@ class Sampler:
     What it remembers only saves work: a draw is a function of its row, its settings, its past, its mask and (seed,
     position).
 
-    noise: the function that gives the random numbers. from_whole: a faster way to draw from logits without edits and
-    cuts; None if there is none.
+    noise: the function that gives the random numbers. from_scores: a faster way to draw; None if there is none. score:
+    the function that finds log probabilities.
     """
 
-    def __init__(self, noise: Exponentials = exponentials, from_whole: FromWhole | None = None) -> None:
+    def __init__(
+        self,
+        noise: Exponentials = exponentials,
+        from_scores: FromScores | None = None,
+        score: Score = logprobs,
+    ) -> None:
         self._edits = Edits()
         self._noise = noise
-        self._from_whole = from_whole
+        self._from_scores = from_scores
+        self.score = score
 
     def sample(
         self, logits: torch.Tensor, rows: Sequence[int], draws: Sequence[Draw], masks: Mapping[int, bytes]
@@ -41,40 +47,33 @@ class Sampler:
         self._edits.step()
         changed = [i for i, one in enumerate(draws) if edited(one, masks)]
         plain = sorted(set(range(len(draws))).difference(changed))
-        tokens: dict[int, int] = {}  # by index in `draws`, like all of these
-        stuck: dict[int, Stuck] = {}
-
-        def take(scores: torch.Tensor, places: dict[int, int]) -> None:
-            hopeless = _hopeless(scores)
-            stuck.update({i: hopeless[row] for i, row in places.items() if row in hopeless})
-            able = [i for i in places if i not in stuck]
-            if able:
-                drawn = draw(scores, [places[i] for i in able], [draws[i] for i in able], self._noise)
-                tokens.update(zip(able, drawn, strict=True))
-
-        quick = [i for i in plain if whole(draws[i].sampling)] if self._from_whole else []
-        if self._from_whole and quick:
-            drawn = self._from_whole(logits, [rows[i] for i in quick], [draws[i] for i in quick])
-            if drawn is not None:
-                for i, token in zip(quick, drawn, strict=True):
-                    if isinstance(token, int):
-                        tokens[i] = token
-                    else:
-                        stuck[i] = token
-                plain = sorted(set(plain).difference(quick))
+        told: dict[int, int | Stuck] = {}  # by index in `draws`
         if plain:
-            take(logits, {i: rows[i] for i in plain})
+            drawn = self._draw(logits, [rows[i] for i in plain], [draws[i] for i in plain])
+            told.update(zip(plain, drawn, strict=True))
         if changed:
             there = self._edits.apply(logits, [rows[i] for i in changed], [draws[i] for i in changed], masks)
-            take(there.scores, dict(zip(changed, there.rows, strict=True)))
-        given = sorted(tokens)
-        asked = [i for i in given if draws[i].logprobs is not None]
-        scored = logprobs(logits, [(rows[i], tokens[i], draws[i].logprobs or 0) for i in asked]) if asked else []
+            drawn = self._draw(there.scores, there.rows, [draws[i] for i in changed])
+            told.update(zip(changed, drawn, strict=True))
+        tokens = {i: token for i, token in sorted(told.items()) if isinstance(token, int)}
+        stuck = {i: why for i, why in sorted(told.items()) if not isinstance(why, int)}
+        asked = [i for i in tokens if draws[i].logprobs is not None]
+        scored = self.score(logits, [(rows[i], tokens[i], draws[i].logprobs or 0) for i in asked]) if asked else []
         return StepOutput(
-            tuple([(draws[i].sequence, tokens[i]) for i in given]),
+            tuple([(draws[i].sequence, token) for i, token in tokens.items()]),
             {draws[i].sequence: one for i, one in zip(asked, scored, strict=True)},
-            stuck={draws[i].sequence: stuck[i] for i in sorted(stuck)},
+            stuck={draws[i].sequence: why for i, why in stuck.items()},
         )
+
+    def _draw(self, scores: torch.Tensor, rows: Sequence[int], draws: Sequence[Draw]) -> list[int | Stuck]:
+        """Return for each draw, the i-th from scores[rows[i]], its token, or why there is none."""
+        if self._from_scores is not None and (drawn := self._from_scores(scores, rows, draws)) is not None:
+            return drawn
+        hopeless = _hopeless(scores)
+        able = [i for i, row in enumerate(rows) if row not in hopeless]
+        tokens = draw(scores, [rows[i] for i in able], [draws[i] for i in able], self._noise)
+        given = dict(zip(able, tokens, strict=True))
+        return [given[i] if i in given else hopeless[row] for i, row in enumerate(rows)]
 
 
 def _hopeless(scores: torch.Tensor) -> dict[int, Stuck]:

@@ -46,20 +46,191 @@ void exponentials(const int64_t *seeds, const int64_t *positions, double *out, i
  * logit is NaN or infinite (both as in batch.py); there is no memory. */
 enum { SUMMED = 256, NONE_LEFT = -1, NO_NUMBERS = -2, NO_ROOM = -3 };
 
+/* What draws are made from: scores, one row of them for each draw, and settings, each [draws]. */
 struct drawn {
-    const element *scores;
-    const int64_t *rows, *seeds, *positions;
-    const float *temperatures;
+    const void *scores; /* of `element`, or floats */
+    int floats;
+    const int64_t *rows, *seeds, *positions, *top_k;
+    const double *temperatures, *min_p, *top_p;
     int64_t vocab, *out;
 };
 
+/* The distribution of a draw, not normalized: the largest weight is 1. */
+struct odds {
+    int64_t vocab, blocks;
+    float *weights;       /* [blocks, SUMMED] */
+    float *sums, *maxima; /* of the blocks, before any weight is dropped */
+    float *some;          /* room for all weights, and a vector more */
+};
+
 /* Load a vector of logits; if fewer are left than a vector holds, the other lanes are excluded. */
-INLINE vec some_scores(const element *scores, int64_t there) {
-    if (there >= LANES) return load(scores);
+INLINE vec some_scores(const void *scores, int64_t at, int64_t there, const int floats) {
+    if (floats) {
+        const float *from = (const float *)scores + at;
+        if (there >= LANES) return load_floats(from);
+        vec some = all(-INFINITY);
+        if (there > 0) memcpy(&some, from, there * sizeof *from);
+        return some;
+    }
+    const element *from = (const element *)scores + at;
+    if (there >= LANES) return load(from);
     element some[LANES];
     store(some, all(-INFINITY));
-    if (there > 0) memcpy(some, scores, there * sizeof *some);
+    if (there > 0) memcpy(some, from, there * sizeof *some);
     return load(some);
+}
+
+/* Find the highest of a row of scores. Returns 0, or why the row cannot be drawn from. */
+INLINE int find_top(const void *scores, int64_t vocab, float *top, const int floats) {
+    vec most = all(-INFINITY);
+    ints none = {0};
+    for (int64_t i = 0; i < vocab; i += LANES) {
+        vec score = some_scores(scores, i, vocab - i, floats);
+        none |= score != score;
+        most = larger(score, most);
+    }
+    *top = largest(most);
+    int numbers_all = *top < INFINITY;
+    for (int lane = 0; lane < LANES; lane++) numbers_all &= !none[lane];
+    return !numbers_all ? NO_NUMBERS : *top == -INFINITY ? NONE_LEFT : 0;
+}
+
+/* Return the first token with the highest score of a row, or why there is none. */
+INLINE int64_t likeliest(const void *scores, int64_t vocab, const int floats) {
+    float top;
+    const int told = find_top(scores, vocab, &top, floats);
+    if (told) return told;
+    for (int64_t i = 0;; i += LANES) {
+        const ints there = some_scores(scores, i, vocab - i, floats) == all(top);
+        for (int lane = 0; lane < LANES; lane++)
+            if (there[lane]) return i + lane;
+    }
+}
+
+/* Weigh a row of scores at a temperature of 1 / warmth. Returns 0, or why it cannot be drawn from. */
+INLINE int odds_of(const void *scores, float warmth, struct odds *of, const int floats) {
+    const int64_t vocab = of->vocab;
+    float top;
+    const int told = find_top(scores, vocab, &top, floats);
+    if (told) return told;
+    for (int64_t block = 0; block < of->blocks; block++) {
+        vec sum_of = all(0), most_of = all(0);
+        for (int64_t i = block * SUMMED; i < (block + 1) * SUMMED; i += 4 * LANES) {
+            vec x[4], weight[4];
+            EACH_ROW
+            for (int j = 0; j < 4; j++) {
+                const int64_t at = i + j * LANES;
+                x[j] = weight[j] = (some_scores(scores, at, vocab - at, floats) - top) * warmth;
+            }
+            exponentials_of(weight, 4);
+            EACH_ROW
+            for (int j = 0; j < 4; j++) { /* 0 where exponentials_of clamps its argument */
+                weight[j] = (vec)((ints)weight[j] & (x[j] >= -87.0f));
+                store_floats(of->weights + i + j * LANES, weight[j]);
+                sum_of += weight[j];
+                most_of = larger(weight[j], most_of);
+            }
+        }
+        of->sums[block] = sum(sum_of);
+        of->maxima[block] = largest(most_of);
+    }
+    return 0;
+}
+
+/* Copy the weights from `least` up; return how many. */
+static int64_t those_from(float least, const struct odds *of) {
+    int64_t count = 0;
+    for (int64_t block = 0; block < of->blocks; block++) {
+        if (of->maxima[block] < least) continue;
+        const float *weights = of->weights + block * SUMMED;
+#if defined __AVX512BW__
+        for (int64_t i = 0; i < SUMMED; i += LANES) {
+            const __m512 weight = (__m512)load_floats(weights + i);
+            const __mmask16 there = _mm512_cmp_ps_mask(weight, (__m512)all(least), _CMP_GE_OQ);
+            _mm512_storeu_ps(of->some + count, _mm512_maskz_compress_ps(there, weight));
+            count += __builtin_popcount(there);
+        }
+#else
+        for (int64_t i = 0; i < SUMMED; i++) {
+            of->some[count] = weights[i];
+            count += weights[i] >= least;
+        }
+#endif
+    }
+    return count;
+}
+
+/* Drop the weights below `least`. */
+static void drop_below(float least, struct odds *of) {
+    for (int64_t block = 0; block < of->blocks; block++) {
+        vec sum_of = all(0);
+        if (of->maxima[block] >= least) { /* else the weights stay, in a block that cannot be drawn */
+            float *weights = of->weights + block * SUMMED;
+            for (int64_t i = 0; i < SUMMED; i += LANES) {
+                vec weight = load_floats(weights + i);
+                weight = (vec)((ints)weight & (weight >= all(least)));
+                store_floats(weights + i, weight);
+                sum_of += weight;
+            }
+        }
+        of->sums[block] = sum(sum_of);
+    }
+}
+
+/* Return the least of the largest values [count] that together hold `wanted`: of their sum, or if `counted` of their
+ * number. Reorders the values. As in quicksort, but only the part that holds the edge is parted further. */
+static float edge_of(float *values, int64_t count, double wanted, int counted) {
+    for (;;) {
+        const float a = values[0], b = values[count / 2], c = values[count - 1];
+        const float low = a < b ? a : b, high = a < b ? b : a, pivot = c < low ? low : c > high ? high : c;
+        int64_t above = 0, below = count; /* values larger than the pivot end at `above`, smaller ones begin at `below` */
+        double held = 0;
+        for (int64_t i = 0; i < below;) {
+            const float value = values[i];
+            if (value > pivot) {
+                held += counted ? 1 : value;
+                values[i++] = values[above];
+                values[above++] = value;
+            } else if (value < pivot) {
+                values[i] = values[--below];
+                values[below] = value;
+            } else
+                i++;
+        }
+        if (above && held >= wanted) {
+            count = above;
+            continue;
+        }
+        held += (below - above) * (counted ? 1 : (double)pivot);
+        if (held >= wanted || below == count) return pivot;
+        wanted -= held;
+        values += below;
+        count -= below;
+    }
+}
+
+/* Drop what min-p, then top-k, then top-p exclude (engine/sampling/draw.py); weights equal to an edge stay. */
+static void cut(float min_p, int64_t top_k, double top_p, struct odds *of) {
+    float least = min_p;
+    if (top_k > 0 && top_k < of->vocab) {
+        float bound = FLT_MIN; /* at least top_k weights are as large, if there are so many above 0 */
+        if (top_k <= of->blocks) {
+            memcpy(of->some, of->maxima, of->blocks * sizeof *of->some);
+            bound = edge_of(of->some, of->blocks, top_k, 1);
+        }
+        if (bound < least) bound = least;
+        if (bound < FLT_MIN) bound = FLT_MIN;
+        const int64_t count = those_from(bound, of);
+        if (count >= top_k) least = edge_of(of->some, count, top_k, 1);
+    }
+    if (least > 0) drop_below(least, of);
+    if (top_p < 1) {
+        double total = 0;
+        for (int64_t block = 0; block < of->blocks; block++) total += of->sums[block];
+        const float bound = total * (1 - top_p) / of->vocab; /* all below it hold less than 1 - top_p together */
+        const int64_t count = those_from(bound < least ? least : bound, of);
+        drop_below(edge_of(of->some, count, total * top_p, 0), of);
+    }
 }
 
 /* Return the index of the largest weight divided by its variate; the first one of equals. */
@@ -76,57 +247,45 @@ static int64_t raced(const float *weights, const double *variates, int64_t count
     return first;
 }
 
+/* Draw the token of one draw; numbers: room for [blocks + SUMMED]. */
+INLINE int64_t drawn_from(const struct drawn *of, int64_t draw, const void *scores, struct odds *odds, double *numbers,
+                          const int floats) {
+    if (of->temperatures[draw] == 0) return likeliest(scores, of->vocab, floats);
+    const int told = odds_of(scores, 1 / (float)of->temperatures[draw], odds, floats);
+    if (told) return told;
+    cut(of->min_p[draw], of->top_k[draw], of->top_p[draw], odds);
+    const uint64_t seed = of->seeds[draw], position = of->positions[draw];
+    variates(seed, position, 0, odds->blocks, numbers);
+    const int64_t block = raced(odds->sums, numbers, odds->blocks);
+    variates(seed, position, 1, SUMMED, numbers);
+    return block * SUMMED + raced(odds->weights + block * SUMMED, numbers, SUMMED);
+}
+
 static void draw_some(const void *what, int64_t begin, int64_t end) {
     const struct drawn *of = what;
     const int64_t vocab = of->vocab, blocks = (vocab + SUMMED - 1) / SUMMED;
-    double *numbers = own_room((blocks + SUMMED) * sizeof *numbers + blocks * (SUMMED + 1) * sizeof(float));
-    float *sums = (float *)(numbers + blocks + SUMMED), *weights = sums + blocks;
+    const int64_t floats = blocks * (2 * SUMMED + 2) + LANES;
+    double *numbers = own_room((blocks + SUMMED) * sizeof *numbers + floats * sizeof(float));
+    float *weights = (float *)(numbers + blocks + SUMMED), *sums = weights + blocks * SUMMED;
+    struct odds odds = {vocab, blocks, weights, sums, sums + blocks, sums + 2 * blocks};
     for (int64_t draw = begin; draw < end; draw++) {
-        const element *scores = of->scores + of->rows[draw] * vocab;
-        const float warmth = 1 / of->temperatures[draw];
-        vec most = all(-INFINITY);
-        ints none = {0};
-        for (int64_t i = 0; i < vocab; i += LANES) {
-            vec score = some_scores(scores + i, vocab - i);
-            none |= score != score;
-            most = larger(score, most);
-        }
-        const float top = largest(most);
-        int numbers_all = top < INFINITY;
-        for (int lane = 0; lane < LANES; lane++) numbers_all &= !none[lane];
-        if (!numbers || !numbers_all || top == -INFINITY) {
-            of->out[draw] = !numbers ? NO_ROOM : !numbers_all ? NO_NUMBERS : NONE_LEFT;
-            continue;
-        }
-        for (int64_t block = 0; block < blocks; block++) {
-            vec sum_of = all(0);
-            for (int64_t i = block * SUMMED; i < (block + 1) * SUMMED; i += 4 * LANES) {
-                vec x[4], weight[4];
-                EACH_ROW
-                for (int j = 0; j < 4; j++)
-                    x[j] = weight[j] = (some_scores(scores + i + j * LANES, vocab - i - j * LANES) - top) * warmth;
-                exponentials_of(weight, 4);
-                EACH_ROW
-                for (int j = 0; j < 4; j++) { /* 0 where exponentials_of clamps its argument */
-                    weight[j] = (vec)((ints)weight[j] & (x[j] >= -87.0f));
-                    store_floats(weights + i + j * LANES, weight[j]);
-                    sum_of += weight[j];
-                }
-            }
-            sums[block] = sum(sum_of);
-        }
-        const uint64_t seed = of->seeds[draw], position = of->positions[draw];
-        variates(seed, position, 0, blocks, numbers);
-        const int64_t block = raced(sums, numbers, blocks);
-        variates(seed, position, 1, SUMMED, numbers);
-        of->out[draw] = block * SUMMED + raced(weights + block * SUMMED, numbers, SUMMED);
+        const int64_t first = of->rows[draw] * vocab;
+        if (!numbers)
+            of->out[draw] = NO_ROOM;
+        else if (of->floats)
+            of->out[draw] = drawn_from(of, draw, (const float *)of->scores + first, &odds, numbers, 1);
+        else
+            of->out[draw] = drawn_from(of, draw, (const element *)of->scores + first, &odds, numbers, 0);
     }
 }
 
-/* Draw one token for each draw [M], from the whole distribution of scores[rows[m]] at its temperature: out [M] gets the
- * token, or the reason why there is none. scores [N, V]. */
-void draws(const element *scores, const int64_t *rows, const int64_t *seeds, const int64_t *positions,
-           const float *temperatures, int64_t *out, int64_t count, int64_t vocab) {
-    const struct drawn of = {scores, rows, seeds, positions, temperatures, vocab, out};
+/* Draw a token for each draw [M]: out [M] gets the token, or the reason why there is none. scores [N, V], floats or
+ * elements. whole [4, M]: row of the scores, seed, position, top_k; 0 for no top-k. real [3, M]: temperature, min_p,
+ * top_p. At a temperature of 0 the token is the first with the highest score. */
+void draws(const void *scores, int64_t floats, const int64_t *whole, const double *real, int64_t *out, int64_t count,
+           int64_t vocab) {
+    const int64_t *rows = whole, *seeds = rows + count, *positions = seeds + count, *top_k = positions + count;
+    const double *temperatures = real, *min_p = temperatures + count, *top_p = min_p + count;
+    const struct drawn of = {scores, floats != 0, rows, seeds, positions, top_k, temperatures, min_p, top_p, vocab, out};
     share_rows(draw_some, &of, count, vocab, WORTH_THREADS);
 }

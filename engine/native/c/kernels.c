@@ -8,6 +8,7 @@
  * Tensors are dense unless a stride is given. Widths are multiples of 16, which the callers of build.py ensure.
  * Shapes: T tokens, H hidden, Q query heads, K key (and value) heads, G = Q / K, D head_dim, I inputs, O outputs. */
 
+#include <float.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -49,6 +50,8 @@
 #include "attention.h"
 
 #include "draws.h"
+
+#include "scored.h"
 
 /* What one decoder layer computes with. q_norm, k_norm: both or neither; rotated: whether heads are rotated. */
 struct decoder_layer {
