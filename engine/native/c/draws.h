@@ -177,37 +177,41 @@ static void drop_below(float least, struct odds *of) {
     }
 }
 
-/* Return the least of the largest values [count] that together hold `wanted`: of their sum, or if `counted` of their
- * number. Reorders the values. As in quicksort, but only the part that holds the edge is parted further. */
-static float edge_of(float *values, int64_t count, double wanted, int counted) {
-    for (;;) {
-        const float a = values[0], b = values[count / 2], c = values[count - 1];
-        const float low = a < b ? a : b, high = a < b ? b : a, pivot = c < low ? low : c > high ? high : c;
-        int64_t above = 0, below = count; /* values larger than the pivot end at `above`, smaller ones begin at `below` */
-        double held = 0;
-        for (int64_t i = 0; i < below;) {
-            const float value = values[i];
-            if (value > pivot) {
-                held += counted ? 1 : value;
-                values[i++] = values[above];
-                values[above++] = value;
-            } else if (value < pivot) {
-                values[i] = values[--below];
-                values[below] = value;
-            } else
-                i++;
+/* Add up the values [count] from `least` up, or count them. Zeros stand behind them. */
+INLINE double held_from(float least, const float *values, int64_t count, const int counted) {
+    enum { TOGETHER = 64 * LANES }; /* so few are added as floats */
+    double held = 0;
+    for (int64_t begin = 0; begin < count; begin += TOGETHER) {
+        vec part = all(0);
+        for (int64_t i = begin; i < count && i < begin + TOGETHER; i += LANES) {
+            const vec value = load_floats(values + i);
+            part += (vec)((value >= all(least)) & (ints)(counted ? all(1) : value));
         }
-        if (above && held >= wanted) {
-            count = above;
-            continue;
-        }
-        held += (below - above) * (counted ? 1 : (double)pivot);
-        if (held >= wanted || below == count) return pivot;
-        wanted -= held;
-        values += below;
-        count -= below;
+        held += sum(part);
     }
+    return held;
 }
+
+/* Return the least of the largest values [count], none of them negative, that together hold `wanted`: of their sum, or
+ * if `counted` of their number; 0 if all of them hold less. Bit by bit: the bits of such numbers, as integers, have the
+ * same order. Writes a vector of zeros behind the values. */
+INLINE float edge_of(float *values, int64_t count, double wanted, const int counted) {
+    store_floats(values + count, all(0)); /* never above an edge */
+    int32_t edge = 0;
+    for (int bit = 30; bit >= 0; bit--) {
+        const int32_t bits = edge | (int32_t)1 << bit;
+        float tried;
+        memcpy(&tried, &bits, sizeof tried);
+        const double held = held_from(tried, values, count, counted);
+        if (held > 0 && held >= wanted) edge = bits;
+    }
+    float found;
+    memcpy(&found, &edge, sizeof found);
+    return found;
+}
+
+static float edge_of_sum(float *values, int64_t count, double wanted) { return edge_of(values, count, wanted, 0); }
+static float edge_of_count(float *values, int64_t count, double wanted) { return edge_of(values, count, wanted, 1); }
 
 /* Drop what min-p, then top-k, then top-p exclude (engine/sampling/draw.py); weights equal to an edge stay. */
 static void cut(float min_p, int64_t top_k, double top_p, struct odds *of) {
@@ -216,20 +220,21 @@ static void cut(float min_p, int64_t top_k, double top_p, struct odds *of) {
         float bound = FLT_MIN; /* at least top_k weights are as large, if there are so many above 0 */
         if (top_k <= of->blocks) {
             memcpy(of->some, of->maxima, of->blocks * sizeof *of->some);
-            bound = edge_of(of->some, of->blocks, top_k, 1);
+            bound = edge_of_count(of->some, of->blocks, top_k);
         }
         if (bound < least) bound = least;
         if (bound < FLT_MIN) bound = FLT_MIN;
         const int64_t count = those_from(bound, of);
-        if (count >= top_k) least = edge_of(of->some, count, top_k, 1);
+        if (count >= top_k) least = edge_of_count(of->some, count, top_k);
     }
     if (least > 0) drop_below(least, of);
     if (top_p < 1) {
         double total = 0;
         for (int64_t block = 0; block < of->blocks; block++) total += of->sums[block];
-        const float bound = total * (1 - top_p) / of->vocab; /* all below it hold less than 1 - top_p together */
-        const int64_t count = those_from(bound < least ? least : bound, of);
-        drop_below(edge_of(of->some, count, total * top_p, 0), of);
+        float bound = total * (1 - top_p) / of->vocab; /* all below it hold less than 1 - top_p together */
+        if (bound < least) bound = least;
+        const float edge = edge_of_sum(of->some, those_from(bound, of), total * top_p);
+        drop_below(edge < bound ? bound : edge, of);
     }
 }
 

@@ -25,13 +25,15 @@ static inline int64_t keep_highest(float score, int64_t id, int64_t kept, int64_
     return kept < room ? kept + 1 : kept;
 }
 
-/* Find the likeliest tokens of a row, from the maxima of its blocks of SUMMED tokens. some: room for as many numbers. */
+/* Find the likeliest tokens of a row, from the maxima of its blocks of SUMMED tokens. */
 INLINE void find_likeliest(const void *scores, int64_t vocab, const float *maxima, int64_t blocks, int64_t count,
-                           float *some, float *found, int64_t *ids, const int floats) {
+                           float *found, int64_t *ids, const int floats) {
     float least = -INFINITY;
     if (count <= blocks) { /* at least so many scores are as high */
-        memcpy(some, maxima, blocks * sizeof *some);
-        least = edge_of(some, blocks, count, 1);
+        int64_t kept = 0;
+        for (int64_t block = 0; block < blocks; block++)
+            kept = keep_highest(maxima[block], block, kept, count, found, ids);
+        least = found[count - 1];
     }
     int64_t kept = 0;
     for (int64_t block = 0; block < blocks; block++) {
@@ -44,9 +46,8 @@ INLINE void find_likeliest(const void *scores, int64_t vocab, const float *maxim
     }
 }
 
-/* Look at a row of scores for the i-th token. maxima, some: room for a number per block. */
-INLINE void score_token(const struct scored *of, const void *scores, int64_t i, float *maxima, float *some,
-                        const int floats) {
+/* Look at a row of scores for the i-th token. maxima: room for a number per block. */
+INLINE void score_token(const struct scored *of, const void *scores, int64_t i, float *maxima, const int floats) {
     const int64_t vocab = of->vocab, blocks = (vocab + SUMMED - 1) / SUMMED, count = of->likeliest;
     const float mine = some_scores(scores, of->tokens[i], 1, floats)[0];
     float top = -INFINITY;
@@ -86,29 +87,22 @@ INLINE void score_token(const struct scored *of, const void *scores, int64_t i, 
     of->ranks[i] = rank;
     if (!count) return;
     float *values = of->values + i * count;
-    find_likeliest(scores, vocab, maxima, blocks, count, some, values, of->ids + i * count, floats);
+    find_likeliest(scores, vocab, maxima, blocks, count, values, of->ids + i * count, floats);
     for (int64_t place = 0; place < count; place++) values[place] = values[place] - all_of_them;
-}
-
-static void score_elements(const struct scored *of, int64_t i, float *maxima, float *some) {
-    score_token(of, (const element *)of->scores + of->rows[i] * of->vocab, i, maxima, some, 0);
-}
-
-static void score_floats(const struct scored *of, int64_t i, float *maxima, float *some) {
-    score_token(of, (const float *)of->scores + of->rows[i] * of->vocab, i, maxima, some, 1);
 }
 
 static void score_some(const void *what, int64_t begin, int64_t end) {
     const struct scored *of = what;
     const int64_t blocks = (of->vocab + SUMMED - 1) / SUMMED;
-    float *maxima = own_room(2 * blocks * sizeof *maxima);
+    float *maxima = own_room(blocks * sizeof *maxima);
     for (int64_t i = begin; i < end; i++) {
+        const int64_t first = of->rows[i] * of->vocab;
         if (!maxima)
             of->ranks[i] = 0;
         else if (of->floats)
-            score_floats(of, i, maxima, maxima + blocks);
+            score_token(of, (const float *)of->scores + first, i, maxima, 1);
         else
-            score_elements(of, i, maxima, maxima + blocks);
+            score_token(of, (const element *)of->scores + first, i, maxima, 0);
     }
 }
 
