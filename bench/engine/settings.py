@@ -2,9 +2,9 @@
 
     python bench/engine/settings.py [--n 32] [--rounds 5]
 
-Starts `nproxy serve` with the default model. In each round the settings have their turns, the plain request first and
-last; a ratio is by the mean of these two. Prints conditions, and the median time per token of a choice and ratios, as
-a table for docs/performance.md.
+Starts `nproxy serve` with the default model. In each round the settings have their turns, with a plain request between
+every two; a ratio is by the mean of the two beside it. Prints conditions, and the median time per token of a choice and
+ratios, as a table for docs/performance.md.
 """
 
 from __future__ import annotations

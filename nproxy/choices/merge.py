@@ -24,8 +24,8 @@ from nproxy.openai.dialect import CHAT
 from nproxy.openai.errors import ApiError
 from nproxy.openai.jsonvalue import JSON, loads
 from nproxy.openai.requests import Request
-from nproxy.openai.rewriter import with_text
-from nproxy.openai.tools import continued, must_call
+from nproxy.openai.rewriter import with_string
+from nproxy.openai.tools import must_call
 from nproxy.openai.usage import Usage
 from nproxy.openai.wire import DONE_FRAME, Wire
 
@@ -179,7 +179,8 @@ class Merge:
         return True
 
     def chunks(self, number: int, data: bytes) -> bytes:
-        """Take those of several events, from the front, that only continue a text, and write the frames for them.
+        """Take those of several events, from the front, that only continue a text or a call's arguments, and write the
+        frames for them.
 
         Returns the events behind them, which are for `chunk`.
         """
@@ -317,9 +318,10 @@ class Merge:
             if not piece.bare:
                 output.generated = True
                 output.pieces += 1 if data else 0
-            if "tool_calls" in piece.delta and continued(piece.delta) is None:
-                output.forget(piece.index)  # what follows may belong to another call
             mended = choice.mended(piece, chat=self._chat, all_seen=not self._teaches)
+            if choice.tools is not None and choice.tools.changed:
+                choice.tools.changed = False
+                output.forget(piece.index)  # the learned frames may be wrong now
             if mended is None:
                 return b""
             piece = mended
@@ -407,7 +409,7 @@ class Merge:
                 data,
                 chunk,
                 lambda place, text, _: self._rendered(
-                    replace(piece, delta=with_text(piece.delta, place, text)), indices, usage, top
+                    replace(piece, delta=with_string(piece.delta, place, text)), indices, usage, top
                 ),
             )
         return self._rendered(piece, indices, usage, top)

@@ -19,7 +19,7 @@ from nproxy.choices.settings import Names
 from nproxy.openai.chunks import UpstreamChoice, UpstreamChunk
 from nproxy.openai.jsonvalue import JSON, dumps, is_json, loads
 from nproxy.openai.requests import Request
-from nproxy.openai.rewriter import Place, with_text
+from nproxy.openai.rewriter import Place, with_string
 from nproxy.openai.tools import CALLS
 from nproxy.openai.usage import Usage
 from nproxy.openai.wire import Wire, event
@@ -110,7 +110,8 @@ class Relay(Merge):
         patch = self._patch(data, chunk.came, wanted)
 
         def render(place: Place, text: str, data: bytes) -> bytes:
-            return event(dumps(_with_text(wanted, place, text)) if patch is None else patch(data))
+            whole = ("choices", "delta", *place) if self._chat else ("choices", *place)
+            return event(dumps(with_string(wanted, whole, text)) if patch is None else patch(data))
 
         if self._teaches:
             output.taught(self._request.dialect).learn(data, chunk, render)
@@ -259,9 +260,3 @@ def _says(data: bytes, wanted: dict[str, Any]) -> bool:
         return bool(loads(data) == wanted)
     except ValueError:  # the patch does not fit these bytes
         return False
-
-
-def _with_text(wanted: dict[str, Any], place: Place, text: str) -> dict[str, Any]:
-    """Return the event, which has one choice, with another text in its one place."""
-    holder = ("choices", "delta") if isinstance(wanted["choices"][0].get("delta"), dict) else ("choices",)
-    return with_text(wanted, (*holder, *place), text)

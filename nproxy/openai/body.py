@@ -69,7 +69,7 @@ class Body:
 
     raw: bytes
     fields: Mapping[str, JSON]
-    _spans: Mapping[str, tuple[int, int]] | None = None  # key -> the span of `"key": value` in raw; None: as we write
+    _spans: Mapping[str, tuple[int, int]] | None = None  # key -> where `"key": value` is in raw; None: `_as_written`
     _heads: dict[frozenset[str], bytes] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -96,11 +96,11 @@ class Body:
             raise _refused(f"{error.msg} (character {error.pos})") from None
         except (ValueError, RecursionError):  # NaN, 1e999, an integer of thousands of digits
             raise _refused("it contains a number that is too large, NaN or Infinity") from None
+        if raw.rfind(b"\\ud") >= 0 or raw.rfind(b"\\uD") >= 0:  # `in` takes twice as long
+            _refuse_lone_surrogates(without_escaped_quotes(raw))
         spans = _byte_spans(text, members)
         if repeated:
             raw, spans = _once(raw, spans)
-        if raw.rfind(b"\\ud") >= 0 or raw.rfind(b"\\uD") >= 0:  # `in` takes twice as long
-            _refuse_lone_surrogates(without_escaped_quotes(raw))
         return cls(raw, fields, spans)
 
     def splice(self, set: dict[str, JSON], drop: Collection[str] = ()) -> Spliced:
@@ -137,13 +137,12 @@ def _as_written(raw: bytes, max_depth: int) -> dict[str, JSON] | None:
     """Return the values of a body that is byte for byte what `dumps` would write; None if it must be read with care.
 
     Most clients' libraries write so. Then no key is repeated, no number is rounded, no surrogate is alone, and its
-    members can be written again without changing them. Not for many values: other threads would have to wait.
+    members can be written again without changing them. Not for long bodies: other threads would have to wait, and each
+    string that is not ASCII keeps what was written of it.
     """
     colon = raw.find(b":")
-    if raw[colon + 1 : colon + 2] == b" ":  # so the standard library's `json` writes
+    if len(raw) >= LONG or raw[colon + 1 : colon + 2] == b" ":  # so the standard library's `json` writes
         return None
-    if len(raw) >= LONG and (raw.count(b",") > LONG // 2 or raw.count(b'"') > 2 * MOST_STRINGS):
-        return None  # as many values as a shorter body may have are no matter
     containers = raw.count(b"[") + raw.count(b"{")  # at most: some may be in strings
     if containers > MOST_CONTAINERS:
         return None

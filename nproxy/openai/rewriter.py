@@ -12,7 +12,7 @@ from nproxy.openai.chunks import MalformedChunk, UpstreamChunk, parse_chunk
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.jsonvalue import loads
 from nproxy.openai.sse import BETWEEN
-from nproxy.openai.tools import continued
+from nproxy.openai.tools import place_of_arguments
 
 # What may be inside a JSON string so that parsing and writing would return the same bytes: the writer
 # leaves other printable characters unescaped, so a `\/` or `\u00e9` would come out as `/` or `é`.
@@ -65,7 +65,7 @@ class Rewriter:
             rewriter.learn(data, chunk, render)           # as one plain frame, teach it
 
     After a choice's finish call `forget(index)`, so that stray chunks take the slow path and are dropped; and after a
-    chunk that says more of tool calls than one's arguments, since what follows may belong to another call.
+    chunk that says something new of a tool call, since the next ones may be mended otherwise.
     """
 
     __slots__ = ("_dialect", "_hopeless", "_latest", "_made", "_markers", "_seen", "_templates")
@@ -144,7 +144,7 @@ class Rewriter:
         channel = (choice.index, place)
         if channel in self._hopeless or (len(self._seen) >= _MOST_CHANNELS and channel not in self._seen):
             return
-        found = _find(data, place[-1], _text_in(choice.delta, place))
+        found = _find(data, place[-1], _string_in(choice.delta, place))
         if found is None:
             return
         start, end = found
@@ -182,7 +182,7 @@ class Rewriter:
         marker = before[opening.start() :] if opening is not None else b""
         if opening is None or opening.end() != len(before):
             return False  # swap looks for the first opening, which must be this one
-        slotted = replace(chunk.choices[0], delta=with_text(chunk.choices[0].delta, place, _SLOT))
+        slotted = replace(chunk.choices[0], delta=with_string(chunk.choices[0].delta, place, _SLOT))
         slot = _SLOT.encode()
         slotted_data = before + slot + behind
         try:
@@ -216,7 +216,7 @@ class ListeningRewriter(Rewriter):
     """A rewriter that reports each string that it passes on: as it was in the upstream's JSON, without its quotes.
 
     listen: returns the callback that takes the strings of an upstream index and a key; always the same one. Strings of
-    chunks that take the slow path are not reported. Tool calls always do.
+    chunks that take the slow path, as all tool calls do, are not reported.
     """
 
     __slots__ = ("_heard", "_listen", "_listener", "_listeners")
@@ -278,10 +278,10 @@ def _the_string(chunk: UpstreamChunk) -> Place | None:
         return None
     if isinstance(choice.delta[full[0]], str):
         return (full[0],) if len(full[0]) <= _LONGEST_KEY else None
-    return continued(choice.delta)
+    return place_of_arguments(choice.delta)
 
 
-def _text_in(said: Any, place: Place) -> Any:
+def _string_in(said: Any, place: Place) -> Any:
     for key in place:
         said = said[key]
         if isinstance(said, list):
@@ -289,16 +289,16 @@ def _text_in(said: Any, place: Place) -> Any:
     return said
 
 
-def with_text(said: Mapping[str, Any], place: Place, text: str) -> dict[str, Any]:
-    """Return what was said, a delta or a part of it, with another text in its one place."""
+def with_string(said: Mapping[str, Any], place: Place, text: str) -> dict[str, Any]:
+    """Return what was said, a delta or a part of it, with another string at a place."""
     key, *inner = place
     if not inner:
         return {**said, key: text}
     within = said[key]
     if isinstance(within, list):
         (one,) = within
-        return {**said, key: [with_text(one, tuple(inner), text)]}
-    return {**said, key: with_text(within, tuple(inner), text)}
+        return {**said, key: [with_string(one, tuple(inner), text)]}
+    return {**said, key: with_string(within, tuple(inner), text)}
 
 
 @lru_cache(maxsize=16)

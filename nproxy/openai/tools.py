@@ -55,11 +55,10 @@ def _with_text(function: JSON) -> JSON:
     return {**function, "arguments": dumps(arguments).decode()}
 
 
-def continued(delta: Mapping[str, JSON]) -> tuple[str, str, str] | None:
+def place_of_arguments(delta: Mapping[str, JSON]) -> tuple[str, str, str] | None:
     """Return the keys that lead to the arguments in a chat's delta, if these are all that it says of its calls.
 
-    It then has one entry, which says to which call it belongs by an index. Whatever its arguments are, such a delta is
-    mended alike until one comes that says anything else of a call.
+    It then has one entry, which says to which call it belongs by an index.
     """
     calls = delta.get("tool_calls")
     if not isinstance(calls, list) or len(calls) != 1 or not isinstance(call := calls[0], dict):
@@ -94,11 +93,15 @@ class ToolCalls:
     sent once: SDKs concatenate repeats, so a name passes again only if it continues. Under a known index, another id
     begins another call if a name comes with it. Without a name it is the same call, which keeps its id: some servers
     draw a new one for every delta. An empty id passes where a call begins: some clients want a string there.
+
+    changed: whether something new was said of a call, so that a delta may be mended otherwise than the same one before;
+    its reader sets it to False. Further arguments of a call change nothing.
     """
 
-    __slots__ = ("_calls", "_count", "_legacy")
+    __slots__ = ("_calls", "_count", "_legacy", "changed")
 
     def __init__(self) -> None:
+        self.changed = False
         self._calls: dict[int, _Call] = {}  # by the upstream's index: the newest call under it
         self._count = 0
         self._legacy = _Call(0)
@@ -128,6 +131,7 @@ class ToolCalls:
         count = self._count
         call = self._find(sent, taken)
         begins = count < self._count
+        before = (call.id, call.kind, call.name, call.arguments)
         taken.append(call)
         mended: dict[str, JSON] = {"index": call.index}
         for key, value in sent.items():
@@ -144,6 +148,8 @@ class ToolCalls:
                 new = True
             if new:
                 mended[key] = value
+        if begins or before != (call.id, call.kind, call.name, call.arguments):
+            self.changed = True
         return mended
 
     def _find(self, sent: dict[str, JSON], taken: Sequence[_Call]) -> _Call:

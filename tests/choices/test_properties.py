@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -169,33 +171,34 @@ piece = st.one_of(
 
 # Deltas of tool calls as servers send them: known and new ids and names, several under one index, or under none.
 called = st.builds(
-    lambda i, at, id, name, arguments, x: (
-        chunk(
-            [
-                {
-                    "index": i,
-                    "delta": {
-                        "tool_calls": [
-                            {**at, **id, "type": "function", "function": {**name, "arguments": arguments}, **x},
-                        ]
-                    },
-                    "finish_reason": None,
-                }
-            ]
+    lambda i, at, id, kind, tool, name, arguments, x: (
+        delta(
+            index=i,
+            tool_calls=[
+                {**at, **id, **kind, tool: {**name, "arguments" if tool == "function" else "input": arguments}, **x}
+            ],
         ),
         text(arguments, index=i),
     ),
     st.integers(0, 1),
     st.sampled_from([{"index": 0}, {"index": 0}, {"index": 0}, {"index": 1}, {}, {"index": None}]),
     st.sampled_from([{}, {}, {"id": "a"}, {"id": "b"}, {"id": None}, {"id": ""}]),
+    st.sampled_from([{}, {"type": "function"}, {"type": "function"}, {"type": "custom"}, {"type": None}]),
+    st.sampled_from(["function", "function", "function", "custom"]),
     st.sampled_from([{}, {}, {}, {"name": "f"}, {"name": "g"}, {"name": None}]),
     tokens,
     st.sampled_from([{}, {}, {}, {"x": 1}]),
 )
+
+
+def saying(event: bytes, word: str) -> bytes:
+    """The delta of a call with something before its arguments."""
+    said = json.dumps(word)[1:-1].encode()
+    return event.replace(b'"arguments":"', b'"arguments":"' + said).replace(b'"input":"', b'"input":"' + said)
+
+
 calls_run = st.builds(
-    lambda one, words: [
-        (one[0].replace(b'"arguments":"', b'"arguments":"' + json.dumps(word)[1:-1].encode()), one[1]) for word in words
-    ],
+    lambda one, words: [(saying(one[0], word), one[1]) for word in words],
     called,
     st.lists(tokens, min_size=3, max_size=6),
 )
@@ -214,7 +217,9 @@ runs = st.lists(
 ).map(lambda parts: [event for part in parts for event in part])
 
 
-def rewritten_as_parsed(request: Request, events: list[tuple[int, bytes]], legs: list[Leg], kind: type[Merge]) -> None:
+def rewritten_as_parsed(
+    request: Request, events: list[tuple[int, bytes]], legs: list[Leg], kind: Callable[..., Merge]
+) -> None:
     """Compare what is written for events one by one, for all that come together, and if each of them is parsed."""
 
     def merged(*, parse_all: bool) -> Merge:
@@ -246,6 +251,33 @@ def test_byte_rewriting_equals_full_parsing(
     events = [(0 if relayed else leg, forms[column]) for leg, forms in pieces]
     legs = [Leg(0, 0, 4)] if relayed else [Leg(0, 0, 2), Leg(1, 2, 2)]
     rewritten_as_parsed(request, events, legs, Relay if relayed else Merge)
+
+
+@pytest.mark.parametrize("kind", [Merge, Relay])
+@pytest.mark.parametrize(
+    "anew",
+    [
+        {"index": 0, "function": {"name": "g", "arguments": ""}},
+        {"index": 0, "id": "b", "function": {"name": "f", "arguments": "x"}},
+        {"index": 0, "type": "custom", "function": {"arguments": "x"}},
+        {"id": "b", "function": {"name": "f", "arguments": ""}},
+    ],
+)
+def test_what_is_new_of_a_call_changes_what_follows(anew: dict[str, Any], kind: type[Merge]) -> None:
+    begins = {"index": 0, "id": "a", "type": "function", "function": {"name": "f", "arguments": ""}}
+    more = [{"index": 0, "type": "function", "function": {"arguments": said}} for said in "abcd"]
+    events = [(0, delta(tool_calls=[call])) for call in (begins, *more, anew, *more)]
+    rewritten_as_parsed(dialect_request(Dialect.CHAT, n=2, stream=True), events, [Leg(0, 0, 2)], kind)
+
+
+def test_a_text_beside_a_foreign_delta_is_rewritten() -> None:
+    """A legacy completion whose choice has an object under `delta`; blanks, so that it is written anew."""
+    events = [
+        (0, chunk([{"index": 0, "text": said, "delta": {"k": 1}}], model="q").replace(b'"model":"q"', b'"model" : "q"'))
+        for said in "abcdefg"
+    ]
+    request = dialect_request(Dialect.COMPLETIONS, stream=True)
+    rewritten_as_parsed(request, events, [Leg(0, 0, 1)], partial(Relay, shown="S"))
 
 
 @settings(derandomize=True, max_examples=400, suppress_health_check=[HealthCheck.too_slow])

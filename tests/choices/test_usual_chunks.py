@@ -27,6 +27,14 @@ USUAL: dict[str, tuple[dict[str, Any], Capability, Callable[[str], bytes]]] = {
     "a role each time": ({}, NATIVE, lambda said: delta(said, role="assistant")),
     "of a merge": ({"n": 2}, FANOUT, lambda said: delta(said, role="assistant")),
     "nulls in between": ({}, NATIVE, lambda said: delta(said, top={"usage": None, "x": 1})),
+    "no calls": ({}, NATIVE, lambda said: delta(said, role=None, reasoning_content=None, tool_calls=None)),  # SGLang
+    "no calls, merged": ({"n": 2}, FANOUT, lambda said: delta(said, tool_calls=None)),
+    "a call": ({}, NATIVE, lambda said: delta(tool_calls=[{"index": 0, "function": {"arguments": said}}])),
+    "a call, merged": (
+        {"n": 2},
+        FANOUT,
+        lambda said: delta(tool_calls=[{"index": 1, "id": "c", "type": "function", "function": {"arguments": said}}]),
+    ),
 }
 
 

@@ -91,6 +91,7 @@ def test_A12_lone_surrogates(escape: str) -> None:
     refusal(b'{"a":"%s"}' % escape.encode())
     refusal(b'{"%s":1}' % escape.encode())
     refusal(b'{"a":[{"b":"%s"}]}' % escape.encode())
+    refusal(b'{"a":"%s","a":1}' % escape.encode())
 
 
 @pytest.mark.parametrize(
@@ -287,9 +288,7 @@ def test_a_long_body_is_read_by_a_decoder_that_gives_other_threads_their_turn(mo
     negating: Any = json.JSONDecoder(parse_int=lambda digits: -int(digits))
     monkeypatch.setattr(bodies, "patient_value_at", negating.scan_once)
     assert Body.parse(b'{"a":1}').fields == {"a": 1}
-    assert Body.parse(b'{"a":[1,2,3,4,5,6]}').fields == {"a": [-1, -2, -3, -4, -5, -6]}
-    assert Body.parse(b'{"a":[1,2,3,4,5]}').fields == {"a": [1, 2, 3, 4, 5]}, "few values take no time"
-    assert Body.parse(b'{"a": 12}').fields == {"a": -12}
+    assert Body.parse(b'{"a":12}').fields == {"a": -12}
 
 
 def outcome(raw: bytes) -> object:

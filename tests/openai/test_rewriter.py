@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from nproxy.openai.chunks import MalformedChunk, UpstreamChunk, is_done, parse_chunk
 from nproxy.openai.dialect import Dialect
-from nproxy.openai.rewriter import ListeningRewriter, Rewriter, with_text
+from nproxy.openai.rewriter import ListeningRewriter, Rewriter, with_string
 from nproxy.openai.sse import BETWEEN, SSEDecoder
 from nproxy.openai.wire import Wire
 from tests.transcripts.recorded import load
@@ -63,7 +63,7 @@ class Paths:
         chunk = parse_chunk(data, self.dialect)
         delta = chunk.choices[0].delta if chunk.choices else {}
         self.rewriter.learn(
-            data, chunk, lambda place, text, _: written(self.dialect, chunk, with_text(delta, place, text))
+            data, chunk, lambda place, text, _: written(self.dialect, chunk, with_string(delta, place, text))
         )
         return False
 

@@ -96,7 +96,7 @@ INLINE int find_top(const void *scores, int64_t vocab, float *top, const int flo
 }
 
 /* Return the first token with the highest score of a row, or why there is none. */
-INLINE int64_t likeliest(const void *scores, int64_t vocab, const int floats) {
+INLINE int64_t first_of_highest(const void *scores, int64_t vocab, const int floats) {
     float top;
     const int told = find_top(scores, vocab, &top, floats);
     if (told) return told;
@@ -252,35 +252,53 @@ static int64_t raced(const float *weights, const double *variates, int64_t count
     return first;
 }
 
-/* Draw the token of one draw; numbers: room for [blocks + SUMMED]. */
-INLINE int64_t drawn_from(const struct drawn *of, int64_t draw, const void *scores, struct odds *odds, double *numbers,
-                          const int floats) {
-    if (of->temperatures[draw] == 0) return likeliest(scores, of->vocab, floats);
+/* Whether two draws are from the same distribution. */
+static inline int alike(const struct drawn *of, int64_t a, int64_t b) {
+    return of->rows[a] == of->rows[b] && of->temperatures[a] == of->temperatures[b] && of->min_p[a] == of->min_p[b] &&
+           of->top_k[a] == of->top_k[b] && of->top_p[a] == of->top_p[b];
+}
+
+/* Make the distribution of a draw. Returns 0, or why it cannot be drawn from. */
+INLINE int64_t prepare(const struct drawn *of, int64_t draw, const void *scores, struct odds *odds, const int floats) {
     const int told = odds_of(scores, 1 / (float)of->temperatures[draw], odds, floats);
-    if (told) return told;
-    cut(of->min_p[draw], of->top_k[draw], of->top_p[draw], odds);
-    const uint64_t seed = of->seeds[draw], position = of->positions[draw];
-    variates(seed, position, 0, odds->blocks, numbers);
-    const int64_t block = raced(odds->sums, numbers, odds->blocks);
-    variates(seed, position, 1, SUMMED, numbers);
-    return block * SUMMED + raced(odds->weights + block * SUMMED, numbers, SUMMED);
+    if (!told) cut(of->min_p[draw], of->top_k[draw], of->top_p[draw], odds);
+    return told;
 }
 
 static void draw_some(const void *what, int64_t begin, int64_t end) {
     const struct drawn *of = what;
     const int64_t vocab = of->vocab, blocks = (vocab + SUMMED - 1) / SUMMED;
-    const int64_t floats = blocks * (2 * SUMMED + 2) + LANES;
-    double *numbers = own_room((blocks + SUMMED) * sizeof *numbers + floats * sizeof(float));
-    float *weights = (float *)(numbers + blocks + SUMMED), *sums = weights + blocks * SUMMED;
+    const int64_t room = blocks * (2 * SUMMED + 2) + LANES, variates_room = blocks + SUMMED;
+    double *numbers = own_room(variates_room * sizeof *numbers + room * sizeof(float));
+    if (!numbers) {
+        for (int64_t draw = begin; draw < end; draw++) of->out[draw] = NO_ROOM;
+        return;
+    }
+    float *weights = (float *)(numbers + variates_room), *sums = weights + blocks * SUMMED;
     struct odds odds = {vocab, blocks, weights, sums, sums + blocks, sums + 2 * blocks};
+    int64_t prepared = -1; /* the draw whose distribution `odds` is */
     for (int64_t draw = begin; draw < end; draw++) {
         const int64_t first = of->rows[draw] * vocab;
-        if (!numbers)
-            of->out[draw] = NO_ROOM;
-        else if (of->floats)
-            of->out[draw] = drawn_from(of, draw, (const float *)of->scores + first, &odds, numbers, 1);
-        else
-            of->out[draw] = drawn_from(of, draw, (const element *)of->scores + first, &odds, numbers, 0);
+        const void *scores = of->floats ? (const void *)((const float *)of->scores + first)
+                                        : (const void *)((const element *)of->scores + first);
+        if (of->temperatures[draw] == 0) {
+            of->out[draw] = of->floats ? first_of_highest(scores, vocab, 1) : first_of_highest(scores, vocab, 0);
+            continue;
+        }
+        if (prepared < 0 || !alike(of, prepared, draw)) {
+            const int64_t told =
+                of->floats ? prepare(of, draw, scores, &odds, 1) : prepare(of, draw, scores, &odds, 0);
+            prepared = told ? -1 : draw;
+            if (told) {
+                of->out[draw] = told;
+                continue;
+            }
+        }
+        const uint64_t seed = of->seeds[draw], position = of->positions[draw];
+        variates(seed, position, 0, blocks, numbers);
+        const int64_t block = raced(sums, numbers, blocks);
+        variates(seed, position, 1, SUMMED, numbers);
+        of->out[draw] = block * SUMMED + raced(weights + block * SUMMED, numbers, SUMMED);
     }
 }
 

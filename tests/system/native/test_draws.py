@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -121,11 +123,45 @@ def test_log_probabilities_are_those_of_torch(vocab: int, scored: torch.dtype, d
 @DTYPES
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 def test_a_broken_row_has_no_log_probabilities(value: float, dtype: torch.dtype) -> None:
-    scores = scores_of(2, 300, dtype)
+    scores = scores_of(3, 300, dtype)
     scores[1, 7] = value
-    sound, broken = log_probabilities(load_kernels(dtype))(scores, [(0, 3, 2), (1, 3, 2)])
+    scores[2] = torch.nan
+    sound, broken, nothing = log_probabilities(load_kernels(dtype))(scores, [(0, 3, 2), (1, 3, 2), (2, 3, 9)])
     assert sound.own < 0
     assert math.isnan(broken.own)
+    assert math.isnan(nothing.own)
+    assert all(0 <= token < 300 for token, _ in (*broken.top, *nothing.top))
+
+
+@DTYPES
+def test_a_token_beyond_the_vocabulary_is_an_error(dtype: torch.dtype) -> None:
+    with pytest.raises(IndexError):
+        log_probabilities(load_kernels(dtype))(scores_of(2, 300, dtype), [(0, 3, 0), (1, 300, 0)])
+
+
+@DTYPES
+def test_draws_from_one_distribution_are_those_of_each_alone(dtype: torch.dtype) -> None:
+    scores, drawn = scores_of(2, 2000, dtype), from_scores(load_kernels(dtype))
+    kinds = [Sampling(top_p=0.9), Sampling(top_p=0.9), Sampling(temperature=0), Sampling(top_p=0.9), Sampling(top_k=3)]
+    draws = [Draw(i, i, 9, kinds[i % 5]) for i in range(60)]
+    rows = [i // 7 % 2 for i in range(60)]
+    assert drawn(scores, rows, draws) == [drawn(scores, [rows[i]], [draws[i]])[0] for i in range(60)]
+
+
+@DTYPES
+@pytest.mark.parametrize("sampling", [Sampling(top_p=0.5), Sampling(top_k=2000)])
+def test_the_time_of_an_edge_does_not_depend_on_the_order(sampling: Sampling, dtype: torch.dtype) -> None:
+    """Scores that rise and fall, and that rise twice, which take quicksort's pivots by surprise."""
+    half = torch.linspace(0, 3, 76_000)
+    scores = torch.stack(
+        [torch.cat([half, half.flip(0)]), torch.cat([half, half]), torch.cat([half, half])[torch.randperm(152_000)]]
+    )
+    drawn, taken = from_scores(load_kernels(dtype)), []
+    for row in (0, 1, 2):
+        began = time.process_time()
+        drawn(scores, [row] * 4, [Draw(i, i, i, replace(sampling, temperature=1 + i / 10)) for i in range(4)])
+        taken.append(time.process_time() - began)
+    assert max(taken) < 20 * taken[2] + 0.1
 
 
 @DTYPES
