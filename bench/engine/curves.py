@@ -40,7 +40,7 @@ LENGTHS = (101, 251, 509, 1009, 1999, 3989, 7993)
 BASE, FEW = 509, (1, 8)
 STEPS, PROFILED = 24, 8
 PARTS = ("products", "attention", "draws", "other", "host")
-NATIVE = ("norm", "silu_mul", "rotate_store", "attention", "exponentials", "draws", "product")
+NATIVE = ("norm", "silu_mul", "rotate_store", "attention", "exponentials", "draws", "log_probabilities", "product")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def part_of(operation: str, shapes: Sequence[Sequence[int]], vocab: int) -> str:
     name = operation.partition("::")[2] or operation
     if "linear" in name or "int8pack" in name or name in ("mm", "addmm", "_int_mm", "product"):
         return "products"
-    if name in ("exponentials", "draws") or any(vocab in shape[-1:] for shape in shapes):
+    if name in ("exponentials", "draws", "log_probabilities") or any(vocab in shape[-1:] for shape in shapes):
         return "draws"
     if "bmm" in name or "scaled_dot_product" in name or name in ("_softmax", "attention"):
         return "attention"
