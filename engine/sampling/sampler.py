@@ -55,14 +55,14 @@ class Sampler:
             there = self._edits.apply(logits, [rows[i] for i in changed], [draws[i] for i in changed], masks)
             drawn = self._draw(there.scores, there.rows, [draws[i] for i in changed])
             told.update(zip(changed, drawn, strict=True))
-        tokens = {i: token for i, token in sorted(told.items()) if isinstance(token, int)}
-        stuck = {i: why for i, why in sorted(told.items()) if not isinstance(why, int)}
+        in_order = sorted(told.items())
+        tokens = {i: token for i, token in in_order if isinstance(token, int)}
         asked = [i for i in tokens if draws[i].logprobs is not None]
         scored = self.score(logits, [(rows[i], tokens[i], draws[i].logprobs or 0) for i in asked]) if asked else []
         return StepOutput(
             tuple([(draws[i].sequence, token) for i, token in tokens.items()]),
             {draws[i].sequence: one for i, one in zip(asked, scored, strict=True)},
-            stuck={draws[i].sequence: why for i, why in stuck.items()},
+            stuck={draws[i].sequence: why for i, why in in_order if not isinstance(why, int)},
         )
 
     def _draw(self, scores: torch.Tensor, rows: Sequence[int], draws: Sequence[Draw]) -> list[int | Stuck]:

@@ -95,6 +95,21 @@ INLINE int find_top(const void *scores, int64_t vocab, float *top, const int flo
     return !numbers_all ? NO_NUMBERS : *top == -INFINITY ? NONE_LEFT : 0;
 }
 
+/* Weigh four vectors of a row's scores at a temperature of 1 / warmth; the weight of `top` is 1. */
+INLINE void weigh_scores(const void *scores, int64_t from, int64_t vocab, float top, float warmth, vec *weight,
+                         const int floats) {
+    vec x[4];
+    EACH_ROW
+    for (int j = 0; j < 4; j++) {
+        const int64_t at = from + j * LANES;
+        x[j] = weight[j] = (some_scores(scores, at, vocab - at, floats) - top) * warmth;
+    }
+    exponentials_of(weight, 4);
+    EACH_ROW
+    for (int j = 0; j < 4; j++) /* 0 where exponentials_of clamps its argument */
+        weight[j] = (vec)((ints)weight[j] & (x[j] >= -87.0f));
+}
+
 /* Return the first token with the highest score of a row, or why there is none. */
 INLINE int64_t first_of_highest(const void *scores, int64_t vocab, const int floats) {
     float top;
@@ -116,16 +131,10 @@ INLINE int odds_of(const void *scores, float warmth, struct odds *of, const int 
     for (int64_t block = 0; block < of->blocks; block++) {
         vec sum_of = all(0), most_of = all(0);
         for (int64_t i = block * SUMMED; i < (block + 1) * SUMMED; i += 4 * LANES) {
-            vec x[4], weight[4];
+            vec weight[4];
+            weigh_scores(scores, i, vocab, top, warmth, weight, floats);
             EACH_ROW
             for (int j = 0; j < 4; j++) {
-                const int64_t at = i + j * LANES;
-                x[j] = weight[j] = (some_scores(scores, at, vocab - at, floats) - top) * warmth;
-            }
-            exponentials_of(weight, 4);
-            EACH_ROW
-            for (int j = 0; j < 4; j++) { /* 0 where exponentials_of clamps its argument */
-                weight[j] = (vec)((ints)weight[j] & (x[j] >= -87.0f));
                 store_floats(of->weights + i + j * LANES, weight[j]);
                 sum_of += weight[j];
                 most_of = larger(weight[j], most_of);

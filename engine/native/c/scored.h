@@ -70,16 +70,8 @@ INLINE void score_token(const struct scored *of, const void *scores, int64_t i, 
     }
     double total = 0;
     for (int64_t at = 0; at < blocks * SUMMED; at += 4 * LANES) {
-        vec x[4], weight[4];
-        EACH_ROW
-        for (int j = 0; j < 4; j++) {
-            const int64_t from = at + j * LANES;
-            x[j] = weight[j] = some_scores(scores, from, vocab - from, floats) - top;
-        }
-        exponentials_of(weight, 4);
-        EACH_ROW
-        for (int j = 0; j < 4; j++) /* 0 where exponentials_of clamps its argument */
-            weight[j] = (vec)((ints)weight[j] & (x[j] >= -87.0f));
+        vec weight[4];
+        weigh_scores(scores, at, vocab, top, 1, weight, floats);
         total += sum((weight[0] + weight[1]) + (weight[2] + weight[3]));
     }
     const double all_of_them = numbers_all ? top + log(total) : NAN;
