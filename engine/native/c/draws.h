@@ -318,6 +318,7 @@ void draws(const void *scores, int64_t floats, const int64_t *whole, const doubl
            int64_t vocab) {
     const int64_t *rows = whole, *seeds = rows + count, *positions = seeds + count, *top_k = positions + count;
     const double *temperatures = real, *min_p = temperatures + count, *top_p = min_p + count;
-    const struct drawn of = {scores, floats != 0, rows, seeds, positions, top_k, temperatures, min_p, top_p, vocab, out};
+    const struct drawn of = {scores,       floats != 0, rows,  seeds, positions, top_k,
+                             temperatures, min_p,       top_p, vocab, out};
     share_rows(draw_some, &of, count, vocab, WORTH_THREADS);
 }

@@ -98,12 +98,12 @@ static void score_some(const void *what, int64_t begin, int64_t end) {
     }
 }
 
-/* Find, for each token [M], its log probability in its row of scores [N, V], floats or elements, its rank, which is 1
- * more than the number of tokens that score higher, and the `likeliest` tokens of the row with theirs, of equal ones
- * the lowest id first; if fewer scores are numbers, ids and values behind them stay as they are. whole [2, M]: row, token. A
- * rank of 0 says that there is no memory. */
-void log_probabilities(const void *scores, int64_t floats, const int64_t *whole, float *own, int64_t *ranks, int64_t *ids,
-                       float *values, int64_t count, int64_t vocab, int64_t likeliest) {
+/* Find, for each token [M], its log probability in its row of scores [N, V], floats or elements; its rank, which is 1
+ * more than the number of tokens that score higher; and the `likeliest` tokens of the row with theirs, of equal ones
+ * the lowest id first. If fewer scores are numbers, what is behind them says nothing. whole [2, M]: row, token. A rank
+ * of 0 says that there is no memory. */
+void log_probabilities(const void *scores, int64_t floats, const int64_t *whole, float *own, int64_t *ranks,
+                       int64_t *ids, float *values, int64_t count, int64_t vocab, int64_t likeliest) {
     const struct scored of = {scores, floats != 0, whole, whole + count, vocab, likeliest, own, ranks, ids, values};
     share_rows(score_some, &of, count, vocab, WORTH_THREADS);
 }
