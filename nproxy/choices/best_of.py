@@ -70,6 +70,8 @@ class BestOf(Merge):
             return None
         return request.prompt[choice.index // self.n]
 
+    _rates = True
+
     def _rate(self, output: LegOutput) -> None:
         for choice in output.choices:
             if choice.finished:

@@ -8,6 +8,7 @@ from operator import itemgetter
 
 from nproxy.openai.chunks import UpstreamChoice
 from nproxy.openai.jsonvalue import JSON
+from nproxy.openai.unread import Unread
 
 SENT_ONCE = frozenset({"id", "type", "role"})  # names, not pieces of text
 
@@ -36,7 +37,8 @@ def folded(
     """
     if len(pieces) == 1 and not streamed:
         (piece,) = pieces
-        return {**piece.delta}, piece.logprobs if isinstance(piece.logprobs, dict) else None, {**piece.extra}
+        rated = piece.logprobs if isinstance(piece.logprobs, (dict, Unread)) else None
+        return {**piece.delta}, rated, {**piece.extra}
     spoken = [piece for piece in pieces if piece.role is None or not piece.bare] or pieces
     logprobs = [piece.logprobs for piece in spoken if isinstance(piece.logprobs, dict)]
     delta, extra = fold([piece.delta for piece in spoken]), latest([piece.extra for piece in spoken])

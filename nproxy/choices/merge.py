@@ -196,7 +196,7 @@ class Merge:
     def body(self, number: int, body: bytes) -> None:
         """Take the whole body of a leg that did not answer with events; otherwise like `chunk`."""
         output = self.outputs[number]
-        answer = read_answer(body, self._request.dialect)
+        answer = read_answer(body, self._request.dialect, in_part=not self._request.stream and not self._rates)
         output.spoke = output.done = True
         output.long = len(body) >= _LONG_BODY
         answer = in_place(answer, len(output.choices))
@@ -379,6 +379,9 @@ class Merge:
     def _client_usage(self, usage: Usage) -> Usage:
         """Return the usage that the client is told, from the usage of all legs."""
         return usage
+
+    _rates = False
+    """Whether `_rate` needs log probabilities."""
 
     def _rate(self, output: LegOutput) -> None:
         """Look at the choices of a leg's answer, which is over. May raise LegFault."""

@@ -6,8 +6,9 @@ from nproxy.choices.events import Failure, FailureKind
 from nproxy.openai.chunks import MalformedChunk, UpstreamChoice, UpstreamChunk, as_delta, parse_answer, parse_chunk
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.in_band import status_in_band
-from nproxy.openai.jsonvalue import dumps
+from nproxy.openai.jsonvalue import dumps, loads
 from nproxy.openai.sse import SSEDecoder, SSEError, SSEEvent
+from nproxy.openai.unread import loads_but_long_parts
 
 _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 """How a stream of events may begin; the last is a comment. No JSON begins so."""
@@ -45,10 +46,13 @@ def _invalid_event() -> LegFault:
     return LegFault(Failure(FailureKind.MALFORMED, "The upstream sent an invalid event."))
 
 
-def read_answer(body: bytes, dialect: Dialect) -> UpstreamChunk:
-    """Parse a whole answer, which has choices. Raises LegFault as `read_chunk` does."""
+def read_answer(body: bytes, dialect: Dialect, *, in_part: bool = False) -> UpstreamChunk:
+    """Parse a whole answer, which has choices. Raises LegFault as `read_chunk` does.
+
+    in_part: leave unread what is long and decides nothing, such as log probabilities.
+    """
     try:
-        answer = parse_answer(body, dialect)
+        answer = parse_answer(body, dialect, loads_but_long_parts if in_part else loads)
     except MalformedChunk as error:
         failure = Failure(FailureKind.MALFORMED, "The upstream's answer is invalid.")
         raise LegFault(failure) from error

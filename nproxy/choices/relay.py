@@ -21,6 +21,7 @@ from nproxy.openai.jsonvalue import JSON, dumps, is_json, loads
 from nproxy.openai.requests import Request
 from nproxy.openai.rewriter import Place, with_string
 from nproxy.openai.tools import CALLS
+from nproxy.openai.unread import loads_but_long_parts
 from nproxy.openai.usage import Usage
 from nproxy.openai.wire import Wire, event
 
@@ -135,7 +136,7 @@ class Relay(Merge):
     def _answer(self, usage: Usage | None) -> bytes:
         if self._body is None or len(self.outputs) != 1:
             return super()._answer(usage)
-        return self._body if self._shown is None else dumps(loads(self._body) | {"model": self._shown})
+        return self._body if self._shown is None else dumps(loads_but_long_parts(self._body) | {"model": self._shown})
 
     # ---- changes that a rule requires
 

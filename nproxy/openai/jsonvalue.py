@@ -124,7 +124,7 @@ def loads(data: bytes) -> Any:
     lone surrogate escape, which some servers send if a character is split over two chunks, is kept.
     """
     deep = len(data) > 2 * MAX_DEPTH and data.count(b"[") + data.count(b"{") > MAX_DEPTH  # may be; a level takes two
-    if not _has_long_integer(data):
+    if not has_long_integer(data):
         try:
             value = orjson.loads(data)
             if deep:
@@ -142,7 +142,7 @@ def loads(data: bytes) -> Any:
         raise ValueError("nested too deeply") from None
 
 
-def _has_long_integer(data: bytes) -> bool:
+def has_long_integer(data: bytes) -> bool:
     """Whether there may be an integer outside 64 bits, which orjson silently turns into a float.
 
     Such integers have 19 digits or more. So have ids, which are strings, and the fractions of small numbers.

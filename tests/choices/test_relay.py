@@ -236,6 +236,15 @@ def test_Q2_an_alias_is_shown_as_asked() -> None:
     assert play.reply["model"] == MODEL
 
 
+def test_Q2_an_alias_is_shown_before_long_log_probabilities_as_they_came() -> None:
+    rated = b'{"content": [%s]}' % b", ".join([b'{"token": "x", "logprob": -1.250}'] * 1000)
+    whole = answer("x").replace(b'"finish_reason"', b'"logprobs": %b, "finish_reason"' % rated)
+    play = Play(chat(logprobs=True), ALIASED)
+    play.answers(0, whole)
+    assert play.reply["model"] == MODEL
+    assert b'"logprobs":%b,' % rated in play.respond.body
+
+
 def test_Q2_without_an_alias_the_upstreams_name_stays() -> None:
     play = Play(chat(), NATIVE)
     play.answers(0, answer("x"))

@@ -79,7 +79,12 @@ _ANSWERS = [
     ("C2", CHOICES + "leg.py", "* n + self.offset + upstream_index", "* n + upstream_index"),
     ("C3", GATEWAY + "generate.py", "int(time.time()), request.model", 'int(time.time()), "another"'),
     ("C4", CHOICES + "merge.py", "if chunk.extra and not self._request.stream:", "if False:"),
-    ("C4", CHOICES + "fold.py", "else None, {**piece.extra}", "else None, {}"),
+    (
+        "C4",
+        CHOICES + "fold.py",
+        "return {**piece.delta}, rated, {**piece.extra}",
+        "return {**piece.delta}, rated, {}",
+    ),
     ("C11", CHOICES + "fold.py", "latest([piece.extra for piece in spoken])", "{}"),
     ("C11", CHOICES + "fold.py", "itemgetter(-1)", '"".join'),
     ("C11", CHOICES + "merge.py", "if key != PADDING and (", "if ("),
