@@ -7,7 +7,6 @@ folded from the same pieces at the end. No IO, no clock, no randomness.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from operator import itemgetter
 
 from nproxy.choices.bodies import as_chunks, in_place
@@ -24,7 +23,7 @@ from nproxy.openai.dialect import CHAT
 from nproxy.openai.errors import ApiError
 from nproxy.openai.jsonvalue import JSON, loads
 from nproxy.openai.requests import Request
-from nproxy.openai.rewriter import with_string
+from nproxy.openai.templates import with_values
 from nproxy.openai.tools import must_call
 from nproxy.openai.usage import Usage
 from nproxy.openai.wire import DONE_FRAME, Wire
@@ -411,14 +410,12 @@ class Merge:
             rewriter.learn(
                 data,
                 chunk,
-                lambda place, text, _: self._rendered(
-                    replace(piece, delta=with_string(piece.delta, place, text)), indices, usage, top
-                ),
+                lambda values, _: self._rendered(indices, usage, *with_values(piece, top, values)),
             )
-        return self._rendered(piece, indices, usage, top)
+        return self._rendered(indices, usage, piece, top)
 
     def _rendered(
-        self, piece: UpstreamChoice, indices: Sequence[int], usage: Usage | None, top: Mapping[str, JSON]
+        self, indices: Sequence[int], usage: Usage | None, piece: UpstreamChoice, top: Mapping[str, JSON]
     ) -> bytes:
         """Return the frames for what a choice said, one for each of the client's indices."""
         frames = b""

@@ -19,7 +19,7 @@ from nproxy.choices.settings import Names
 from nproxy.openai.chunks import UpstreamChoice, UpstreamChunk
 from nproxy.openai.jsonvalue import JSON, dumps, is_json, loads
 from nproxy.openai.requests import Request
-from nproxy.openai.rewriter import Place, with_string
+from nproxy.openai.templates import Values, with_value
 from nproxy.openai.tools import CALLS
 from nproxy.openai.unread import loads_but_long_parts
 from nproxy.openai.usage import Usage
@@ -110,9 +110,13 @@ class Relay(Merge):
             return written
         patch = self._patch(data, chunk.came, wanted)
 
-        def render(place: Place, text: str, data: bytes) -> bytes:
-            whole = ("choices", "delta", *place) if self._chat else ("choices", *place)
-            return event(dumps(with_string(wanted, whole, text)) if patch is None else patch(data))
+        def render(values: Values, data: bytes) -> bytes:
+            if patch is not None:
+                return event(patch(data))
+            changed = wanted
+            for place, value in values.items():
+                changed = with_value(changed, place, value)
+            return event(dumps(changed))
 
         if self._teaches:
             output.taught(self._request.dialect).learn(data, chunk, render)

@@ -1,4 +1,4 @@
-"""Whole answers of which long parts are not read: log probabilities and token ids reach the client as they came.
+"""What is not read: log probabilities, token ids and the like reach the client as they came.
 
 They are most of the bytes of an answer that has them, and nothing is decided by them. To check that they are JSON takes
 a seventh of the time of parsing them, which msgspec does without making objects.
@@ -34,10 +34,22 @@ class _Answer(msgspec.Struct):
 
 
 _answer = msgspec.json.Decoder(_Answer)
+_value = msgspec.json.Decoder(msgspec.Raw)
 
 
 class _ReadAllError(ValueError):
     """The answer must be read as a whole."""
+
+
+def can_pass_unread(value: bytes) -> bool:
+    """Whether bytes are one JSON value, in UTF-8, so that it may be written as it came."""
+    try:
+        _value.decode(value)
+        if not value.isascii():
+            value.decode()  # msgspec does not look at what it leaves
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return False
+    return True
 
 
 def loads_but_long_parts(body: bytes) -> Any:

@@ -35,15 +35,37 @@ USUAL: dict[str, tuple[dict[str, Any], Capability, Callable[[str], bytes]]] = {
         FANOUT,
         lambda said: delta(tool_calls=[{"index": 1, "id": "c", "type": "function", "function": {"arguments": said}}]),
     ),
+    "an empty list of calls": ({}, NATIVE, lambda said: delta(said, tool_calls=[])),
+    "an empty list of calls, merged": ({"n": 2}, FANOUT, lambda said: delta(said, tool_calls=[])),
+    "log probabilities": ({"logprobs": True}, NATIVE, lambda said: delta(said, logprobs=rated(said))),
+    "log probabilities and nulls": (
+        {"logprobs": True, "stream_options": ASKED},
+        ALIASED,
+        lambda said: delta(said, logprobs=rated(said), top={"x": None}),
+    ),
+    "log probabilities, merged": ({"n": 2, "logprobs": True}, FANOUT, lambda said: delta(said, logprobs=rated(said))),
+    "a padding": ({}, NATIVE, lambda said: delta(said, top={"usage": None, "obfuscation": ord(said) % 9 * "x"})),
+    "a padding, merged": ({"n": 2}, FANOUT, lambda said: delta(said, top={"obfuscation": ord(said) % 9 * "x"})),
+    "the text twice, merged": ({"n": 2}, FANOUT, lambda said: delta("", reasoning=said, reasoning_content=said)),
+    "the same for several choices": ({"n": 3, "temperature": 0}, FANOUT, lambda said: delta(said)),
 }
+
+
+def rated(said: str) -> dict[str, Any]:
+    return {"content": [{"token": said, "logprob": -ord(said) / 7, "bytes": [ord(said)], "top_logprobs": []}]}
+
+
+def playing(shape: str) -> Play:
+    options, capability, _ = USUAL[shape]
+    return Play(chat(stream=True, **options), capability, greedy="dedupe")
 
 
 @pytest.mark.parametrize("shape", USUAL)
 def test_a_usual_chunk_is_parsed_until_it_is_known(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then the client gets the same as where every chunk is parsed."""
-    options, capability, said = USUAL[shape]
+    said = USUAL[shape][2]
     events = [said(text) for text in "abcdefg"]
-    expected = Play(chat(stream=True, **options), capability)
+    expected = playing(shape)
     for event in events:
         expected.conduct._merge.outputs[0].forget()
         expected.says(0, event)
@@ -54,7 +76,7 @@ def test_a_usual_chunk_is_parsed_until_it_is_known(shape: str, monkeypatch: pyte
         return read_chunk(data, dialect)
 
     monkeypatch.setattr(merge, "read_chunk", counted)
-    play = Play(chat(stream=True, **options), capability)
+    play = playing(shape)
     play.says(0, *events)
     assert play.emitted == expected.emitted
     assert len(parsed) <= 3
@@ -63,9 +85,9 @@ def test_a_usual_chunk_is_parsed_until_it_is_known(shape: str, monkeypatch: pyte
 @pytest.mark.parametrize("shape", USUAL)
 def test_those_that_come_together_are_written_as_those_that_come_apart(shape: str) -> None:
     """Before anything is known, in mid-stream, and with a finish behind them."""
-    options, capability, said = USUAL[shape]
+    said = USUAL[shape][2]
     segments = [[said("a"), said("b")], [said("c"), said("d"), said("e")], [said("f"), said("g"), delta(finish="stop")]]
-    apart, together = (Play(chat(stream=True, **options), capability) for _ in range(2))
+    apart, together = playing(shape), playing(shape)
     for events in segments:
         apart.gets(*(LegChunk(0, event) for event in events))
         together.gets(LegChunks(0, BETWEEN.join(events), len(events)))

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nproxy.openai.chunks import MalformedChunk, UpstreamChunk, is_done, parse_chunk
+from nproxy.openai.chunks import MalformedChunk, UpstreamChoice, is_done, parse_chunk
 from nproxy.openai.dialect import Dialect
-from nproxy.openai.rewriter import ListeningRewriter, Rewriter, with_string
+from nproxy.openai.rewriter import ListeningRewriter, Rewriter
 from nproxy.openai.sse import BETWEEN, SSEDecoder
+from nproxy.openai.templates import with_values
 from nproxy.openai.wire import Wire
 from tests.transcripts.recorded import load
 
@@ -25,16 +26,15 @@ def wire(dialect: Dialect) -> Wire:
     return Wire(dialect, "chatcmpl-own", 17, "shown", include_usage=True)
 
 
-def written(dialect: Dialect, chunk: UpstreamChunk, delta: Mapping[str, Any]) -> bytes:
+def written(dialect: Dialect, choice: UpstreamChoice, top: Mapping[str, Any]) -> bytes:
     """What a merge does with a plain chunk: its own index and head, the role left out, all else kept."""
-    (choice,) = chunk.choices
     return wire(dialect).chunk(
         choice.index + OFFSET,
-        delta,
+        choice.delta,
         finish_reason=choice.finish_reason,
         logprobs=choice.logprobs,
         extra=choice.extra,
-        top=chunk.extra,
+        top=top,
     )
 
 
@@ -51,19 +51,18 @@ class Paths:
         (choice,) = chunk.choices
         assert choice.finish_reason is None
         assert chunk.usage is None
-        return written(self.dialect, chunk, choice.delta)
+        return written(self.dialect, choice, chunk.extra)
 
     def send(self, data: bytes) -> bool:
         """Send one chunk; says whether it took the fast path."""
         hit = self.rewriter.swap(data)
         if hit is not None:
-            assert hit == self.full(data)
+            assert same(hit, self.full(data))
             self.hits += 1
             return True
         chunk = parse_chunk(data, self.dialect)
-        delta = chunk.choices[0].delta if chunk.choices else {}
         self.rewriter.learn(
-            data, chunk, lambda place, text, _: written(self.dialect, chunk, with_string(delta, place, text))
+            data, chunk, lambda values, _: written(self.dialect, *with_values(chunk.choices[0], chunk.extra, values))
         )
         return False
 
@@ -74,8 +73,16 @@ class Paths:
         taken = len(chunks) - left
         assert number == taken
         assert rest == BETWEEN.join(chunks[taken:])
-        assert frames == b"".join(map(self.full, chunks[:taken]))
+        assert same(frames, b"".join(map(self.full, chunks[:taken])))
         return taken
+
+
+def same(frames: bytes, others: bytes) -> bool:
+    """Whether frames are the same but for blanks and the form of numbers in values that are passed on unread."""
+    if frames == others:
+        return True
+    events, wanted = (list(SSEDecoder().feed(these)) for these in (frames, others))
+    return [json.loads(event.data) for event in events] == [json.loads(event.data) for event in wanted]
 
 
 def vllm(text: str, index: int = 0, *, ascii_only: bool = False, key: str = "content", **choice: Any) -> bytes:
@@ -108,6 +115,7 @@ def taught(**options: Any) -> Paths:
         '"',
         "\\",
         'say \\"hi\\"',
+        "\x01",
         "\t\r\b\f",
         "\x7f",
         "a" * 10_000,
@@ -116,17 +124,22 @@ def taught(**options: Any) -> Paths:
         "{}",
     ],
 )
-def test_texts_that_take_the_fast_road(text: str) -> None:
-    assert taught().send(vllm(text))
+@pytest.mark.parametrize("ascii_only", [False, True])
+def test_texts_that_take_the_fast_road(text: str, ascii_only: bool) -> None:
+    assert taught().send(vllm(text, ascii_only=ascii_only))
+
+
+def test_escapes_that_nobody_needs_become_what_they_stand_for() -> None:
+    paths = taught()
+    assert paths.send(vllm("/<").replace(b'"/<"', b'"\\/\\u003c"'))
+    assert b'"content":"/<"' in (paths.rewriter.swap(vllm("x").replace(b'"x"', b'"\\/\\u003c"')) or b"")
 
 
 @pytest.mark.parametrize(
     "data",
     [
         vllm(""),
-        vllm("é", ascii_only=True),
-        vllm("\x01"),
-        vllm("/").replace(b'"/"', b'"\\/"'),
+        vllm("x").replace(b'"x"', b'"\\ud83d"'),  # half a character
         vllm("x", finish_reason="stop"),
         vllm("x", logprobs={"content": []}),
         vllm("x", stop_reason=None),
@@ -300,6 +313,148 @@ def test_what_says_more_of_calls_teaches_nothing(data: bytes) -> None:
         pass
 
 
+def rated(text: str, place: int = 0) -> dict[str, Any]:
+    top = [{"token": other, "logprob": -place / 7, "bytes": [*other.encode()]} for other in (text, "}]")]
+    return {"content": [{**top[0], "top_logprobs": top}]}
+
+
+def rich(text: str, place: int, **shape: Any) -> bytes:
+    """A chunk with values beside the text that change, too. shape: its `delta`, `choice` and `top`, made from these."""
+    delta, choice, top = (shape.get(part, lambda *_: {})(text, place) for part in ("delta", "choice", "top"))
+    own = {"index": 0, "delta": {"content": text} | delta, "logprobs": None, "finish_reason": None}
+    value = {"id": "u", "created": 1, "model": "up", "choices": [own | choice], **top}
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+RICH = {
+    "log probabilities": {"choice": lambda text, place: {"logprobs": rated(text, place)}},
+    "token ids, vLLM": {"choice": lambda text, place: {"token_ids": [place, 10 * place]}},
+    "both": {"choice": lambda text, place: {"logprobs": rated(text, place), "token_ids": [place]}},
+    "a padding, OpenAI": {"top": lambda text, place: {"usage": None, "obfuscation": "aZ09"[place % 4] * (place + 1)}},
+    "a padding, Mistral": {"top": lambda text, place: {"p": "abc"[: place % 3 + 1]}},
+    "the text twice, vLLM": {"delta": lambda text, _: {"content": "", "reasoning": text, "reasoning_content": text}},
+    "parts, OpenRouter": {
+        "delta": lambda text, _: {"content": "", "reasoning": text, "reasoning_details": [{"text": text, "index": 0}]}
+    },
+    "the text beside the delta, Together": {
+        "delta": lambda _, place: {"token_id": place},
+        "choice": lambda text, _: {"text": text},
+    },
+    "timings, llama.cpp": {"top": lambda _, place: {"timings": {"predicted_n": place, "predicted_ms": place / 3}}},
+    "a rate, TensorRT-LLM": {
+        "delta": lambda text, _: {"content": text, "tool_calls": []},
+        "choice": lambda _, place: {"avg_decoded_tokens_per_iter": 1 + 1 / (place + 1)},
+    },
+    "no calls": {"delta": lambda text, _: {"content": text, "tool_calls": [], "annotations": [], "audio": {}}},
+    "a name beside the text, MiniMax": {"delta": lambda text, _: {"content": text, "name": "MiniMax"}},
+}
+
+
+@pytest.mark.parametrize("name", RICH)
+def test_values_that_nothing_depends_on_are_passed_on(name: str) -> None:
+    paths, shape = Paths(), RICH[name]
+    chunks = [rich(text, place, **shape) for place, text in enumerate(["a", "b", "c", 'd"', "\\", "é", "},", "h"])]
+    assert [paths.send(chunk) for chunk in chunks] == [False, False, *[True] * 6]
+    assert paths.send_all(*chunks) == 8
+    assert paths.send_all(*chunks[:3], FINISH) == 3
+    for chunk in chunks:
+        frame, full = paths.rewriter.swap(chunk), paths.full(chunk)
+        assert frame == full, "as compact as it came"
+    paths.rewriter.forget(0)
+    assert paths.rewriter.swap(chunks[0]) is None
+
+
+def test_values_with_blanks_keep_them() -> None:
+    paths = Paths()
+    for place, text in enumerate("abc"):
+        chunk = json.dumps(json.loads(rich(text, place, **RICH["both"])), indent=1).replace("\n", " ").encode()
+        assert paths.send(chunk) is (text == "c")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b'{"content":[}',
+        b'{"content":[]},"finish_reason":"stop","x":{}',
+        b'{"content":[NaN]}',
+        b'{"content":["\xff"]}',
+        b'{"content":["\\ud800"]}',
+        b'{"content":\n[]}',
+        b'{"content":\r[]}',
+        b"1 2",
+        b"{" * 100_000,
+        b"[" * 100_000 + b"]" * 100_000,
+    ],
+)
+def test_a_value_that_is_no_json_is_not_passed_on(value: bytes) -> None:
+    paths, shape = Paths(), RICH["log probabilities"]
+    for place, text in enumerate("abc"):
+        paths.send(rich(text, place, **shape))
+    before, _, behind = rich("d", 3, choice=lambda *_: {"logprobs": "?"}).partition(b'"?"')
+    assert paths.rewriter.swap(before + b'{"content":[]}' + behind) is not None
+    assert paths.rewriter.swap(before + value + behind) is None
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"choice": lambda text, place: {"message": {"content": text}}},
+        {"choice": lambda text, place: {"usage": {"x": place}}},
+        {"choice": lambda text, place: {"error": {"message": text}}},
+        {"delta": lambda text, place: {"content": [text], "reasoning": text}},
+        {"delta": lambda text, place: {"content": place, "reasoning": text}},
+        {"delta": lambda text, place: {"tool_calls": [{"index": place}]}},
+        {"top": lambda text, place: {"usage": {"prompt_tokens": 1, "completion_tokens": place}}},
+        {"top": lambda text, place: {"id": str(place)}},
+        {"top": lambda text, place: {f"x{place}": 1}},
+        {"top": lambda text, place: {"created": place}},
+        {"top": lambda text, place: {f"x{at}": place for at in range(9)}},
+    ],
+)
+def test_values_by_which_something_is_decided_are_parsed(shape: dict[str, Any]) -> None:
+    paths = Paths()
+    for place, text in enumerate("abcdefgh"):
+        data = rich(text, place, **shape)
+        assert paths.rewriter.swap(data) is None
+        if b'"usage":{"p' not in data:
+            assert not paths.send(data)
+
+
+def test_what_never_teaches_is_looked_at_now_and_then() -> None:
+    paths = Paths()
+    made = {"top": lambda _, place: {"id": str(place)}}
+    for place in range(40):
+        paths.send(rich("x", place, **made))
+    (seen,) = paths.rewriter._seen.values()
+    assert seen.in_row == 40
+    assert b'"id":"32"' in seen.data, "two of sixteen"
+    hits = [paths.send(rich("x", 0, **made)) for _ in range(12)]
+    assert hits == [False] * 9 + [True] * 3, "the 48th and 49th, and what follows"
+
+
+def test_one_text_for_several_of_the_clients_choices() -> None:
+    rewriter = Rewriter(CHAT)
+    for letter in "abc":
+        data = vllm(letter)
+        chunk = parse_chunk(data, CHAT)
+        (choice,) = chunk.choices
+
+        def render(values: Any, _: bytes, choice: UpstreamChoice = choice) -> bytes:
+            said, _ = with_values(choice, {}, values)
+            return b"".join(wire(CHAT).chunk(index, said.delta) for index in range(8))
+
+        frames = rewriter.swap(data)
+        assert frames == (render({}, b"") if letter == "c" else None)
+        rewriter.learn(data, chunk, render)
+    frames, count, _ = rewriter.swap_all(BETWEEN.join((vllm("d"), vllm('"'))))
+    assert count == 2
+    said = [json.loads(event.data)["choices"][0] for event in SSEDecoder().feed(frames)]
+    assert [(one["index"], one["delta"]["content"]) for one in said] == [
+        (index, letter) for letter in ("d", '"') for index in range(8)
+    ]
+
+
 def test_R5_a_space_behind_the_chunk() -> None:
     paths = Paths()
     assert [paths.send(vllm(text) + b" ") for text in "abcd"] == [False, False, True, True]
@@ -313,7 +468,10 @@ def test_R5_a_space_behind_the_chunk() -> None:
         ("vllm", "cmpl_n2_stream", COMPLETIONS, 6),
         ("llamacpp", "n2_stream", CHAT, 12),
         ("llamacpp", "cmpl_n2_stream", COMPLETIONS, 4),  # `created` changes in the middle
-        ("vllm", "n2_logprobs_stream", CHAT, 0),
+        ("vllm", "n2_logprobs_stream", CHAT, 0),  # three chunks of each choice, the last one with its finish
+        ("llamacpp", "n2_logprobs_stream", CHAT, 2),
+        ("mlx-lm", "n2_logprobs_stream", CHAT, 6),
+        ("ollama", "n2_logprobs_stream", CHAT, 5),
         ("vllm", "n2_stream_cont_usage", CHAT, 0),
     ],
 )
@@ -338,7 +496,8 @@ FINISH = vllm("", finish_reason="stop")
         pytest.param([vllm("d"), vllm("e"), vllm("f")], 3, id="plain"),
         pytest.param([vllm("d"), vllm('"\n\\'), vllm("f")], 3, id="escapes_that_stay"),
         pytest.param([vllm("日"), vllm("本"), vllm("é")], 3, id="not_ascii"),
-        pytest.param([vllm("d"), vllm("é", ascii_only=True), vllm("f")], 0, id="an_escape_that_does_not"),
+        pytest.param([vllm("d"), vllm("é", ascii_only=True), vllm("f")], 3, id="an_escape_that_does_not"),
+        pytest.param([vllm("d"), vllm("x").replace(b'"x"', b'"\\ud83d"'), vllm("f")], 0, id="half_a_character"),
         pytest.param([vllm("d"), vllm(""), vllm("f")], 0, id="an_empty_text"),
         pytest.param([vllm("日")[:-1], vllm("d")], 0, id="cut_short"),
         pytest.param([vllm("d"), vllm("e"), FINISH], 2, id="a_finish"),
@@ -381,6 +540,19 @@ def test_each_text_is_overheard() -> None:
     assert heard == [b"c", b"d", b"e"]
 
 
+def test_only_texts_are_overheard() -> None:
+    """Whatever else belongs to a choice is recorded from what was parsed."""
+    heard: list[bytes] = []
+    paths = Paths()
+    paths.rewriter = ListeningRewriter(CHAT, lambda index, key: heard.append)
+    for name in ("log probabilities", "token ids, vLLM", "the text twice, vLLM", "parts, OpenRouter"):
+        for place, letter in enumerate("abcd"):
+            assert not paths.send(rich(letter, place, **RICH[name]))
+    for place, letter in enumerate("abcd"):
+        assert paths.send(rich(letter, place, **RICH["a padding, OpenAI"])) is (letter in "cd")
+    assert heard == [b"c", b"d"]
+
+
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=8) | st.sampled_from(
     ["a", "a", '"', "\\", "\n", '","content":"']
 )
@@ -404,6 +576,8 @@ pieces = st.fixed_dictionaries(
         "finish": st.sampled_from([None, None, None, None, None, "stop"]),
         "usage": st.sampled_from([None, None, None, None, {"prompt_tokens": 1, "completion_tokens": 1}]),
         "repeat": st.integers(1, 3),
+        "logprobs": st.none() | st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=3),
+        "padding": st.none() | st.text(max_size=3),
     }
 )
 
@@ -414,10 +588,13 @@ def build(shape: dict[str, Any], piece: dict[str, Any]) -> bytes:
         choice["delta"] = {shape["key"]: piece["text"]} | piece["extra"]
     else:
         choice |= {"text": piece["text"]} | {key: value for key, value in piece["extra"].items() if key != "role"}
-    choice |= {"logprobs": None, "finish_reason": piece["finish"]}
+    rates = piece["logprobs"]
+    choice |= {"logprobs": None if rates is None else {"content": rates}, "finish_reason": piece["finish"]}
     if shape["first"]:
         choice = dict(reversed(choice.items()))
     value = {"choices": [choice], "id": "x", "usage": piece["usage"], "model": "m"}
+    if piece["padding"] is not None:
+        value |= {"obfuscation": piece["padding"]}
     return json.dumps(value, ensure_ascii=shape["ascii"], indent=shape["indent"]).encode()
 
 
@@ -444,25 +621,30 @@ def test_rewriting_several_at_once_equals_parsing(
             paths.send(chunk)
 
 
-@settings(derandomize=True, deadline=None, max_examples=400)
-@given(shapes, text.filter(bool), st.data())
-def test_whatever_passes_is_what_parsing_gives(shape: dict[str, Any], content: str, data: st.DataObject) -> None:
+@settings(derandomize=True, deadline=None, max_examples=800)
+@given(shapes, text.filter(bool), st.booleans(), st.data())
+def test_whatever_passes_is_what_parsing_gives(
+    shape: dict[str, Any], content: str, mixed: bool, data: st.DataObject
+) -> None:
     """Teach a rewriter, then damage a chunk: what still takes the fast path must be valid and come out the same."""
     paths = Paths(shape["dialect"])
     piece = {"text": content, "index": 0, "extra": {}, "finish": None, "usage": None}
-    chunk = build(shape, piece)
-    for _ in range(3):
+    for place in range(4):
+        rates, padding = ([-place / 3, 0.5], "x" * place) if mixed else (None, None)
+        chunk = build(shape, piece | {"logprobs": rates, "padding": padding})
         paths.send(chunk)
+    assert paths.hits or (mixed and shape["indent"]), "a value of several lines is parsed"
     start = data.draw(st.integers(0, len(chunk)))
     end = min(len(chunk), start + data.draw(st.integers(0, 3)))
     damage = data.draw(
-        st.binary(max_size=3) | st.sampled_from([b'"', b"\\", b'\\"', b"\xc3", b"\\u00", b"}", b'","', b"\n"])
+        st.binary(max_size=3)
+        | st.sampled_from([b'"', b"\\", b'\\"', b"\xc3", b"\\u00", b"}", b'","', b"\n", b"]}", b"{"])
     )
     damaged = chunk[:start] + damage + chunk[end:]
     hit = paths.rewriter.swap(damaged)
     try:
         if hit is not None:
-            assert hit == paths.full(damaged)
+            assert same(hit, paths.full(damaged))
         if b"\n" not in damaged:  # else it is no line
             paths.send_all(chunk, damaged, chunk)
             paths.send_all(chunk, chunk, damaged)

@@ -1,0 +1,355 @@
+"""Templates: the bytes around the few values that differ between the chunks of a choice, upstream's and client's.
+
+A template is made from two chunks that are alike but for a text, and for values that nothing depends on: log
+probabilities, token ids, a padding. It is proved with marks in their places, and then turns chunks into frames without
+parsing them. The text comes out as if the chunk had been parsed and written; other values as they came.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import orjson
+
+from nproxy.openai.chunks import MalformedChunk, UpstreamChoice, UpstreamChunk, parse_chunk
+from nproxy.openai.dialect import CHAT, Dialect
+from nproxy.openai.jsonvalue import EXACT, JSON, loads
+from nproxy.openai.sse import BETWEEN
+from nproxy.openai.unread import can_pass_unread
+
+Place = tuple[str, ...]
+"""The keys that lead to a value of a chunk with one choice: `("choices", "delta", "content")`, `("choices",
+"logprobs")`, `("obfuscation",)`. Lists on the way have one entry."""
+
+Values = Mapping[Place, JSON]
+
+Render = Callable[[Values, bytes], bytes]
+"""Writes the client's frames for a chunk with other values in some places. Takes the chunk's bytes with these, too."""
+
+# What may be inside a JSON string so that parsing and writing would return the same bytes: the writer
+# leaves other printable characters unescaped, so a `\/` or `\u00e9` would come out as `/` or `é`.
+_verbatim = re.compile(rb'[^"\\\x00-\x1f]*(?:\\["\\bfnrt][^"\\\x00-\x1f]*)*').fullmatch
+_valid = re.compile(rb'[^"\\\x00-\x1f]*(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*)*').fullmatch
+special = re.compile(rb'["\\\x00-\x1f]').search
+"""Finds what is not simply itself in a JSON string."""
+string_rest = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL).match
+"""Matches the rest of a string, with its quote."""
+
+_MOST_VALUES = 6
+_NEW_LINE, _RETURN = b"\n\r"
+_DECIDING = frozenset({"message", "usage", "error", "delta", "content", "role", "tool_calls", "function_call"})
+"""Members of a choice, and of a delta, by whose values something is decided, so that they must be parsed."""
+
+
+class Cut(NamedTuple):
+    """A chunk cut at its values: one piece of bytes more than there are values."""
+
+    constants: tuple[bytes, ...]
+    places: tuple[Place, ...]
+    """In the order in which their values stand in the chunk."""
+
+
+class Template(NamedTuple):
+    """The bytes around the values that differ between chunks: the upstream's, and the client's."""
+
+    before: bytes
+    behind: bytes
+    client_before: bytes
+    client_behind: bytes
+    slot: slice
+    """What is between `before` and `behind` in the upstream's chunk."""
+    joint: bytes
+    """What is between the slots of two events that follow each other."""
+    client_joint: bytes
+    """The same in the client's frames."""
+    marker: bytes
+    """The end of `before`: the key of the first value."""
+    kept: bool
+    """The client gets the text as it came; otherwise as it is written after parsing."""
+    middles: tuple[bytes, ...]
+    """What is between the values in the slot; empty if it is a text."""
+    text: int
+    """Which of the values is the text; all others are JSON."""
+    client_middles: tuple[bytes, ...]
+    """What is between the values in the client's frame,"""
+    order: tuple[int, ...]
+    """and which values these are."""
+    alone: bool
+    """There is only a text, and the client gets it once."""
+    untouched: bool
+    """The client gets all that is in the slot as it came."""
+
+    def fits(self, data: bytes) -> bool:
+        """Whether the template is made for such a chunk, whatever its values are."""
+        if not (data.startswith(self.before) and data.endswith(self.behind)):
+            return False
+        return not self.middles or len(self._values(data[self.slot])) == len(self.middles) + 1
+
+    def text_of(self, between: bytes) -> bytes:
+        """Return the text in a slot: as it is in JSON, without its quotes."""
+        return self._values(between)[self.text]
+
+    def said(self, between: bytes) -> bytes | None:
+        """Return what the client gets for what is in the slot; None if that must be parsed."""
+        values = self._values(between)
+        if len(values) <= len(self.middles) or _NEW_LINE in between or _RETURN in between:  # a frame is one line
+            return None
+        for at, value in enumerate(values):
+            if at != self.text:
+                if not can_pass_unread(value):
+                    return None
+            elif (said := text_said(value, self.kept)) is not None:
+                values[at] = said
+            else:
+                return None
+        if self.untouched:
+            return between
+        first, *others = self.order
+        parts = [values[first]]
+        for middle, at in zip(self.client_middles, others, strict=True):
+            parts += middle, values[at]
+        return b"".join(parts)
+
+    def _values(self, between: bytes) -> list[bytes]:
+        """Return the values in a slot. There are too few if it does not fit."""
+        values, rest = [], between
+        for middle in self.middles:  # a text cannot contain one: each has quotes that are not escaped
+            value, found, rest = rest.partition(middle)
+            if not found:
+                return []
+            values.append(value)
+        values.append(rest)
+        return values
+
+
+def text_said(text: bytes, kept: bool) -> bytes | None:
+    """Return the inside of a string as the client gets it. None for an empty one, and if it must be parsed."""
+    if not text:
+        return None
+    if (_valid(text) if kept else _verbatim(text)) is not None:
+        return text if text.isascii() or _is_utf8(text) else None
+    if kept:
+        return None
+    try:
+        return orjson.dumps(orjson.loads(b'"%b"' % text))[1:-1]
+    except ValueError:  # also for half a surrogate pair
+        return None
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+# ---- places
+
+
+def value_at(said: Any, place: Place) -> Any:
+    """Return the value in a place of a parsed chunk, or of a part of it. Raises LookupError or TypeError."""
+    for key in place:
+        said = said[key]
+        if isinstance(said, list) and key in ("choices", "tool_calls"):
+            (said,) = said
+    return said
+
+
+def with_value(said: Mapping[str, Any], place: Place, value: JSON) -> dict[str, Any]:
+    """Return what was said, a parsed chunk or a part of it, with another value in a place."""
+    key, *inner = place
+    if not inner:
+        return {**said, key: value}
+    within = said[key]
+    if isinstance(within, list):
+        (one,) = within
+        return {**said, key: [with_value(one, tuple(inner), value)]}
+    return {**said, key: with_value(within, tuple(inner), value)}
+
+
+def with_values(
+    choice: UpstreamChoice, top: Mapping[str, JSON], values: Values
+) -> tuple[UpstreamChoice, Mapping[str, JSON]]:
+    """Return a chunk's one choice, and what is beside the choices, with other values in some places."""
+    delta, logprobs, extra = choice.delta, choice.logprobs, choice.extra
+    for place, value in values.items():
+        match place:
+            case ("choices", "delta", *inner):
+                delta = with_value(delta, tuple(inner), value)
+            case ("choices", "logprobs"):
+                logprobs = value
+            case ("choices", key) if key in extra:
+                extra = {**extra, key: value}
+            case ("choices", key):  # a legacy completion's text
+                delta = {**delta, key: value}
+            case (key,):
+                top = {**top, key: value}
+    return replace(choice, delta=delta, logprobs=logprobs, extra=extra), top
+
+
+def changing(chunk: UpstreamChunk, other: UpstreamChunk, dialect: Dialect) -> list[Place]:
+    """Return the places of values which nothing depends on and which differ between two chunks of a choice."""
+    (choice,), (another,) = chunk.choices, other.choices
+    found: list[Place] = []
+    if choice.logprobs != another.logprobs and choice.logprobs is not None and another.logprobs is not None:
+        found.append(("choices", "logprobs"))
+    found += [("choices", key) for key in _differing(choice.extra, another.extra)]
+    if dialect is CHAT:
+        found += [("choices", "delta", key) for key in _differing(choice.delta, another.delta)]
+    found += [(key,) for key in _differing(chunk.extra, other.extra)]
+    return found
+
+
+def _differing(some: Mapping[str, JSON], others: Mapping[str, JSON]) -> list[str]:
+    return [key for key, value in some.items() if key not in _DECIDING and key in others and others[key] != value]
+
+
+# ---- making
+
+
+def cut(data: bytes, chunk: UpstreamChunk, text: Place, others: Sequence[Place]) -> Cut | None:
+    """Cut a chunk at its text and at other values; None if one of them is not found."""
+    spans = []
+    for place in (text, *others):
+        try:
+            value = value_at(chunk.came, place)
+        except (LookupError, TypeError, ValueError):
+            return None
+        span = _find_text(data, place[-1], value) if place is text else _find_value(data, place[-1], value)
+        if span is None:
+            return None
+        spans.append((*span, place))
+    spans.sort()
+    if any(start < end for (_, end, _), (start, _, _) in pairwise(spans)):
+        return None
+    edges = [0, *(edge for start, end, _ in spans for edge in (start, end)), len(data)]
+    constants = tuple(data[start:end] for start, end in zip(edges[::2], edges[1::2], strict=True))
+    return Cut(constants, tuple(place for _, _, place in spans))
+
+
+def make(parts: Cut, text: Place, chunk: UpstreamChunk, dialect: Dialect, render: Render) -> Template | None:
+    """Make a template, and prove it: with other values in the places nothing else of the chunk may change.
+
+    Returns None if there can be none.
+    """
+    constants, places = parts
+    first = places[0][-1]
+    opening = (_opening(first) if places[0] == text else _beginning(first)).search(constants[0])
+    if opening is None or opening.end() != len(constants[0]) or len(places) > _MOST_VALUES:
+        return None  # the first opening is looked for, which must be this one
+    marks = [_mark(at) for at in range(len(places))]
+    slotted = b"".join(
+        part
+        for constant, place, mark in zip(constants, places, marks, strict=False)
+        for part in (constant, mark.escaped if place == text else b'"%b"' % mark.escaped)
+    )
+    slotted += constants[-1]
+    values = {place: mark.value for place, mark in zip(places, marks, strict=True)}
+    (choice,) = chunk.choices
+    marked, top = with_values(choice, chunk.extra, values)
+    try:
+        alike = parse_chunk(slotted, dialect) == replace(chunk, choices=(marked,), extra=top)
+    except MalformedChunk:
+        return None
+    at_text = places.index(text)
+    frame = render(values, slotted)
+    kept = marks[at_text].escaped in frame
+    around = _between_marks(frame, [mark.escaped if kept else mark.written for mark in marks], at_text)
+    if not alike or around is None:
+        return None
+    client, order = around
+    if set(order) != set(range(len(marks))):
+        return None
+    return Template(
+        constants[0],
+        constants[-1],
+        client[0],
+        client[-1],
+        slice(len(constants[0]), -len(constants[-1])),
+        constants[-1] + BETWEEN + constants[0],
+        client[-1] + client[0],
+        opening[0],
+        kept,
+        constants[1:-1],
+        at_text,
+        tuple(client[1:-1]),
+        tuple(order),
+        order == [0],
+        kept and order == [*range(len(marks))] and tuple(client[1:-1]) == constants[1:-1],
+    )
+
+
+class _Mark(NamedTuple):
+    """What stands for a value while a template is made; its absence elsewhere is checked."""
+
+    value: str
+    escaped: bytes
+    """As the upstream writes it. Only what is kept as it came is still written so for the client."""
+    written: bytes
+    """As it is written after parsing."""
+
+
+@lru_cache(maxsize=_MOST_VALUES)
+def _mark(at: int) -> _Mark:
+    return _Mark(f"\x7fslot{at}\x7f", b"\\u007fslot%d\\u007f" % at, b"\x7fslot%d\x7f" % at)
+
+
+def _between_marks(frame: bytes, marks: Sequence[bytes], text: int) -> tuple[list[bytes], list[int]] | None:
+    """Return the bytes around the marks in the client's frames, and the marks' numbers in their order.
+
+    Those of JSON must have quotes around them, which belong to the value.
+    """
+    found = re.split(b"(" + b"|".join(map(re.escape, marks)) + b")", frame)
+    pieces, order = found[::2], [marks.index(mark) for mark in found[1::2]]
+    for at, number in enumerate(order):
+        if number != text:
+            if not (pieces[at].endswith(b'"') and pieces[at + 1].startswith(b'"')):
+                return None
+            pieces[at], pieces[at + 1] = pieces[at][:-1], pieces[at + 1][1:]
+    return pieces, order
+
+
+@lru_cache(maxsize=64)
+def _beginning(key: str) -> re.Pattern[bytes]:
+    """Return a pattern that matches a member's key and what leads to its value."""
+    return re.compile(rb'"%b"[ \t\r\n]*:[ \t\r\n]*' % re.escape(key.encode("utf-8", "replace")))
+
+
+@lru_cache(maxsize=16)
+def _opening(key: str) -> re.Pattern[bytes]:
+    """Return a pattern that matches a member's key and what leads to its string value."""
+    return re.compile(_beginning(key).pattern + b'"')
+
+
+def _find_text(data: bytes, key: str, value: object) -> tuple[int, int] | None:
+    """Return where the member's string begins and ends, between its quotes; None if it is not found."""
+    opening = _opening(key).search(data)
+    rest = string_rest(data, opening.end()) if opening is not None else None
+    if opening is None or rest is None:
+        return None
+    start, end = opening.end(), rest.end() - 1
+    try:
+        same = loads(data[start - 1 : end + 1]) == value
+    except ValueError:
+        return None
+    return (start, end) if same else None
+
+
+def _find_value(data: bytes, key: str, value: object) -> tuple[int, int] | None:
+    """Return where the member's value begins and ends; None if no member with this key has it."""
+    for beginning in _beginning(key).finditer(data):
+        start = beginning.end()
+        try:
+            text = data[start:].decode()
+            found, end = EXACT.raw_decode(text)
+        except ValueError:
+            return None
+        if found == value:
+            return start, start + len(text[:end].encode())
+    return None
