@@ -266,6 +266,7 @@ def test_more_parts_than_are_worth_parsing(monkeypatch: pytest.MonkeyPatch, most
     monkeypatch.setattr(bodies, most, 9)
     monkeypatch.setattr(bodies, "_NEVER_TOO_MUCH", 9)
     monkeypatch.setattr(bodies, "LONG", 0)
+    monkeypatch.setattr(bodies, "_FEW_STRINGS", 9)
     for count in (7, 8, 9, 10):
         raw = b'{"a":[%b],"b":"[[[,,,\\",{{"}' % b",".join([unit] * count)
         size = {"MOST_CONTAINERS": count + 2, "MOST_STRINGS": count + 3, "MOST_VALUES": count}[most]

@@ -11,7 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nproxy.openai import jsonvalue
-from nproxy.openai.jsonvalue import MAX_DEPTH, dumps, dumps_within, is_json, loads, nested_deeper
+from nproxy.openai.jsonvalue import (
+    MAX_DEPTH,
+    dumps,
+    dumps_within,
+    is_json,
+    loads,
+    nested_deeper,
+    outside_few_strings,
+    outside_strings,
+)
 
 PROPERTY = settings(derandomize=True, deadline=None, max_examples=300)
 
@@ -143,3 +152,10 @@ def test_nested_deeper_equals_walking(value: Any, limit: int) -> None:
         return 0 if inner is None else 1 + max(map(depth, inner), default=0)
 
     assert nested_deeper(json.dumps(value).encode(), limit) == (depth(value) > limit)
+
+
+@PROPERTY
+@given(st.lists(st.sampled_from([b'"', b"[", b"a", b"{}", b'"x"']), max_size=12).map(b"".join), st.integers(0, 8))
+def test_between_few_strings_is_what_is_between_any(document: bytes, most: int) -> None:
+    few = document.count(b'"') < 2 * most
+    assert outside_few_strings(document, most) == (outside_strings(document) if few else None)
