@@ -19,7 +19,7 @@ from nproxy.choices.settings import Names
 from nproxy.openai.chunks import UpstreamChoice, UpstreamChunk
 from nproxy.openai.jsonvalue import JSON, dumps, is_json, loads
 from nproxy.openai.requests import Request
-from nproxy.openai.templates import Values, with_value
+from nproxy.openai.templates import NAMES, Values, with_value
 from nproxy.openai.tools import CALLS
 from nproxy.openai.unread import loads_but_long_parts
 from nproxy.openai.usage import Usage
@@ -111,11 +111,12 @@ class Relay(Merge):
         patch = self._patch(data, chunk.came, wanted)
 
         def render(values: Values, data: bytes) -> bytes:
-            if patch is not None:
+            if patch is not None and not any(name in values for name in NAMES):
                 return event(patch(data))
             changed = wanted
             for place, value in values.items():
-                changed = with_value(changed, place, value)
+                if place not in NAMES:
+                    changed = with_value(changed, place, value)
             return event(dumps(changed))
 
         if self._teaches:

@@ -24,12 +24,12 @@ _Channel = tuple[int, Place]
 
 
 class _Seen(NamedTuple):
-    """The last chunk of a channel that was parsed and taught nothing."""
+    """The last chunk of a channel that was parsed."""
 
     data: bytes
     chunk: UpstreamChunk
     in_row: int
-    """How many there were, one after the other."""
+    """How many there were that taught nothing, one after the other."""
 
 
 class Rewriter:
@@ -71,12 +71,23 @@ class Rewriter:
             self._latest = template
             between = data[template.slot]
         if not template.alone:
-            said = template.said(between)
-        elif between and special(between) is None and between.isascii():
-            said = between
-        else:
+            return self._swap_mixed(template, data)
+        if not between or special(between) is not None or not between.isascii():
             said = text_said(between, template.kept)
-        return None if said is None else template.client_before + said + template.client_behind
+            if said is None:
+                return None
+            between = said
+        return template.client_before + between + template.client_behind
+
+    def _swap_mixed(self, template: Template, data: bytes) -> bytes | None:
+        """Do the same with a template of several values, or with another one that has the same ends."""
+        said = template.said(data[template.slot])
+        if said is None:
+            other = self._find_template(data)
+            if other is None or other is template or (said := other.said(data[other.slot])) is None:
+                return None
+            self._latest = template = other
+        return template.client_before + said + template.client_behind
 
     def swap_all(self, data: bytes) -> tuple[bytes, int, bytes]:
         """Swap several events, whose data is joined by `BETWEEN`, as far as one template matches from the front.
@@ -152,7 +163,7 @@ class Rewriter:
         seen, made = self._seen.get(channel), self._made.get(channel)
         if channel in self._hopeless or (made is not None and made.fits(data)):
             return
-        if seen is None and len(self._seen) + len(self._made) >= _MOST_CHANNELS:
+        if seen is None and len(self._seen) >= _MOST_CHANNELS:
             return
         in_row = 1 if seen is None else seen.in_row + 1
         if in_row <= _PATIENCE or in_row % _PATIENCE < 2:
@@ -170,8 +181,10 @@ class Rewriter:
         if parts is None or parts != cut(seen.data, seen.chunk, place, others):
             return  # ids or times may change with every chunk: wait for a second one
         template = make(parts, place, chunk, self._dialect, render)
-        del self._seen[channel]
-        if template is None or not self._keep(channel, template):
+        if template is not None and self._keep(channel, template):
+            self._seen[channel] = _Seen(data, chunk, 0)  # a later one may show that more changes: a time, say
+        else:
+            del self._seen[channel]
             self._hopeless.add(channel)
 
     def _text_of(self, choice: UpstreamChoice) -> Place | None:

@@ -18,6 +18,7 @@ import orjson
 
 from nproxy.openai.chunks import MalformedChunk, UpstreamChoice, UpstreamChunk, parse_chunk
 from nproxy.openai.dialect import CHAT, Dialect
+from nproxy.openai.frozen import frozen
 from nproxy.openai.jsonvalue import EXACT, JSON, loads
 from nproxy.openai.sse import BETWEEN
 from nproxy.openai.unread import can_pass_unread
@@ -25,6 +26,9 @@ from nproxy.openai.unread import can_pass_unread
 Place = tuple[str, ...]
 """The keys that lead to a value of a chunk with one choice: `("choices", "delta", "content")`, `("choices",
 "logprobs")`, `("obfuscation",)`. Lists on the way have one entry."""
+
+NAMES: tuple[Place, ...] = (("id",), ("created",))
+"""Names of a chunk, which the client does not get: it gets those of its own answer."""
 
 Values = Mapping[Place, JSON]
 
@@ -54,7 +58,8 @@ class Cut(NamedTuple):
     """In the order in which their values stand in the chunk."""
 
 
-class Template(NamedTuple):
+@frozen
+class Template:
     """The bytes around the values that differ between chunks: the upstream's, and the client's."""
 
     before: bytes
@@ -78,7 +83,7 @@ class Template(NamedTuple):
     client_middles: tuple[bytes, ...]
     """What is between the values in the client's frame,"""
     order: tuple[int, ...]
-    """and which values these are."""
+    """and which values these are. Names are not among them."""
     alone: bool
     """There is only a text, and the client gets it once."""
     untouched: bool
@@ -188,15 +193,19 @@ def with_values(
                 extra = {**extra, key: value}
             case ("choices", key):  # a legacy completion's text
                 delta = {**delta, key: value}
-            case (key,):
+            case (key,) if place not in NAMES:
                 top = {**top, key: value}
     return replace(choice, delta=delta, logprobs=logprobs, extra=extra), top
 
 
 def changing(chunk: UpstreamChunk, other: UpstreamChunk, dialect: Dialect) -> list[Place]:
-    """Return the places of values which nothing depends on and which differ between two chunks of a choice."""
+    """Return the places of values which nothing depends on and which differ between two chunks of a choice.
+
+    A name that only one of them has is one, too; it is then not found in the other.
+    """
     (choice,), (another,) = chunk.choices, other.choices
-    found: list[Place] = []
+    came, before = chunk.came, other.came
+    found = [place for place in NAMES if came.get(place[0]) != before.get(place[0])]
     if choice.logprobs != another.logprobs and choice.logprobs is not None and another.logprobs is not None:
         found.append(("choices", "logprobs"))
     found += [("choices", key) for key in _differing(choice.extra, another.extra)]
@@ -264,7 +273,7 @@ def make(parts: Cut, text: Place, chunk: UpstreamChunk, dialect: Dialect, render
     if not alike or around is None:
         return None
     client, order = around
-    if set(order) != set(range(len(marks))):
+    if set(order) != {at for at, place in enumerate(places) if place not in NAMES}:
         return None
     return Template(
         constants[0],
@@ -280,7 +289,7 @@ def make(parts: Cut, text: Place, chunk: UpstreamChunk, dialect: Dialect, render
         at_text,
         tuple(client[1:-1]),
         tuple(order),
-        order == [0],
+        len(places) == 1 and order == [0],
         kept and order == [*range(len(marks))] and tuple(client[1:-1]) == constants[1:-1],
     )
 

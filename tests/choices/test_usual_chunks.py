@@ -46,6 +46,9 @@ USUAL: dict[str, tuple[dict[str, Any], Capability, Callable[[str], bytes]]] = {
     "log probabilities, merged": ({"n": 2, "logprobs": True}, FANOUT, lambda said: delta(said, logprobs=rated(said))),
     "a padding": ({}, NATIVE, lambda said: delta(said, top={"usage": None, "obfuscation": ord(said) % 9 * "x"})),
     "a padding, merged": ({"n": 2}, FANOUT, lambda said: delta(said, top={"obfuscation": ord(said) % 9 * "x"})),
+    "another time in each": ({}, NATIVE, lambda said: delta(said, top={"created": ord(said)})),
+    "another time in each, and nulls": ({}, ALIASED, lambda said: delta(said, top={"created": ord(said), "x": None})),
+    "another time in each, merged": ({"n": 2}, FANOUT, lambda said: delta(said, top={"created": ord(said)})),
     "the text twice, merged": ({"n": 2}, FANOUT, lambda said: delta("", reasoning=said, reasoning_content=said)),
     "the same for several choices": ({"n": 3, "temperature": 0}, FANOUT, lambda said: delta(said)),
 }
