@@ -21,11 +21,11 @@ from nproxy.choices.tally import Tally
 from nproxy.openai.chunks import EMPTY_VALUES, UpstreamChoice, UpstreamChunk, is_done, is_null
 from nproxy.openai.dialect import CHAT
 from nproxy.openai.errors import ApiError
-from nproxy.openai.jsonvalue import JSON, loads
+from nproxy.openai.jsonvalue import JSON, dumps, loads
 from nproxy.openai.requests import Request
-from nproxy.openai.templates import with_values
+from nproxy.openai.templates import USAGE, Values, with_values
 from nproxy.openai.tools import must_call
-from nproxy.openai.usage import Usage
+from nproxy.openai.usage import Usage, parse_usage
 from nproxy.openai.wire import DONE_FRAME, Wire
 
 PADDING = "obfuscation"
@@ -403,20 +403,19 @@ class Merge:
         """Return the client's frame for what a choice said."""
         if piece.bare and all(value is None for value in chunk.extra.values()):
             return b""  # nothing, or a role, which was in the prelude
-        usage = self._running(output) if chunk.usage is not None else None
+        total = self._running(output) if chunk.usage is not None else None
+        usage = None if total is None else total.to_json()
         indices, top = self._shown_as(choice), chunk.extra
         if data and self._teaches:
-            rewriter = output.taught(self._request.dialect)
-            rewriter.learn(
-                data,
-                chunk,
-                lambda values, _: self._rendered(indices, usage, *with_values(piece, top, values)),
-            )
+
+            def render(values: Values, _: bytes) -> bytes:
+                counted = usage if usage is None else values.get(USAGE, usage)
+                return self._rendered(indices, counted, *with_values(piece, top, values))
+
+            output.taught(self._request.dialect, self._count).learn(data, chunk, render)
         return self._rendered(indices, usage, piece, top)
 
-    def _rendered(
-        self, indices: Sequence[int], usage: Usage | None, piece: UpstreamChoice, top: Mapping[str, JSON]
-    ) -> bytes:
+    def _rendered(self, indices: Sequence[int], usage: JSON, piece: UpstreamChoice, top: Mapping[str, JSON]) -> bytes:
         """Return the frames for what a choice said, one for each of the client's indices."""
         frames = b""
         for index in indices:
@@ -430,6 +429,21 @@ class Merge:
                 top=top,
             )
         return frames
+
+    def _count(self, output: LegOutput, index: int, reported: bytes) -> bytes | None:
+        """Count the usage of an unparsed chunk with one choice, as `_take` does.
+
+        Returns the total so far as the client is told it, None if the chunk must be parsed.
+        """
+        try:
+            usage = parse_usage(loads(reported))
+        except ValueError:
+            return None
+        if usage is None:
+            return None
+        output.reported.note(usage, [index])
+        total = self._running(output)
+        return b"null" if total is None else dumps(total.to_json())
 
     def _lost(self, choice: Choice, error: ApiError) -> bytes:
         """Return the finish of a choice that is lost."""

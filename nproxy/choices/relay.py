@@ -19,7 +19,7 @@ from nproxy.choices.settings import Names
 from nproxy.openai.chunks import UpstreamChoice, UpstreamChunk
 from nproxy.openai.jsonvalue import JSON, dumps, is_json, loads
 from nproxy.openai.requests import Request
-from nproxy.openai.templates import NAMES, Values, with_value
+from nproxy.openai.templates import NAMES, USAGE, Values, with_value
 from nproxy.openai.tools import CALLS
 from nproxy.openai.unread import loads_but_long_parts
 from nproxy.openai.usage import Usage
@@ -115,13 +115,22 @@ class Relay(Merge):
                 return event(patch(data))
             changed = wanted
             for place, value in values.items():
-                if place not in NAMES:
+                if place not in NAMES and (place != USAGE or changed.get("usage")):
                     changed = with_value(changed, place, value)
             return event(dumps(changed))
 
         if self._teaches:
-            output.taught(self._request.dialect).learn(data, chunk, render)
+            output.taught(self._request.dialect, self._count).learn(data, chunk, render)
         return written + event(dumps(wanted) if patch is None else patch(data))
+
+    def _count(self, output: LegOutput, index: int, reported: bytes) -> bytes | None:
+        counted = super()._count(output, index, reported)
+        return reported if counted is not None and self._is_total else counted
+
+    @property
+    def _is_total(self) -> bool:
+        """Whether the usage of a chunk is the total that a client is told who asked for one with each chunk."""
+        return self._counts_all and len(self.outputs) == 1
 
     def _without_choices(self, output: LegOutput, data: bytes, chunk: UpstreamChunk) -> bytes:
         if not data or not self._request.stream or (output.again and chunk.usage is None):
@@ -170,7 +179,7 @@ class Relay(Merge):
             kept["finish_reason"] = None
         if chunk.usage is not None and self._request.continuous_usage:
             total = self._running(output)
-            if self._counts_all and len(self.outputs) == 1:
+            if self._is_total:
                 wanted["usage"] = came.get("usage") or chunk.usage.to_json()  # it is the total already
             elif total is not None:
                 wanted["usage"] = total.to_json()

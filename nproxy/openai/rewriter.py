@@ -8,7 +8,7 @@ from typing import NamedTuple
 from nproxy.openai.chunks import EMPTY_VALUES, UpstreamChoice, UpstreamChunk
 from nproxy.openai.dialect import CHAT, Dialect
 from nproxy.openai.sse import BETWEEN
-from nproxy.openai.templates import Place, Render, Template, changing, cut, make, special, string_rest, text_said
+from nproxy.openai.templates import Count, Place, Render, Template, changing, cut, make, special, string_rest, text_said
 from nproxy.openai.tools import CALLS, place_of_arguments
 
 _MOST_CHANNELS = 1024
@@ -32,6 +32,10 @@ class _Seen(NamedTuple):
     """How many there were that taught nothing, one after the other."""
 
 
+def _parse(index: int, usage: bytes) -> None:
+    """Count nothing."""
+
+
 class Rewriter:
     """Rewrites the usual chunks of one leg as bytes, without parsing them.
 
@@ -49,10 +53,12 @@ class Rewriter:
     chunk that says something new of a tool call, since the next ones may be mended otherwise.
     """
 
-    __slots__ = ("_dialect", "_hopeless", "_latest", "_made", "_markers", "_mixed", "_seen", "_templates")
+    __slots__ = ("_count", "_dialect", "_hopeless", "_latest", "_made", "_markers", "_mixed", "_seen", "_templates")
 
-    def __init__(self, dialect: Dialect) -> None:
+    def __init__(self, dialect: Dialect, count: Count | None = None) -> None:
+        """count: takes usages that come with the chunks of a choice; without it, such chunks are parsed."""
         self._dialect = dialect
+        self._count = count or _parse
         self._markers: list[bytes] = []  # what ends the bytes before the first value, such as `"content":"`
         self._templates: dict[tuple[bytes, bytes], Template] = {}  # of a text alone: by the bytes before and behind it
         self._mixed: dict[bytes, list[Template]] = {}  # of several values: by the bytes before the first
@@ -81,10 +87,10 @@ class Rewriter:
 
     def _swap_mixed(self, template: Template, data: bytes) -> bytes | None:
         """Do the same with a template of several values, or with another one that has the same ends."""
-        said = template.said(data[template.slot])
+        said = template.said(data[template.slot], self._count)
         if said is None:
             other = self._find_template(data)
-            if other is None or other is template or (said := other.said(data[other.slot])) is None:
+            if other is None or other is template or (said := other.said(data[other.slot], self._count)) is None:
                 return None
             self._latest = template = other
         return template.client_before + said + template.client_behind
@@ -126,7 +132,7 @@ class Rewriter:
             kept = template.kept
             all_said = [text_said(piece, kept) for piece in pieces]
         else:
-            all_said = [template.said(piece) for piece in pieces]
+            all_said = [template.said(piece, self._count) for piece in pieces]
         return all_said if all(all_said) else None  # type: ignore[return-value]  # none is empty
 
     def _find_template(self, data: bytes) -> Template | None:
@@ -149,11 +155,11 @@ class Rewriter:
     def learn(self, data: bytes, chunk: UpstreamChunk, render: Render) -> None:
         """Learn from a chunk that was just parsed from `data`.
 
-        render: must depend on its arguments only. Chunks that are not plain text or arguments (usage, finish, several
+        render: must depend on its arguments only. Chunks that are not plain text or arguments (a finish, several
         choices or calls) teach nothing, so this may be called for every chunk. A template is made when two chunks of a
         choice had the same surroundings.
         """
-        if len(chunk.choices) != 1 or chunk.usage is not None:
+        if len(chunk.choices) != 1 or (chunk.usage is not None and self._count is _parse):
             return
         choice = chunk.choices[0]
         place = self._text_of(choice)
@@ -257,8 +263,10 @@ class ListeningRewriter(Rewriter):
 
     __slots__ = ("_heard", "_listen", "_listener", "_listeners")
 
-    def __init__(self, dialect: Dialect, listen: Callable[[int, str], Callable[[bytes], None]]) -> None:
-        super().__init__(dialect)
+    def __init__(
+        self, dialect: Dialect, count: Count | None, listen: Callable[[int, str], Callable[[bytes], None]]
+    ) -> None:
+        super().__init__(dialect, count)
         self._listen = listen
         self._listeners: dict[_Surroundings, Callable[[bytes], None]] = {}
         self._heard: Template | None = None  # the one that matched last,

@@ -30,6 +30,13 @@ Place = tuple[str, ...]
 NAMES: tuple[Place, ...] = (("id",), ("created",))
 """Names of a chunk, which the client does not get: it gets those of its own answer."""
 
+USAGE: Place = ("usage",)
+"""What a chunk reports of the tokens so far. It is counted, and the client gets a total of its own, or none."""
+
+Count = Callable[[int, bytes], bytes | None]
+"""Counts a usage that came with a choice of this upstream index. Returns the usage that the client gets instead; None
+if the chunk must be parsed."""
+
 Values = Mapping[Place, JSON]
 
 Render = Callable[[Values, bytes], bytes]
@@ -88,6 +95,10 @@ class Template:
     """There is only a text, and the client gets it once."""
     untouched: bool
     """The client gets all that is in the slot as it came."""
+    index: int
+    """The choice's upstream index."""
+    usage: int | None
+    """Which of the values is a usage."""
 
     def fits(self, data: bytes) -> bool:
         """Whether the template is made for such a chunk, whatever its values are."""
@@ -99,7 +110,7 @@ class Template:
         """Return the text in a slot: as it is in JSON, without its quotes."""
         return self._values(between)[self.text]
 
-    def said(self, between: bytes) -> bytes | None:
+    def said(self, between: bytes, count: Count) -> bytes | None:
         """Return what the client gets for what is in the slot; None if that must be parsed."""
         values = self._values(between)
         if len(values) <= len(self.middles) or _NEW_LINE in between or _RETURN in between:  # a frame is one line
@@ -112,6 +123,11 @@ class Template:
                 values[at] = said
             else:
                 return None
+        if self.usage is not None:
+            counted = count(self.index, values[self.usage])
+            if counted is None:
+                return None
+            values[self.usage] = counted
         if self.untouched:
             return between
         first, *others = self.order
@@ -193,7 +209,7 @@ def with_values(
                 extra = {**extra, key: value}
             case ("choices", key):  # a legacy completion's text
                 delta = {**delta, key: value}
-            case (key,) if place not in NAMES:
+            case (key,) if place not in NAMES and place != USAGE:
                 top = {**top, key: value}
     return replace(choice, delta=delta, logprobs=logprobs, extra=extra), top
 
@@ -201,11 +217,13 @@ def with_values(
 def changing(chunk: UpstreamChunk, other: UpstreamChunk, dialect: Dialect) -> list[Place]:
     """Return the places of values which nothing depends on and which differ between two chunks of a choice.
 
-    A name that only one of them has is one, too; it is then not found in the other.
+    A usage is one, too. A name that only one of the chunks has is then not found in the other.
     """
     (choice,), (another,) = chunk.choices, other.choices
     came, before = chunk.came, other.came
     found = [place for place in NAMES if came.get(place[0]) != before.get(place[0])]
+    if chunk.usage is not None and other.usage is not None:
+        found.append(USAGE)  # each is counted, also if it is the same
     if choice.logprobs != another.logprobs and choice.logprobs is not None and another.logprobs is not None:
         found.append(("choices", "logprobs"))
     found += [("choices", key) for key in _differing(choice.extra, another.extra)]
@@ -263,7 +281,7 @@ def make(parts: Cut, text: Place, chunk: UpstreamChunk, dialect: Dialect, render
     (choice,) = chunk.choices
     marked, top = with_values(choice, chunk.extra, values)
     try:
-        alike = parse_chunk(slotted, dialect) == replace(chunk, choices=(marked,), extra=top)
+        alike = parse_chunk(slotted, dialect) == replace(chunk, choices=(marked,), usage=None, extra=top)
     except MalformedChunk:
         return None
     at_text = places.index(text)
@@ -273,7 +291,8 @@ def make(parts: Cut, text: Place, chunk: UpstreamChunk, dialect: Dialect, render
     if not alike or around is None:
         return None
     client, order = around
-    if set(order) != {at for at, place in enumerate(places) if place not in NAMES}:
+    usage = places.index(USAGE) if USAGE in places else None
+    if {*order, usage} - {None} != {at for at, place in enumerate(places) if place not in NAMES}:
         return None
     return Template(
         constants[0],
@@ -290,7 +309,9 @@ def make(parts: Cut, text: Place, chunk: UpstreamChunk, dialect: Dialect, render
         tuple(client[1:-1]),
         tuple(order),
         len(places) == 1 and order == [0],
-        kept and order == [*range(len(marks))] and tuple(client[1:-1]) == constants[1:-1],
+        kept and order == [*range(len(marks))] and tuple(client[1:-1]) == constants[1:-1] and usage is None,
+        choice.index,
+        usage,
     )
 
 

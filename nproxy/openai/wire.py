@@ -90,13 +90,13 @@ class Wire:
         finish_reason: str | None = None,
         logprobs: JSON = None,
         extra: Mapping[str, JSON] = _EMPTY,
-        usage: Usage | None = None,
+        usage: JSON = None,
         top: Mapping[str, JSON] = _EMPTY,
     ) -> bytes:
         """Write a chunk with one choice.
 
         delta: for legacy completions `{"text": ...}`, whose keys are in the choice itself. extra: further keys of the
-        choice. usage: a running total. top: further keys of the chunk. Own keys win over both.
+        choice. usage: a running total, as Usage.to_json. top: further keys of the chunk. Own keys win over both.
         """
         body = {"delta": dict(delta)} if self.dialect is Dialect.CHAT else delta
         choice = {"index": index, **body, "logprobs": logprobs, "finish_reason": finish_reason}
@@ -107,7 +107,7 @@ class Wire:
 
     def usage_tail(self, usage: Usage, top: Mapping[str, JSON] = _EMPTY) -> bytes:
         """Write the chunk without choices that carries the usage; it comes last before `[DONE]`."""
-        return self._head + self._tail(usage, top)
+        return self._head + self._tail(usage.to_json(), top)
 
     def beside(self, top: Mapping[str, JSON]) -> bytes:
         """Write a chunk without choices that carries further keys only."""
@@ -161,12 +161,8 @@ class Wire:
     def _plain_tail(self) -> bytes:
         return self._tail(None, _EMPTY)
 
-    def _tail(self, usage: Usage | None, top: Mapping[str, JSON]) -> bytes:
+    def _tail(self, usage: JSON, top: Mapping[str, JSON]) -> bytes:
         """Return a chunk's frame from behind its last choice."""
-        rest: dict[str, JSON] = {}
-        if usage is not None:
-            rest["usage"] = usage.to_json()
-        elif self.include_usage:
-            rest["usage"] = None
+        rest: dict[str, JSON] = {} if usage is None and not self.include_usage else {"usage": usage}
         rest |= {key: value for key, value in top.items() if key not in _OWN}
         return b"]" + (b"," + dumps(rest)[1:] if rest else b"}") + b"\n\n"

@@ -9,15 +9,17 @@ import pytest
 
 from nproxy.choices import merge
 from nproxy.choices.capability import Capability
+from nproxy.choices.commands import Spent
 from nproxy.choices.events import LegChunk, LegChunks, LegEnded
 from nproxy.choices.reading import read_chunk
 from nproxy.openai.chunks import UpstreamChunk
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.sse import BETWEEN
-from tests.choices.conduct_player import ALIASED, FANOUT, NATIVE, Play, chat, contents
-from tests.choices.upstream_says import delta
+from tests.choices.conduct_player import ALIASED, EXACT, FANOUT, NATIVE, Play, chat, contents
+from tests.choices.upstream_says import DONE, delta, usage
 
 ASKED = {"include_usage": True}
+EACH = {**ASKED, "continuous_usage_stats": True}
 
 USUAL: dict[str, tuple[dict[str, Any], Capability, Callable[[str], bytes]]] = {
     "as it came": ({}, NATIVE, lambda said: delta(said)),
@@ -50,8 +52,19 @@ USUAL: dict[str, tuple[dict[str, Any], Capability, Callable[[str], bytes]]] = {
     "another time in each, and nulls": ({}, ALIASED, lambda said: delta(said, top={"created": ord(said), "x": None})),
     "another time in each, merged": ({"n": 2}, FANOUT, lambda said: delta(said, top={"created": ord(said)})),
     "the text twice, merged": ({"n": 2}, FANOUT, lambda said: delta("", reasoning=said, reasoning_content=said)),
+    "usage in each": ({}, NATIVE, lambda said: counting(said)),
+    "usage in each, of one choice": ({"stream_options": EACH}, NATIVE, lambda said: counting(said)),
+    "usage in each, an alias": ({"stream_options": EACH}, ALIASED, lambda said: counting(said)),
+    "usage in each, for the end": ({"stream_options": ASKED}, NATIVE, lambda said: counting(said)),
+    "usage in each, merged": ({"n": 2, "stream_options": EACH}, FANOUT, lambda said: counting(said)),
+    "usage in each, merged, for the end": ({"n": 2, "stream_options": ASKED}, FANOUT, lambda said: counting(said)),
+    "usage in each, of our engine": ({"stream_options": EACH}, EXACT, lambda said: counting(said)),
     "the same for several choices": ({"n": 3, "temperature": 0}, FANOUT, lambda said: delta(said)),
 }
+
+
+def counting(said: str) -> bytes:
+    return delta(said, top={"usage": usage(7, ord(said) - 96)})
 
 
 def rated(said: str) -> dict[str, Any]:
@@ -83,6 +96,34 @@ def test_a_usual_chunk_is_parsed_until_it_is_known(shape: str, monkeypatch: pyte
     play.says(0, *events)
     assert play.emitted == expected.emitted
     assert len(parsed) <= 3
+
+
+@pytest.mark.parametrize("asked", [EACH, ASKED, {}])
+@pytest.mark.parametrize("capability", [FANOUT, NATIVE, EXACT], ids=["merged", "relayed", "of our engine"])
+def test_usage_in_each_chunk_is_counted_where_it_is_not_parsed(asked: dict[str, Any], capability: Capability) -> None:
+    """Two choices, in turns; then both finish."""
+
+    def finish(index: int) -> bytes:
+        return delta(finish="stop", index=index, top={"usage": usage(7, 26)})
+
+    plays = [Play(chat(stream=True, n=2, stream_options=asked), capability) for _ in range(2)]
+    for at, letter in enumerate("aabbccddefg"):
+        leg, index = (at % 2, 0) if capability is FANOUT else (0, at % 2)
+        said = delta(letter, index=index, top={"usage": usage(7, at + 1)})
+        for play, forgetful in zip(plays, (False, True), strict=True):
+            if forgetful:
+                play.conduct._merge.outputs[leg].forget()
+            play.says(leg, said)
+    for play in plays:
+        for index in range(2):
+            play.says(*((index, finish(0)) if capability is FANOUT else (0, finish(index))))
+        for leg in range(2 if capability is FANOUT else 1):
+            play.says(leg, DONE)
+            play.ends(leg)
+    quick, slow = plays
+    assert quick.emitted == slow.emitted
+    assert quick.of(Spent) == slow.of(Spent)
+    assert quick.over
 
 
 @pytest.mark.parametrize("shape", USUAL)

@@ -155,7 +155,7 @@ class TestUsage:
 
     def test_E12_a_running_total(self) -> None:
         wire = Wire(Dialect.CHAT, "i", 1, "m", include_usage=True)
-        value = frame(wire.chunk(0, {"content": "x"}, usage=Usage(3, 4), top={"a": 1}))
+        value = frame(wire.chunk(0, {"content": "x"}, usage=Usage(3, 4).to_json(), top={"a": 1}))
         assert value["usage"] == {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
         assert value["a"] == 1
 

@@ -55,7 +55,7 @@ class Writer:
             logprobs=self._logprobs(piece.index, piece.reported),
             extra={**({} if self._chat else about), **self._about_choice(piece)},
             top=about if self._chat else {},
-            usage=usage,
+            usage=None if usage is None else usage.to_json(),
         )
 
     def end(self, usage: Usage) -> bytes:
