@@ -166,7 +166,7 @@ _USAGE = [
         "        if usage is None:\n            return None, False",
         "        if usage is None:\n            continue",
     ),
-    ("E7", OPENAI + "wire.py", 'rest["usage"] = None', "pass"),
+    ("E7", OPENAI + "wire.py", "if usage is None and not self.include_usage else", "if usage is None else"),
     ("E7", CHOICES + "merge.py", "if usage is not None and self._request.include_usage else", "if False else"),
     ("E7", CHOICES + "relay.py", 'wanted["usage"] = None', "pass"),
     ("E8", CHOICES + "merge.py", "if usage is not None and self._request.include_usage else", "if usage else"),
