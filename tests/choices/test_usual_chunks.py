@@ -9,7 +9,7 @@ import pytest
 
 from nproxy.choices import merge
 from nproxy.choices.capability import Capability
-from nproxy.choices.commands import Spent
+from nproxy.choices.commands import CallEnded, Spent
 from nproxy.choices.events import LegChunk, LegChunks, LegEnded
 from nproxy.choices.reading import read_chunk
 from nproxy.openai.chunks import UpstreamChunk
@@ -100,7 +100,9 @@ def test_a_usual_chunk_is_parsed_until_it_is_known(shape: str, monkeypatch: pyte
 
 @pytest.mark.parametrize("asked", [EACH, ASKED, {}])
 @pytest.mark.parametrize("capability", [FANOUT, NATIVE, EXACT], ids=["merged", "relayed", "of our engine"])
-def test_usage_in_each_chunk_is_counted_where_it_is_not_parsed(asked: dict[str, Any], capability: Capability) -> None:
+def test_E12_usage_in_each_chunk_is_counted_where_it_is_not_parsed(
+    asked: dict[str, Any], capability: Capability
+) -> None:
     """Two choices, in turns; then both finish."""
 
     def finish(index: int) -> bytes:
@@ -137,6 +139,16 @@ def test_those_that_come_together_are_written_as_those_that_come_apart(shape: st
         together.gets(LegChunks(0, BETWEEN.join(events), len(events)))
     assert together.emitted == apart.emitted
     assert together.conduct._merge.outputs[0].whole
+
+
+def test_K12_log_probabilities_that_are_no_json_end_the_leg() -> None:
+    play = Play(chat(stream=True, n=2, logprobs=True), FANOUT)
+    play.says(0, *(delta(letter, logprobs=rated(letter)) for letter in "abc"))
+    before = play.emitted
+    play.says(0, delta("d", logprobs="?").replace(b'"?"', b'{"content":[}'))
+    (ended,) = play.of(CallEnded)
+    assert ended.failure is not None
+    assert b'{"content":[}' not in play.emitted[len(before) :]
 
 
 def test_of_several_that_came_together_the_usual_ones_are_not_touched_one_by_one(

@@ -183,6 +183,7 @@ _USAGE = [
     ("E14", OPENAI + "usage.py", "total = sum(numbers)", "total = numbers[0]"),
     ("E13", CHOICES + "reported_usage.py", "elif self.shared is not None or len(indices) > 1 or", "elif"),
     ("E11", OPENAI + "usage.py", "prompt=max([usage.prompt for", "prompt=sum([usage.prompt for"),
+    ("E12", CHOICES + "merge.py", "output.reported.note(usage, [index])", "pass"),
     (
         "E12",
         CHOICES + "tally.py",

@@ -397,7 +397,7 @@ def test_values_with_blanks_keep_them() -> None:
         b"[" * 100_000 + b"]" * 100_000,
     ],
 )
-def test_a_value_that_is_no_json_is_not_passed_on(value: bytes) -> None:
+def test_K12_a_value_that_is_no_json_is_not_passed_on(value: bytes) -> None:
     paths, shape = Paths(), RICH["log probabilities"]
     for place, text in enumerate("abc"):
         paths.send(rich(text, place, **shape))
