@@ -13,6 +13,7 @@ from nproxy.openai.tools import CALLS, place_of_arguments
 
 _MOST_CHANNELS = 1024
 _MOST_MARKERS = 4
+_MOST_ALIKE = 32
 _LONGEST_KEY = 64
 """Limits of what one leg may teach: memory, and the time of a search. Chunks beyond them take the slow path."""
 
@@ -115,6 +116,8 @@ class Rewriter:
             self._latest = template = self._find_template(data.partition(BETWEEN)[0])
             if template is None:
                 return [], data
+        if template.usage is not None:  # each is counted when all that came before it has been written
+            return [], data
         *pieces, last = data[len(template.before) :].split(template.joint)
         piece, found, rest = last.partition(template.behind + BETWEEN)
         if found or last.endswith(template.behind):
@@ -223,14 +226,17 @@ class Rewriter:
         self._hopeless = {channel for channel in self._hopeless if index not in (None, channel[0])}
 
     def _keep(self, channel: _Channel, template: Template) -> bool:
-        """Keep a template in the place of an earlier one of its channel; False if there are too many markers."""
+        """Keep a template in the place of an earlier one of its channel; False if there are too many to search."""
         if template.marker not in self._markers:
             if len(self._markers) >= _MOST_MARKERS:
                 return False
             self._markers.append(template.marker)
         self._drop(channel)
         if template.middles:
-            self._mixed.setdefault(template.before, []).append(template)
+            alike = self._mixed.setdefault(template.before, [])
+            if len(alike) >= _MOST_ALIKE:
+                return False
+            alike.append(template)
         else:
             self._templates[template.before, template.behind] = template
         self._made[channel] = template

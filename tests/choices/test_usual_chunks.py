@@ -128,6 +128,21 @@ def test_E12_usage_in_each_chunk_is_counted_where_it_is_not_parsed(
     assert quick.over
 
 
+def test_E12_a_total_is_not_ahead_of_what_is_written() -> None:
+    """Of several chunks that come together, the last one must be parsed."""
+    apart, together = (Play(chat(stream=True, n=2, stream_options=EACH), FANOUT) for _ in range(2))
+    chunks = [delta(letter, top={"usage": usage(7, at + 1)}) for at, letter in enumerate("abcdef")]
+    chunks += [delta("\ud83d", top={"usage": usage(7, 7)})]  # half a character
+    for events in (chunks[:3], chunks[3:]):
+        apart.gets(*(LegChunk(0, event) for event in events))
+        together.gets(LegChunks(0, BETWEEN.join(events), len(events)))
+    assert together.emitted == apart.emitted
+    assert [frame["usage"] and frame["usage"]["completion_tokens"] for frame in together.frames] == [
+        *(None, None),
+        *range(1, 8),
+    ]
+
+
 @pytest.mark.parametrize("shape", USUAL)
 def test_those_that_come_together_are_written_as_those_that_come_apart(shape: str) -> None:
     """Before anything is known, in mid-stream, and with a finish behind them."""
