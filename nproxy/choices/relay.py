@@ -21,7 +21,6 @@ from nproxy.openai.jsonvalue import JSON, dumps, is_json, loads
 from nproxy.openai.requests import Request
 from nproxy.openai.templates import NAMES, USAGE, Values, with_value
 from nproxy.openai.tools import CALLS
-from nproxy.openai.unread import loads_but_long_parts
 from nproxy.openai.usage import Usage
 from nproxy.openai.wire import Wire, event
 
@@ -89,7 +88,11 @@ class Relay(Merge):
             self._take_names(came)  # it is written anew: without surplus choices, in order, under the right indices
         elif len(self.outputs) == 1 and not self._as_merged:
             marked = body[-1:] != b"}" and body.rstrip().endswith(b"]")  # `[DONE]` is behind it
-            self._body = dumps(came) if marked or not is_json(body) else body
+            if self._shown is not None:
+                body = dumps(came | {"model": self._shown})
+            elif marked or not is_json(body):
+                body = dumps(came)
+            self._body = body
 
     def _prelude(self, data: bytes) -> bytes:
         if data or self._opened or not self._request.stream:
@@ -150,7 +153,7 @@ class Relay(Merge):
     def _answer(self, usage: Usage | None) -> bytes:
         if self._body is None or len(self.outputs) != 1:
             return super()._answer(usage)
-        return self._body if self._shown is None else dumps(loads_but_long_parts(self._body) | {"model": self._shown})
+        return self._body
 
     # ---- changes that a rule requires
 

@@ -179,7 +179,7 @@ def is_json(data: bytes) -> bool:
         return True
     try:
         EXACT.decode(data.decode("utf-8"))
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return True
 

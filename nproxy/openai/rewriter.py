@@ -8,17 +8,29 @@ from typing import NamedTuple
 from nproxy.openai.chunks import EMPTY_VALUES, UpstreamChoice, UpstreamChunk
 from nproxy.openai.dialect import CHAT, Dialect
 from nproxy.openai.sse import BETWEEN
-from nproxy.openai.templates import Count, Place, Render, Template, changing, cut, make, special, string_rest, text_said
+from nproxy.openai.templates import (
+    Count,
+    Place,
+    Render,
+    Template,
+    changing,
+    cut,
+    make,
+    may_be_changed,
+    special,
+    string_rest,
+    text_said,
+)
 from nproxy.openai.tools import CALLS, place_of_arguments
 
 _MOST_CHANNELS = 1024
 _MOST_MARKERS = 4
 _MOST_ALIKE = 32
-_LONGEST_KEY = 64
+_LONGEST = 1 << 16
 """Limits of what one leg may teach: memory, and the time of a search. Chunks beyond them take the slow path."""
 
 _PATIENCE = 16
-"""After so many chunks that taught nothing, only two of so many are looked at."""
+"""After so many chunks that taught nothing, only two of so many are looked at. So many templates are made."""
 
 _Channel = tuple[int, Place]
 """A choice's upstream index, and the place of one of its strings."""
@@ -31,6 +43,8 @@ class _Seen(NamedTuple):
     chunk: UpstreamChunk
     in_row: int
     """How many there were that taught nothing, one after the other."""
+    made: int
+    """How many templates were made before it."""
 
 
 def _parse(index: int, usage: bytes) -> None:
@@ -44,7 +58,8 @@ class Rewriter:
     the rewriter learns the bytes around these, and what the client gets around them. A later chunk with exactly the
     same surroundings, and values that are valid, becomes the client's by swapping them.
 
-    Its output equals what parsing and writing would give, byte for byte. One object per leg:
+    Its output equals what parsing and writing would give, but that values beside the text stay as they came: their
+    blanks, and the form of their numbers. One object per leg:
 
         frame = rewriter.swap(data)                       # bytes of the client's whole frame; or swap_all, for several
         if frame is None: chunk = parse_chunk(data, ...)  # the slow path; then, for a chunk that was written
@@ -132,11 +147,13 @@ class Rewriter:
             together = b"".join(pieces)
             if special(together) is None and together.isascii() and all(pieces):
                 return pieces
-            kept = template.kept
-            all_said = [text_said(piece, kept) for piece in pieces]
-        else:
-            all_said = [template.said(piece, self._count) for piece in pieces]
-        return all_said if all(all_said) else None  # type: ignore[return-value]  # none is empty
+        all_said = []
+        for piece in pieces:
+            said = text_said(piece, template.kept) if template.alone else template.said(piece, self._count)
+            if said is None:
+                return None
+            all_said.append(said)
+        return all_said
 
     def _find_template(self, data: bytes) -> Template | None:
         for marker in self._markers:
@@ -162,7 +179,7 @@ class Rewriter:
         choices or calls) teach nothing, so this may be called for every chunk. A template is made when two chunks of a
         choice had the same surroundings.
         """
-        if len(chunk.choices) != 1 or (chunk.usage is not None and self._count is _parse):
+        if len(chunk.choices) != 1 or len(data) > _LONGEST or (chunk.usage is not None and self._count is _parse):
             return
         choice = chunk.choices[0]
         place = self._text_of(choice)
@@ -172,14 +189,15 @@ class Rewriter:
         seen, made = self._seen.get(channel), self._made.get(channel)
         if channel in self._hopeless or (made is not None and made.fits(data)):
             return
-        if seen is None and len(self._seen) >= _MOST_CHANNELS:
+        if seen is None:
+            if len(self._seen) + len(self._hopeless) < _MOST_CHANNELS:
+                self._seen[channel] = _Seen(data, chunk, 1, 0)
             return
-        in_row = 1 if seen is None else seen.in_row + 1
+        in_row = seen.in_row + 1
         if in_row <= _PATIENCE or in_row % _PATIENCE < 2:
-            self._seen[channel] = _Seen(data, chunk, in_row)
-            if seen is not None:
-                self._compare(channel, seen, data, chunk, render)
-        elif seen is not None:
+            self._seen[channel] = _Seen(data, chunk, in_row, seen.made)
+            self._compare(channel, seen, data, chunk, render)
+        else:
             self._seen[channel] = seen._replace(in_row=in_row)
 
     def _compare(self, channel: _Channel, seen: _Seen, data: bytes, chunk: UpstreamChunk, render: Render) -> None:
@@ -189,9 +207,11 @@ class Rewriter:
         parts = cut(data, chunk, place, others)
         if parts is None or parts != cut(seen.data, seen.chunk, place, others):
             return  # ids or times may change with every chunk: wait for a second one
-        template = make(parts, place, chunk, self._dialect, render)
+        template = make(parts, place, chunk, data, self._dialect, render) if seen.made < _PATIENCE else None
         if template is not None and self._keep(channel, template):
-            self._seen[channel] = _Seen(data, chunk, 0)  # a later one may show that more changes: a time, say
+            self._seen[channel] = _Seen(
+                data, chunk, 0, seen.made + 1
+            )  # another may show that more changes: a time, say
         else:
             del self._seen[channel]
             self._hopeless.add(channel)
@@ -204,7 +224,7 @@ class Rewriter:
         if len(full) == 1 and full[0] in CALLS:
             inner = place_of_arguments(choice.delta)
             return None if inner is None else ("choices", "delta", *inner)
-        texts = [key for key in full if isinstance(choice.delta[key], str) and len(key) <= _LONGEST_KEY]
+        texts = [key for key in full if isinstance(choice.delta[key], str) and may_be_changed(key)]
         if not texts or any(key in CALLS for key in full):
             return None
         key = "content" if "content" in full else texts[0]
@@ -214,7 +234,7 @@ class Rewriter:
 
     def _may_change(self, place: Place) -> bool:
         """Whether a value beside the text may differ between chunks."""
-        return len(place[-1]) <= _LONGEST_KEY
+        return may_be_changed(place[-1]) is not None
 
     def forget(self, index: int | None = None) -> None:
         """Drop what was learned for this upstream index, or everything, because what render would write has changed."""
@@ -233,10 +253,9 @@ class Rewriter:
             self._markers.append(template.marker)
         self._drop(channel)
         if template.middles:
-            alike = self._mixed.setdefault(template.before, [])
-            if len(alike) >= _MOST_ALIKE:
+            if len(self._mixed.get(template.before, ())) >= _MOST_ALIKE:
                 return False
-            alike.append(template)
+            self._mixed.setdefault(template.before, []).append(template)
         else:
             self._templates[template.before, template.behind] = template
         self._made[channel] = template
@@ -248,33 +267,28 @@ class Rewriter:
         if outdated is None:
             return
         if outdated.middles:
-            self._mixed[outdated.before].remove(outdated)
+            alike = self._mixed[outdated.before]
+            alike.remove(outdated)
+            if not alike:
+                del self._mixed[outdated.before]
         else:
             self._templates.pop((outdated.before, outdated.behind), None)
-
-
-_Surroundings = tuple[bytes, bytes, tuple[bytes, ...]]
-
-
-def _around(template: Template) -> _Surroundings:
-    return template.before, template.behind, template.middles
 
 
 class ListeningRewriter(Rewriter):
     """A rewriter that reports each text that it passes on: as it was in the upstream's JSON, without its quotes.
 
-    listen: returns the callback that takes the texts of an upstream index and a key; always the same one. Texts of
-    chunks that take the slow path, as all tool calls do, are not reported.
+    listen: returns the callback that takes the texts of an upstream index and a key. Texts of chunks that take the slow
+    path, as all tool calls do, are not reported.
     """
 
-    __slots__ = ("_heard", "_listen", "_listener", "_listeners")
+    __slots__ = ("_heard", "_listen", "_listener")
 
     def __init__(
         self, dialect: Dialect, count: Count | None, listen: Callable[[int, str], Callable[[bytes], None]]
     ) -> None:
         super().__init__(dialect, count)
         self._listen = listen
-        self._listeners: dict[_Surroundings, Callable[[bytes], None]] = {}
         self._heard: Template | None = None  # the one that matched last,
         self._listener: Callable[[bytes], None] | None = None  # and what takes its texts
 
@@ -293,7 +307,7 @@ class ListeningRewriter(Rewriter):
 
     def _tell(self, template: Template, between: bytes) -> None:
         if template is not self._heard or self._listener is None:
-            self._heard, self._listener = template, self._listeners[_around(template)]
+            self._heard, self._listener = template, self._listen(template.index, template.key)
         self._listener(template.text_of(between) if template.middles else between)
 
     def _text_of(self, choice: UpstreamChoice) -> Place | None:
@@ -306,11 +320,3 @@ class ListeningRewriter(Rewriter):
 
     def _may_change(self, place: Place) -> bool:
         return len(place) == 1 and super()._may_change(place)  # all that belongs to the choice must be seen
-
-    def _keep(self, channel: _Channel, template: Template) -> bool:
-        kept = super()._keep(channel, template)
-        if kept:
-            self._listeners = {
-                _around(made): self._listen(index, place[-1]) for (index, place), made in self._made.items()
-            }
-        return kept

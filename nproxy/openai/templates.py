@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
 import orjson
@@ -52,6 +52,7 @@ string_rest = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL).match
 """Matches the rest of a string, with its quote."""
 
 _MOST_VALUES = 6
+_MOST_ALIKE = 4  # members with the same key
 _NEW_LINE, _RETURN = b"\n\r"
 _DECIDING = frozenset({"message", "usage", "error", "delta", "content", "role", "tool_calls", "function_call"})
 """Members of a choice, and of a delta, by whose values something is decided, so that they must be parsed."""
@@ -95,10 +96,12 @@ class Template:
     """There is only a text, and the client gets it once."""
     untouched: bool
     """The client gets all that is in the slot as it came."""
-    index: int
-    """The choice's upstream index."""
     usage: int | None
     """Which of the values is a usage."""
+    index: int
+    """The choice's upstream index,"""
+    key: str
+    """and the key of its text."""
 
     def fits(self, data: bytes) -> bool:
         """Whether the template is made for such a chunk, whatever its values are."""
@@ -173,8 +176,12 @@ def _is_utf8(text: bytes) -> bool:
 # ---- places
 
 
-def value_at(said: Any, place: Place) -> Any:
-    """Return the value in a place of a parsed chunk, or of a part of it. Raises LookupError or TypeError."""
+may_be_changed = re.compile(r"[\w.-]{1,64}", re.ASCII).fullmatch
+"""Matches the keys of values that may differ between chunks; others might be found inside strings."""
+
+
+def _value_in(said: Any, place: Place) -> Any:
+    """Return the value in a place of a parsed chunk. Raises LookupError, TypeError or ValueError if there is none."""
     for key in place:
         said = said[key]
         if isinstance(said, list) and key in ("choices", "tool_calls"):
@@ -207,8 +214,8 @@ def with_values(
                 logprobs = value
             case ("choices", key) if key in extra:
                 extra = {**extra, key: value}
-            case ("choices", key):  # a legacy completion's text
-                delta = {**delta, key: value}
+            case ("choices", "text"):  # of a legacy completion
+                delta = {**delta, "text": value}
             case (key,) if place not in NAMES and place != USAGE:
                 top = {**top, key: value}
     return replace(choice, delta=delta, logprobs=logprobs, extra=extra), top
@@ -245,10 +252,10 @@ def cut(data: bytes, chunk: UpstreamChunk, text: Place, others: Sequence[Place])
     spans = []
     for place in (text, *others):
         try:
-            value = value_at(chunk.came, place)
+            value = _value_in(chunk.came, place)
         except (LookupError, TypeError, ValueError):
             return None
-        span = _find_text(data, place[-1], value) if place is text else _find_value(data, place[-1], value)
+        span = _find_text(data, place[-1], value) if place == text else _find_value(data, place[-1], value)
         if span is None:
             return None
         spans.append((*span, place))
@@ -260,63 +267,85 @@ def cut(data: bytes, chunk: UpstreamChunk, text: Place, others: Sequence[Place])
     return Cut(constants, tuple(place for _, _, place in spans))
 
 
-def make(parts: Cut, text: Place, chunk: UpstreamChunk, dialect: Dialect, render: Render) -> Template | None:
-    """Make a template, and prove it: with other values in the places nothing else of the chunk may change.
+def make(
+    parts: Cut, text: Place, chunk: UpstreamChunk, data: bytes, dialect: Dialect, render: Render
+) -> Template | None:
+    """Make a template of a chunk, and prove it: with other values in the places nothing else of it may change.
 
     Returns None if there can be none.
     """
     constants, places = parts
-    first = places[0][-1]
-    opening = (_opening(first) if places[0] == text else _beginning(first)).search(constants[0])
-    if opening is None or opening.end() != len(constants[0]) or len(places) > _MOST_VALUES:
-        return None  # the first opening is looked for, which must be this one
-    marks = [_mark(at) for at in range(len(places))]
-    slotted = b"".join(
-        part
-        for constant, place, mark in zip(constants, places, marks, strict=False)
-        for part in (constant, mark.escaped if place == text else b'"%b"' % mark.escaped)
-    )
-    slotted += constants[-1]
-    values = {place: mark.value for place, mark in zip(places, marks, strict=True)}
-    (choice,) = chunk.choices
-    marked, top = with_values(choice, chunk.extra, values)
-    try:
-        alike = parse_chunk(slotted, dialect) == replace(chunk, choices=(marked,), usage=None, extra=top)
-    except MalformedChunk:
+    if len(places) > _MOST_VALUES or not _is_first(constants[0], places[0], text):
         return None
-    at_text = places.index(text)
-    frame = render(values, slotted)
-    kept = marks[at_text].escaped in frame
+    marks = [_mark(at) for at in range(len(places))]
+    own = render({}, data)
+    if any(mark.escaped in own or mark.written in own for mark in marks):
+        return None
+    values = {place: mark.value for place, mark in zip(places, marks, strict=True)}
+    marked = _marked(parts, text, marks)
+    if not _differs_only_in(marked, chunk, values, dialect):
+        return None
+    frame = render(values, marked)
+    at_text, kept = places.index(text), marks[places.index(text)].escaped in frame
     around = _between_marks(frame, [mark.escaped if kept else mark.written for mark in marks], at_text)
-    if not alike or around is None:
+    if around is None:
         return None
     client, order = around
     usage = places.index(USAGE) if USAGE in places else None
     if {*order, usage} - {None} != {at for at, place in enumerate(places) if place not in NAMES}:
         return None
+    before, *middles, behind = constants
+    client_before, *client_middles, client_behind = client
     return Template(
-        constants[0],
-        constants[-1],
-        client[0],
-        client[-1],
-        slice(len(constants[0]), -len(constants[-1])),
-        constants[-1] + BETWEEN + constants[0],
-        client[-1] + client[0],
-        opening[0],
-        kept,
-        constants[1:-1],
-        at_text,
-        tuple(client[1:-1]),
-        tuple(order),
-        len(places) == 1 and order == [0],
-        kept and order == [*range(len(marks))] and tuple(client[1:-1]) == constants[1:-1] and usage is None,
-        choice.index,
-        usage,
+        before=before,
+        behind=behind,
+        client_before=client_before,
+        client_behind=client_behind,
+        slot=slice(len(before), -len(behind)),
+        joint=behind + BETWEEN + before,
+        client_joint=client_behind + client_before,
+        marker=_leading_to(places[0], text).search(before)[0],  # type: ignore[index]
+        kept=kept,
+        middles=tuple(middles),
+        text=at_text,
+        client_middles=tuple(client_middles),
+        order=tuple(order),
+        alone=len(places) == 1 and order == [0],
+        untouched=kept and usage is None and order == [*range(len(places))] and client_middles == middles,
+        usage=usage,
+        index=chunk.choices[0].index,
+        key=text[-1],
     )
 
 
+def _is_first(before: bytes, place: Place, text: Place) -> bool:
+    """Whether what leads to a value stands first where the value begins: that is where it is looked for."""
+    found = _leading_to(place, text).search(before)
+    return found is not None and found.end() == len(before)
+
+
+def _leading_to(place: Place, text: Place) -> re.Pattern[bytes]:
+    return _opening(place[-1]) if place == text else _beginning(place[-1])
+
+
+def _marked(parts: Cut, text: Place, marks: Sequence[_Mark]) -> bytes:
+    """Return the chunk with marks in the places of its values."""
+    pieces: list[bytes] = []
+    for constant, place, mark in zip(parts.constants, parts.places, marks, strict=False):
+        pieces += constant, mark.escaped if place == text else b'"%b"' % mark.escaped
+    return b"".join((*pieces, parts.constants[-1]))
+
+
+def _differs_only_in(marked: bytes, chunk: UpstreamChunk, values: Values, dialect: Dialect) -> bool:
+    choice, top = with_values(chunk.choices[0], chunk.extra, values)
+    try:
+        return parse_chunk(marked, dialect) == replace(chunk, choices=(choice,), usage=None, extra=top)
+    except MalformedChunk:
+        return False
+
+
 class _Mark(NamedTuple):
-    """What stands for a value while a template is made; its absence elsewhere is checked."""
+    """What stands for a value while a template is made. What has it already makes none."""
 
     value: str
     escaped: bytes
@@ -373,12 +402,12 @@ def _find_text(data: bytes, key: str, value: object) -> tuple[int, int] | None:
 
 def _find_value(data: bytes, key: str, value: object) -> tuple[int, int] | None:
     """Return where the member's value begins and ends; None if no member with this key has it."""
-    for beginning in _beginning(key).finditer(data):
+    for beginning in islice(_beginning(key).finditer(data), _MOST_ALIKE):
         start = beginning.end()
         try:
             text = data[start:].decode()
             found, end = EXACT.raw_decode(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         if found == value:
             return start, start + len(text[:end].encode())

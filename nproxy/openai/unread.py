@@ -23,6 +23,7 @@ _READ = frozenset({"index", "message", "delta", "text", "finish_reason", "usage"
 """The members of a choice by which something is decided."""
 
 _BEGINNING = 64
+_MOST_ALIKE = 64
 
 
 class _Answer(msgspec.Struct):
@@ -56,13 +57,14 @@ def loads_but_long_parts(body: bytes) -> Any:
     """Parse a whole answer like `loads`, but leave unread what is long and decides nothing.
 
     In its place is an Unread. That is valid JSON, log probabilities an object, but it may nest deeper than MAX_DEPTH,
-    and its numbers may overflow. An answer in which `loads` would mend something is read as a whole.
+    and its numbers may overflow. An answer is read as a whole if `loads` would mend something in it, or if it is
+    unclear what belongs to which choice.
     """
     if len(body) < 4 * LONG:  # it would hardly pay
         return loads(body)
     try:
         return _in_part(body)
-    except (msgspec.MsgspecError, ValueError, TypeError, RecursionError):
+    except (msgspec.MsgspecError, ValueError, TypeError, LookupError, RecursionError):
         return loads(body)
 
 
@@ -83,6 +85,8 @@ def _in_part(body: bytes) -> Any:
         raise _ReadAllError
     value = orjson.loads(short)
     orjson.dumps(value)  # it can be written, so it does not nest too deeply
+    if len({choice.get("index") for choice in value["choices"]}) < len(answer.choices):
+        raise _ReadAllError  # they may be pieces of one choice
     parts.put_into(value)
     return value
 
@@ -102,11 +106,21 @@ class _Parts:
         part = bytes(value)
         if not part.isascii():
             part.decode()  # msgspec does not look at what it leaves
-        start = self._body.find(part[:_BEGINNING], self.at)
-        if start < 0 or not self._body.startswith(part, start):
-            raise _ReadAllError  # a key is there twice, or the value before begins alike
+        start = self._start(part)
         self.at = start + len(part)
         self._found.append((start, part, choice, key))
+
+    def _start(self, part: bytes) -> int:
+        start = self._body.find(part[:_BEGINNING], self.at)
+        for _ in range(_MOST_ALIKE):
+            if start < 0 or self._body.startswith(part, start):
+                break
+            start = self._body.find(part[:_BEGINNING], start + 1)  # a shorter one begins alike
+        else:
+            raise _ReadAllError
+        if start < 0:
+            raise _ReadAllError  # a key is there twice
+        return start
 
     def cut(self) -> bytes:
         """Return the body with a mark in the place of each part. Raises _ReadAllError if there is none."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from nproxy.choices import merge
 from nproxy.choices.capability import Capability
-from nproxy.choices.commands import CallEnded, Spent
+from nproxy.choices.commands import CallEnded, Command, Emit, Spent
 from nproxy.choices.events import LegChunk, LegChunks, LegEnded
 from nproxy.choices.reading import read_chunk
 from nproxy.openai.chunks import UpstreamChunk
@@ -197,3 +200,93 @@ def test_those_of_a_leg_that_is_not_called_any_more_are_passed_over() -> None:
     before = play.emitted
     play.gets(LegChunks(0, BETWEEN.join([delta("b"), delta("c")]), 2))
     assert play.emitted == before
+
+
+TEXTS = [
+    *"abcdefghijklmnopqrstuvwxyz",
+    "",
+    '"',
+    "\\",
+    "\u00e9",
+    "\U0001f600",
+    "\ud83d",
+    "}]",
+    '","content":"x',
+    "\x7fslot0\x7f",
+    "\n",
+]
+OF_DELTA = ["reasoning", "refusal", "name", "message"]
+OF_CHOICE = ["logprobs", "token_ids", "text", "x", "usage"]
+OF_CHUNK = ["obfuscation", "usage", "y"]
+fixed = st.sampled_from([None, "", [], {}, 0, 0.5, "v", ["v"], {"content": []}, usage(7, 3)])
+
+
+def members(keys: list[str]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.dictionaries(st.sampled_from(keys), st.just("it changes") | fixed, max_size=2)
+
+
+def changing(key: str, place: int) -> Any:
+    """Another value of a member with each chunk."""
+    rated = {"content": [{"token": "t", "logprob": -place / 7}]}
+    own = {"usage": usage(7, place + 1), "logprobs": rated, "message": {"content": f"m{place}"}, "token_ids": [place]}
+    return own.get(key, f"v{place}")
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> list[bytes]:
+    """The chunks of a leg: alike but for texts, and for values that change with each of them."""
+    shapes = draw(st.tuples(st.just({}) | members(OF_DELTA), members(OF_CHOICE), members(OF_CHUNK)))
+    indices, backwards, ascii_only, times = draw(st.tuples(st.sampled_from([1, 1, 2]), *[st.booleans()] * 3))
+    chunks = []
+    for place in range(draw(st.integers(8, 20))):
+        delta, choice, top = (
+            {key: changing(key, place) if value == "it changes" else value for key, value in shape.items()}
+            for shape in shapes
+        )
+        content, finish = draw(st.sampled_from(TEXTS)), draw(st.sampled_from([None] * 24 + ["stop"]))
+        own = {"index": place % indices, "delta": {"content": content} | delta, **choice, "finish_reason": finish}
+        value = {"id": "u", "created": place // 3 if times else 5, "choices": [own], **top}
+        if backwards:
+            value = dict(reversed(value.items()))
+        chunks.append(json.dumps(value, ensure_ascii=ascii_only).encode("utf-8", "replace"))
+    return chunks
+
+
+@settings(derandomize=True, deadline=None, max_examples=600)
+@given(
+    chunks=streams(),
+    cuts=st.lists(st.integers(1, 5), min_size=20, max_size=20),
+    asked=st.sampled_from([{}, {"stream_options": ASKED}, {"stream_options": EACH}]),
+    capability=st.sampled_from([FANOUT, NATIVE, EXACT, ALIASED]),
+    n=st.integers(1, 3),
+    resume=st.sampled_from([*["off"] * 6, "replay", "continue"]),
+)
+def test_D16_whatever_is_not_parsed_comes_out_as_if_it_were(
+    chunks: list[bytes], cuts: list[int], asked: dict[str, Any], capability: Capability, n: int, resume: Any
+) -> None:
+    parsed, apart, together = (Play(chat(stream=True, n=n, **asked), capability, resume=resume) for _ in range(3))
+    for event in chunks:
+        if parsed.conduct._merge.outputs:
+            parsed.conduct._merge.outputs[0].forget()
+        parsed.gets(LegChunk(0, event))
+        apart.gets(LegChunk(0, event))
+    at = 0
+    for count in cuts:
+        events = chunks[at : at + count]
+        if events:
+            together.gets(LegChunks(0, BETWEEN.join(events), len(events)))
+        at += count
+    wanted = frames_of(parsed)
+    for play in (apart, together):
+        assert frames_of(play) == wanted
+        assert counted(play.everything) == counted(parsed.everything)
+
+
+def frames_of(play: Play) -> list[Any]:
+    """What the client reads. Values beside a text may have other blanks and forms of numbers."""
+    return [[*frame.items()] if isinstance(frame, dict) else frame for frame in play.frames]
+
+
+def counted(commands: Sequence[Command]) -> list[str]:
+    """All but the output, in any order: several events at once may report things in another one."""
+    return sorted(repr(command) for command in commands if not isinstance(command, Emit))

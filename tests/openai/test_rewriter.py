@@ -407,6 +407,77 @@ def test_K12_a_value_that_is_no_json_is_not_passed_on(value: bytes) -> None:
 
 
 @pytest.mark.parametrize(
+    "odd",
+    [
+        {"y": "\x7fslot0\x7f"},
+        {"y": {"\x7fslot1\x7f": 1}},
+        {"y": ["\x7fslot1\x7f"]},
+        {"y": "\\u007fslot1\\u007f"},
+    ],
+)
+@pytest.mark.parametrize("ascii_only", [False, True])
+def test_what_looks_like_a_mark_stays(odd: dict[str, Any], ascii_only: bool) -> None:
+    paths = Paths()
+    for place, text in enumerate("abcde"):
+        chunk = json.loads(rich(text, place, **RICH["log probabilities"], top=lambda *_: odd))
+        paths.send(json.dumps(chunk, ensure_ascii=ascii_only, separators=(",", ":")).encode())
+
+
+def test_a_key_that_could_be_found_inside_a_string_is_left_alone() -> None:
+    paths = Paths()
+    for place, text in enumerate("abcd"):
+        odd = {
+            "delta": lambda text, place: {"content": text, "x\\": place},
+            "top": lambda *_: {"z": '"x":' + "[" * 5000},
+        }
+        assert not paths.send(rich(text, place, **odd))
+
+
+def test_a_leg_teaches_only_so_much() -> None:
+    paths = Paths()
+    for _ in range(4):
+        assert not paths.send(vllm("a" * 70_000)), "too long to be kept"
+    for place in range(200):
+        for text in "ab":
+            paths.send(vllm(text, key=f"x{place}").replace(b'"id"', b'"%d":{},"id"' % place))
+    for place in range(2000):
+        paths.send(vllm("a", place))
+    rewriter = paths.rewriter
+    assert len(rewriter._seen) + len(rewriter._hopeless) <= 1024
+    assert len(rewriter._markers) == 4
+    rewriter.forget()
+    assert not (rewriter._seen or rewriter._hopeless or rewriter._made or rewriter._templates or rewriter._mixed)
+
+
+def test_templates_that_are_made_again_and_again() -> None:
+    """What changes now and then, and is not passed over, is learned anew, but not for ever."""
+    paths = Paths()
+    for place in range(30):
+        for text in "abc":
+            paths.send(rich(text, place, **RICH["token ids, vLLM"]).replace(b'"model":"up"', b'"model":"%d"' % place))
+    assert len(paths.rewriter._made) == 1
+    assert len(paths.rewriter._mixed) == 0 or [*map(len, paths.rewriter._mixed.values())] == [1]
+    assert 0 < paths.hits <= 16
+
+
+def test_many_members_with_one_key_take_no_time() -> None:
+    paths = Paths()
+    many = b",".join([b'"x":0'] * 9000)
+    for place, text in enumerate("abcd"):
+        chunk = rich(text, place).replace(b'"id"', b'%b,"x":%d,"id"' % (many, place))
+        assert not paths.send(chunk)
+
+
+def test_choices_whose_index_is_behind_what_changes() -> None:
+    paths = Paths()
+    for place in range(40):
+        value = json.loads(rich("a", place, **RICH["log probabilities"]))
+        value["choices"][0]["index"] = place % 8
+        value["choices"] = [dict(sorted(choice.items())) for choice in value["choices"]]  # delta, ..., index, logprobs
+        assert paths.send(json.dumps(value, separators=(",", ":")).encode()) is (place >= 16)
+
+
+@pytest.mark.parametrize(
     "shape",
     [
         {"choice": lambda text, place: {"message": {"content": text}}},

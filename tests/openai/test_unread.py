@@ -47,6 +47,7 @@ def written(value: dict[str, Any], *, ascii: bool = False, loose: bool = False) 
         (answer(choice(logprobs=RATED), choice(logprobs=RATED)), ["logprobs"] * 2),
         (answer(choice(logprobs=None), choice(token_ids=IDS, logprobs=RATED)), ["token_ids", "logprobs"]),
         (answer(choice(logprobs={"content": [TOKEN | {"token": " Wörter"}] * 300})), ["logprobs"]),
+        (answer(choice(logprobs={"content": [TOKEN] * 30}), choice(logprobs=RATED)), ["logprobs"]),  # begin alike
         (answer(choice(routed_experts="x" * 4 * LONG)), ["routed_experts"]),
         (answer(choice(logprobs=RATED), prompt_token_ids=IDS), ["prompt_token_ids", "logprobs"]),
         (
@@ -74,6 +75,9 @@ NUMBER = 2**70
         written(answer(choice(logprobs=[RATED] * 2))),  # no object, so no log probabilities
         written(answer(choice(usage={"details": IDS}))),
         written(answer(choice(token_ids=IDS), prompt_token_ids=IDS)),  # which is which?
+        written(answer(choice(logprobs=RATED, **{"k" * 5000: "k" * 5000}))),
+        written({"choices": [choice(logprobs=RATED), choice(logprobs=RATED)]}),  # both have the index 0
+        written({"choices": [choice(logprobs=RATED) | {"index": [0]}]}),
         written(answer(choice(logprobs=RATED))).replace(b"-0.25", b"NaN", 1),
         written(answer(choice(logprobs=RATED))).replace(b"-0.25", b"-Infinity", 1),
         written(answer(choice(logprobs=RATED))).replace(b" word", b"\\ud800", 1),
