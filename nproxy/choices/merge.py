@@ -22,8 +22,8 @@ from nproxy.openai.chunks import EMPTY_VALUES, UpstreamChoice, UpstreamChunk, is
 from nproxy.openai.dialect import CHAT
 from nproxy.openai.errors import ApiError
 from nproxy.openai.jsonvalue import JSON, dumps, loads
+from nproxy.openai.places import USAGE, Values, with_values
 from nproxy.openai.requests import Request
-from nproxy.openai.templates import USAGE, Values, with_values
 from nproxy.openai.tools import must_call
 from nproxy.openai.usage import Usage, parse_usage
 from nproxy.openai.wire import DONE_FRAME, Wire

@@ -18,8 +18,8 @@ from nproxy.choices.records import Record
 from nproxy.choices.settings import Names
 from nproxy.openai.chunks import UpstreamChoice, UpstreamChunk
 from nproxy.openai.jsonvalue import JSON, dumps, is_json, loads
+from nproxy.openai.places import NAMES, USAGE, Values, with_value
 from nproxy.openai.requests import Request
-from nproxy.openai.templates import NAMES, USAGE, Values, with_value
 from nproxy.openai.tools import CALLS
 from nproxy.openai.usage import Usage
 from nproxy.openai.wire import Wire, event

@@ -5,22 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from nproxy.openai.chunks import EMPTY_VALUES, UpstreamChoice, UpstreamChunk
+from nproxy.openai.chunks import EMPTY_VALUES, UpstreamChoice, UpstreamChunk, parse_chunk
 from nproxy.openai.dialect import CHAT, Dialect
+from nproxy.openai.places import Place, changing, find_text, may_be_changed, string_rest, value_in
 from nproxy.openai.sse import BETWEEN
-from nproxy.openai.templates import (
-    Count,
-    Place,
-    Render,
-    Template,
-    changing,
-    cut,
-    make,
-    may_be_changed,
-    special,
-    string_rest,
-    text_said,
-)
+from nproxy.openai.template_making import Cut, Render, cut, make
+from nproxy.openai.templates import Count, Template, special, text_said
 from nproxy.openai.tools import CALLS, place_of_arguments
 
 _MOST_CHANNELS = 1024
@@ -40,7 +30,8 @@ class _Seen(NamedTuple):
     """The last chunk of a channel that was parsed."""
 
     data: bytes
-    chunk: UpstreamChunk
+    span: tuple[int, int]
+    """Where its text is."""
     in_row: int
     """How many there were that taught nothing, one after the other."""
     made: int
@@ -92,7 +83,7 @@ class Rewriter:
                 return None
             self._latest = template
             between = data[template.slot]
-        if not template.alone:
+        if template.mixture is not None:
             return self._swap_mixed(template, data)
         if not between or special(between) is not None or not between.isascii():
             said = text_said(between, template.kept)
@@ -131,7 +122,9 @@ class Rewriter:
             self._latest = template = self._find_template(data.partition(BETWEEN)[0])
             if template is None:
                 return [], data
-        if template.usage is not None:  # each is counted when all that came before it has been written
+        if (
+            template.mixture is not None and template.mixture.usage is not None
+        ):  # each is counted when all that came before it has been written
             return [], data
         *pieces, last = data[len(template.before) :].split(template.joint)
         piece, found, rest = last.partition(template.behind + BETWEEN)
@@ -143,13 +136,13 @@ class Rewriter:
 
     def _all_said(self, template: Template, pieces: list[bytes]) -> Sequence[bytes] | None:
         """Return what the client gets for what is in several slots; None if one of them must be parsed."""
-        if template.alone:
+        if template.mixture is None:
             together = b"".join(pieces)
             if special(together) is None and together.isascii() and all(pieces):
                 return pieces
         all_said = []
         for piece in pieces:
-            said = text_said(piece, template.kept) if template.alone else template.said(piece, self._count)
+            said = template.said(piece, self._count)
             if said is None:
                 return None
             all_said.append(said)
@@ -189,32 +182,44 @@ class Rewriter:
         seen, made = self._seen.get(channel), self._made.get(channel)
         if channel in self._hopeless or (made is not None and made.fits(data)):
             return
-        if seen is None:
-            if len(self._seen) + len(self._hopeless) < _MOST_CHANNELS:
-                self._seen[channel] = _Seen(data, chunk, 1, 0)
+        if seen is None and len(self._seen) + len(self._hopeless) >= _MOST_CHANNELS:
             return
-        in_row = seen.in_row + 1
-        if in_row <= _PATIENCE or in_row % _PATIENCE < 2:
-            self._seen[channel] = _Seen(data, chunk, in_row, seen.made)
-            self._compare(channel, seen, data, chunk, render)
-        else:
+        in_row, count = (1, 0) if seen is None else (seen.in_row + 1, seen.made)
+        if seen is not None and in_row > _PATIENCE and in_row % _PATIENCE > 1:
             self._seen[channel] = seen._replace(in_row=in_row)
+        elif (span := find_text(data, place[-1], value_in(chunk.came, place))) is not None:
+            self._seen[channel] = now = _Seen(data, span, in_row, count)
+            if seen is not None:
+                self._compare(channel, seen, now, chunk, render)
 
-    def _compare(self, channel: _Channel, seen: _Seen, data: bytes, chunk: UpstreamChunk, render: Render) -> None:
-        """Make a template of two chunks if they have the same surroundings."""
-        _, place = channel
-        others = [one for one in changing(chunk, seen.chunk, self._dialect) if one != place and self._may_change(one)]
-        parts = cut(data, chunk, place, others)
-        if parts is None or parts != cut(seen.data, seen.chunk, place, others):
-            return  # ids or times may change with every chunk: wait for a second one
-        template = make(parts, place, chunk, data, self._dialect, render) if seen.made < _PATIENCE else None
-        if template is not None and self._keep(channel, template):
-            self._seen[channel] = _Seen(
-                data, chunk, 0, seen.made + 1
-            )  # another may show that more changes: a time, say
+    def _compare(self, channel: _Channel, seen: _Seen, now: _Seen, chunk: UpstreamChunk, render: Render) -> None:
+        """Make a template of two chunks if they have the same surroundings. chunk: what the later one was parsed to."""
+        parts = self._alike(channel[1], seen, now, chunk)
+        if parts is None:
+            return  # more may change with every chunk: wait for a second one
+        made = None
+        if now.made < _PATIENCE:
+            made = make(parts, channel[1], chunk, now.data, self._dialect, render)
+        if made is not None and self._keep(channel, made):
+            self._seen[channel] = now._replace(
+                in_row=0, made=now.made + 1
+            )  # another may show that more changes: a time
         else:
             del self._seen[channel]
             self._hopeless.add(channel)
+
+    def _alike(self, place: Place, seen: _Seen, now: _Seen, chunk: UpstreamChunk) -> Cut | None:
+        """Return how the later of two chunks is cut at what differs, None if they differ in more."""
+        if chunk.usage is None:
+            parts = cut(now.data, chunk, place, now.span, ())
+            if parts == cut(seen.data, chunk, place, seen.span, ()):
+                return parts
+        before = parse_chunk(seen.data, self._dialect)
+        changed = [
+            other for other in changing(chunk, before, self._dialect) if other != place and self._may_change(other)
+        ]
+        parts = cut(now.data, chunk, place, now.span, changed)
+        return parts if parts == cut(seen.data, before, place, seen.span, changed) else None
 
     def _text_of(self, choice: UpstreamChoice) -> Place | None:
         """Return the place of the text that such a choice carries, None if it carries anything else of importance."""
@@ -224,11 +229,16 @@ class Rewriter:
         if len(full) == 1 and full[0] in CALLS:
             inner = place_of_arguments(choice.delta)
             return None if inner is None else ("choices", "delta", *inner)
-        texts = [key for key in full if isinstance(choice.delta[key], str) and may_be_changed(key)]
-        if not texts or any(key in CALLS for key in full):
+        if not full or any(key in CALLS for key in full):
             return None
-        key = "content" if "content" in full else texts[0]
-        if key not in texts:
+        key = full[0]
+        if len(full) > 1:
+            key = (
+                "content"
+                if "content" in full
+                else next((one for one in full if isinstance(choice.delta[one], str)), key)
+            )
+        if not isinstance(choice.delta[key], str) or may_be_changed(key) is None:
             return None
         return ("choices", "delta", key) if self._dialect is CHAT else ("choices", key)
 
@@ -252,7 +262,7 @@ class Rewriter:
                 return False
             self._markers.append(template.marker)
         self._drop(channel)
-        if template.middles:
+        if template.mixed:
             if len(self._mixed.get(template.before, ())) >= _MOST_ALIKE:
                 return False
             self._mixed.setdefault(template.before, []).append(template)
@@ -266,7 +276,7 @@ class Rewriter:
         outdated = self._made.pop(channel, None)
         if outdated is None:
             return
-        if outdated.middles:
+        if outdated.mixed:
             alike = self._mixed[outdated.before]
             alike.remove(outdated)
             if not alike:
@@ -308,7 +318,7 @@ class ListeningRewriter(Rewriter):
     def _tell(self, template: Template, between: bytes) -> None:
         if template is not self._heard or self._listener is None:
             self._heard, self._listener = template, self._listen(template.index, template.key)
-        self._listener(template.text_of(between) if template.middles else between)
+        self._listener(template.text_of(between))
 
     def _text_of(self, choice: UpstreamChoice) -> Place | None:
         beside = (*choice.delta.values(), *choice.extra.values())

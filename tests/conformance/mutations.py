@@ -143,9 +143,9 @@ _STREAMS = [
     ("D15", CHOICES + "recovery.py", "self.parallel = capability.parallel", "self.parallel = 1"),
     (
         "D16",
-        OPENAI + "templates.py",
-        "slice(len(constants[0]), -len(constants[-1]))",
-        "slice(len(constants[0]) + 1, -len(constants[-1]))",
+        OPENAI + "template_making.py",
+        "slice(len(before), -len(behind))",
+        "slice(len(before) + 1, -len(behind))",
     ),
     (
         "D17",

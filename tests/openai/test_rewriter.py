@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from nproxy.openai.chunks import MalformedChunk, UpstreamChoice, is_done, parse_chunk
 from nproxy.openai.dialect import Dialect
+from nproxy.openai.places import with_values
 from nproxy.openai.rewriter import ListeningRewriter, Rewriter
 from nproxy.openai.sse import BETWEEN, SSEDecoder
-from nproxy.openai.templates import with_values
 from nproxy.openai.wire import Wire
 from tests.transcripts.recorded import load
 
