@@ -25,7 +25,7 @@ GATEWAY = "nproxy/gateway/"
 ADMISSION = "nproxy/gateway/admission/"
 
 _VALIDATION = [
-    ("A1", CHOICES + "relay.py", "return self._body if self._shown is None else", "return"),
+    ("A1", CHOICES + "relay.py", "        return self._body\n", "        return b''\n"),
     ("A2", CHOICES + "compose.py", "if leg.width == 1:", "if leg.width == 0:"),
     ("A3", OPENAI + "requests.py", "if n < 1:", "if n < 0:"),
     ("A4", OPENAI + "requests.py", "if n > limits.max_n:", "if False:"),
@@ -211,7 +211,7 @@ _FIELDS = [
     ("F4", CHOICES + "merge.py", "self._teaches = self._chat or not request.logprobs_asked", "self._teaches = True"),
     ("F8", OPENAI + "jsonvalue.py", '"-Infinity": -9999.0', '"-Infinity": None'),
     ("F8", CHOICES + "relay.py", "if not is_json(data):", "if False:"),
-    ("F8", CHOICES + "relay.py", "dumps(came) if marked or not is_json(body) else body", "body"),
+    ("F8", CHOICES + "relay.py", "elif marked or not is_json(body):", "elif False:"),
     ("F4", CHOICES + "leg_output.py", 'self.offsets.mend(piece.logprobs, piece.delta.get("text"))', "piece.logprobs"),
     ("F6", OPENAI + "requests.py", 'if sent.get("top_logprobs") and not sent.get("logprobs"):', "if False:"),
     (
