@@ -38,7 +38,10 @@ may_be_changed = re.compile(r"[\w.-]{1,64}", re.ASCII).fullmatch
 
 
 def value_in(said: Any, place: Place) -> Any:
-    """Return the value in a place of a parsed chunk. Raises LookupError, TypeError or ValueError if there is none."""
+    """Return the value in a place of a parsed chunk, or of a part of it.
+
+    Raises LookupError, TypeError or ValueError if there is none.
+    """
     for key in place:
         said = said[key]
         if isinstance(said, list) and key in ("choices", "tool_calls"):

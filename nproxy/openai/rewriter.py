@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from nproxy.openai.chunks import EMPTY_VALUES, UpstreamChoice, UpstreamChunk, parse_chunk
 from nproxy.openai.dialect import CHAT, Dialect
+from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.places import Place, changing, find_text, may_be_changed, string_rest, value_in
 from nproxy.openai.sse import BETWEEN
 from nproxy.openai.template_making import Cut, Render, cut, make
@@ -184,11 +185,11 @@ class Rewriter:
             return
         if seen is None and len(self._seen) + len(self._hopeless) >= _MOST_CHANNELS:
             return
-        in_row, count = (1, 0) if seen is None else (seen.in_row + 1, seen.made)
+        in_row, times_made = (1, 0) if seen is None else (seen.in_row + 1, seen.made)
         if seen is not None and in_row > _PATIENCE and in_row % _PATIENCE > 1:
             self._seen[channel] = seen._replace(in_row=in_row)
-        elif (span := find_text(data, place[-1], value_in(chunk.came, place))) is not None:
-            self._seen[channel] = now = _Seen(data, span, in_row, count)
+        elif (span := find_text(data, place[-1], self._said_in(choice, place))) is not None:
+            self._seen[channel] = now = _Seen(data, span, in_row, times_made)
             if seen is not None:
                 self._compare(channel, seen, now, chunk, render)
 
@@ -201,9 +202,7 @@ class Rewriter:
         if now.made < _PATIENCE:
             made = make(parts, channel[1], chunk, now.data, self._dialect, render)
         if made is not None and self._keep(channel, made):
-            self._seen[channel] = now._replace(
-                in_row=0, made=now.made + 1
-            )  # another may show that more changes: a time
+            self._seen[channel] = _Seen(now.data, now.span, 0, now.made + 1)  # another may show that more changes
         else:
             del self._seen[channel]
             self._hopeless.add(channel)
@@ -241,6 +240,10 @@ class Rewriter:
         if not isinstance(choice.delta[key], str) or may_be_changed(key) is None:
             return None
         return ("choices", "delta", key) if self._dialect is CHAT else ("choices", key)
+
+    def _said_in(self, choice: UpstreamChoice, text: Place) -> JSON:
+        said: JSON = value_in(choice.delta, text[2:] if self._dialect is CHAT else text[1:])
+        return said
 
     def _may_change(self, place: Place) -> bool:
         """Whether a value beside the text may differ between chunks."""
