@@ -57,11 +57,24 @@ def asked(prompt: int = 280, **fields: object) -> bytes:
     return dumped({"model": "m", "messages": messages, "temperature": 0.7, "max_tokens": 64, **fields})
 
 
-def chunk(index: int, word: str, **more: object) -> bytes:
-    """Return a frame as vLLM writes it."""
+def chunk(index: int, word: str, beside: dict[str, Any] | None = None, **more: object) -> bytes:
+    """Return a frame as vLLM writes it. beside: members of the chunk. more: members of the choice."""
     choice = {"index": index, "delta": {"content": word}, "logprobs": None, "finish_reason": None, **more}
     head = {"id": "chatcmpl-98e629529c5c2b79", "object": "chat.completion.chunk", "created": 1795146502, "model": "m"}
-    return b"data: " + dumped({**head, "choices": [choice]}) + b"\n\n"
+    return b"data: " + dumped({**head, "choices": [choice], **(beside or {})}) + b"\n\n"
+
+
+def escaped(index: int, word: str) -> bytes:
+    """Return a frame as servers write it that use Python's `json.dumps` as it comes, such as mlx-lm."""
+    value = json.loads(chunk(index, word.replace("word", "\N{CJK UNIFIED IDEOGRAPH-8A9E}"))[6:])
+    return b"data: " + json.dumps(value).encode() + b"\n\n"
+
+
+def counted(index: int, word: str) -> bytes:
+    """Return a frame with usage, as Gemini sends one with each chunk."""
+    so_far = len(word) + ord(word[-1])
+    usage = {"prompt_tokens": 111, "completion_tokens": so_far, "total_tokens": 111 + so_far}
+    return chunk(index, word, {"usage": usage})
 
 
 def dumped(value: object) -> bytes:
@@ -168,6 +181,8 @@ CASES: dict[str, Work] = {
     "merge, n=8, logprobs": stream(8, FANOUT, frame=lambda index, word: chunk(index, word, logprobs=logprobs(word))),
     "relay, n=1, tool calls": stream(1, FANOUT, frame=lambda index, word: chunk(index, word, delta=called(word))),
     "merge, n=8, tool calls": stream(8, FANOUT, frame=lambda index, word: chunk(index, word, delta=called(word))),
+    "merge, n=8, escapes": stream(8, FANOUT, frame=escaped),
+    "merge, n=8, usage in each": stream(8, FANOUT, frame=counted),
     "whole, n=1": whole(1),
     "whole, n=1, 8 kB asked": whole(1, prompt=8000),
     "whole, n=1, 60 kB asked": whole(1, prompt=60000),
