@@ -61,7 +61,18 @@ class Rewriter:
     chunk that says something new of a tool call, since the next ones may be mended otherwise.
     """
 
-    __slots__ = ("_count", "_dialect", "_hopeless", "_latest", "_made", "_markers", "_mixed", "_seen", "_templates")
+    __slots__ = (
+        "_by_turns",
+        "_count",
+        "_dialect",
+        "_hopeless",
+        "_latest",
+        "_made",
+        "_markers",
+        "_mixed",
+        "_seen",
+        "_templates",
+    )
 
     def __init__(self, dialect: Dialect, count: Count | None = None) -> None:
         """count: takes usages that come with the chunks of a choice; without it, such chunks are parsed."""
@@ -74,6 +85,7 @@ class Rewriter:
         self._seen: dict[_Channel, _Seen] = {}
         self._made: dict[_Channel, Template] = {}
         self._hopeless: set[_Channel] = set()  # no template can be made
+        self._by_turns = False  # events that come together belong to several choices
 
     def swap(self, data: bytes) -> bytes | None:
         """Return the client's frame, or None if this chunk must be parsed."""
@@ -104,17 +116,34 @@ class Rewriter:
         return template.client_before + said + template.client_behind
 
     def swap_all(self, data: bytes) -> tuple[bytes, int, bytes]:
-        """Swap several events, whose data is joined by `BETWEEN`, as far as one template matches from the front.
+        """Swap several events, whose data is joined by `BETWEEN`, from the front.
 
-        Returns the frames of these, their number, and the events behind them. If one of these must be parsed, no event
-        is swapped.
+        Returns the frames of these, their number, and the events behind them: from the first that must be parsed, or if
+        they are all of one choice, from one that another template fits. Of the events that one template fits, all are
+        swapped or none.
         """
+        if self._by_turns:
+            return self._one_by_one(data)
         pieces, rest = self._in_front(data)
         template = self._latest
         said = self._all_said(template, pieces) if template is not None and pieces else None
         if template is None or said is None:
             return b"", 0, data
+        if rest and len(said) == 1 and len({index for index, _ in self._made}) > 1:
+            self._by_turns = True  # the choices of a leg send their chunks in turns
         return template.client_before + template.client_joint.join(said) + template.client_behind, len(said), rest
+
+    def _one_by_one(self, data: bytes) -> tuple[bytes, int, bytes]:
+        """Swap events of several choices."""
+        frames: list[bytes] = []
+        events = data.split(BETWEEN)
+        for event in events:
+            frame = self.swap(event)
+            if frame is None:
+                break
+            frames.append(frame)
+        count = len(frames)
+        return b"".join(frames), count, b"" if count == len(events) else BETWEEN.join(events[count:])
 
     def _in_front(self, data: bytes) -> tuple[list[bytes], bytes]:
         """Return what is in the slots of the events that one template fits, and the events behind them."""

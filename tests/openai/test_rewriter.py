@@ -595,6 +595,28 @@ def test_several_at_once(chunks: list[bytes], taken: int) -> None:
     assert taught().send_all(*chunks) == taken
 
 
+def test_choices_that_come_in_turns_are_taken_together() -> None:
+    paths = Paths()
+    for text in "abc":
+        for index in range(8):
+            paths.send(vllm(text, index))
+    turn = [vllm(text, index) for index, text in enumerate('def"\n\u00e9gh')]
+    assert paths.send_all(*turn) == 1, "then it is known that they do"
+    assert paths.send_all(*turn, *turn) == 16
+    assert paths.send_all(*turn[:5], FINISH, *turn[5:]) == 5
+    paths.rewriter.forget(2)
+    assert paths.send_all(*turn) == 2
+
+
+def test_texts_of_one_choice_under_two_keys_do_not_come_in_turns() -> None:
+    paths = Paths()
+    for text in "abc":
+        for key in ("reasoning", "content"):
+            paths.send(vllm(text, key=key))
+    assert paths.send_all(vllm("d", key="reasoning"), vllm("e"), vllm("f")) == 1
+    assert not paths.rewriter._by_turns
+
+
 def test_half_a_character_is_not_completed_by_the_next_text() -> None:
     """Two texts that are UTF-8 together and not each by itself."""
     halves = [vllm("@").replace(b"@", half) for half in (b"\xc3", b"\xa9")]
