@@ -17,7 +17,7 @@ from nproxy.openai.tools import CALLS, place_of_arguments
 _MOST_CHANNELS = 1024
 _MOST_MARKERS = 4
 _MOST_ALIKE = 32
-_LONGEST = 1 << 16
+_LONGEST = 1 << 15
 """Limits of what one leg may teach: memory, and the time of a search. Chunks beyond them take the slow path."""
 
 _PATIENCE = 16
