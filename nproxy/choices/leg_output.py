@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from nproxy.choices.events import Failure, FailureKind
 from nproxy.choices.leg import Leg
@@ -18,7 +17,6 @@ from nproxy.openai.dialect import Dialect
 from nproxy.openai.errors import ApiError
 from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.rewriter import ListeningRewriter, Rewriter
-from nproxy.openai.templates import Count
 from nproxy.openai.tools import ToolCalls
 from nproxy.openai.usage import LegUsage, Usage
 
@@ -145,10 +143,10 @@ class LegOutput:
             output.reported.continue_from(cut.reported, finished)
         return output
 
-    def taught(self, dialect: Dialect, count: Callable[[LegOutput, int, bytes], bytes | None]) -> Rewriter:
-        """Return the rewriter, for a chunk that may teach it something. count: counts a usage of this leg."""
+    def taught(self, dialect: Dialect) -> Rewriter:
+        """Return the rewriter, for a chunk that may teach it something."""
         if self.rewriter is None:
-            self.rewriter = _rewriter(dialect, partial(count, self), self.choices)
+            self.rewriter = _rewriter(dialect, self.choices)
         return self.rewriter
 
     def forget(self, index: int | None = None) -> None:
@@ -253,12 +251,12 @@ class LegOutput:
         return LegUsage(prompt, self.reported.total_for_client(total, self.kept, whole=self.whole))
 
 
-def _rewriter(dialect: Dialect, count: Count, choices: Sequence[Choice]) -> Rewriter:
+def _rewriter(dialect: Dialect, choices: Sequence[Choice]) -> Rewriter:
     """Return the rewriter of a leg that brings these choices. It records what it passes on if they have records.
 
     Either all of them have one, or none.
     """
     records = [choice.sent for choice in choices if choice.sent is not None]
     if not records:
-        return Rewriter(dialect, count)
-    return ListeningRewriter(dialect, count, lambda index, key: records[index].hear(key))
+        return Rewriter(dialect)
+    return ListeningRewriter(dialect, lambda index, key: records[index].hear(key))

@@ -7,6 +7,7 @@ folded from the same pieces at the end. No IO, no clock, no randomness.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from operator import itemgetter
 
 from nproxy.choices.bodies import as_chunks, in_place
@@ -157,6 +158,8 @@ class Merge:
         output = self.outputs[number]
         if name != "error" and output.rewriter is not None:
             frame = output.rewriter.swap(data)
+            if frame is None and output.rewriter.counts:
+                frame = output.rewriter.swap_counted(data, partial(self._count, output))
             if frame is not None:
                 self.frames.append(frame)
                 output.pieces += 1
@@ -412,7 +415,7 @@ class Merge:
                 counted = usage if usage is None else values.get(USAGE, usage)
                 return self._rendered(indices, counted, *with_values(piece, top, values))
 
-            output.taught(self._request.dialect, self._count).learn(data, chunk, render)
+            output.taught(self._request.dialect).learn(data, chunk, render)
         return self._rendered(indices, usage, piece, top)
 
     def _rendered(self, indices: Sequence[int], usage: JSON, piece: UpstreamChoice, top: Mapping[str, JSON]) -> bytes:

@@ -123,7 +123,7 @@ class Relay(Merge):
             return event(dumps(changed))
 
         if self._teaches:
-            output.taught(self._request.dialect, self._count).learn(data, chunk, render)
+            output.taught(self._request.dialect).learn(data, chunk, render)
         return written + event(dumps(wanted) if patch is None else patch(data))
 
     def _count(self, output: LegOutput, index: int, reported: bytes) -> bytes | None:

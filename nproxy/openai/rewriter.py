@@ -39,10 +39,6 @@ class _Seen(NamedTuple):
     """How many templates were made before it."""
 
 
-def _parse(index: int, usage: bytes) -> None:
-    """Count nothing."""
-
-
 class Rewriter:
     """Rewrites the usual chunks of one leg as bytes, without parsing them.
 
@@ -57,13 +53,13 @@ class Rewriter:
         if frame is None: chunk = parse_chunk(data, ...)  # the slow path; then, for a chunk that was written
             rewriter.learn(data, chunk, render)           # as plain frames, teach it
 
-    After a choice's finish call `forget(index)`, so that stray chunks take the slow path and are dropped; and after a
-    chunk that says something new of a tool call, since the next ones may be mended otherwise.
+    If it `counts`, some chunks have a usage, which `swap_counted` takes. After a choice's finish call `forget(index)`,
+    so that stray chunks take the slow path and are dropped; and after a chunk that says something new of a tool call,
+    since the next ones may be mended otherwise.
     """
 
     __slots__ = (
         "_by_turns",
-        "_count",
         "_dialect",
         "_hopeless",
         "_latest",
@@ -72,12 +68,12 @@ class Rewriter:
         "_mixed",
         "_seen",
         "_templates",
+        "counts",
     )
 
-    def __init__(self, dialect: Dialect, count: Count | None = None) -> None:
-        """count: takes usages that come with the chunks of a choice; without it, such chunks are parsed."""
+    def __init__(self, dialect: Dialect) -> None:
+        self.counts = False
         self._dialect = dialect
-        self._count = count or _parse
         self._markers: list[bytes] = []  # what ends the bytes before the first value, such as `"content":"`
         self._templates: dict[tuple[bytes, bytes], Template] = {}  # of a text alone: by the bytes before and behind it
         self._mixed: dict[bytes, list[Template]] = {}  # of several values: by the bytes before the first
@@ -97,7 +93,7 @@ class Rewriter:
             self._latest = template
             between = data[template.slot]
         if template.mixture is not None:
-            return self._swap_mixed(template, data)
+            return self._swap_mixed(template, data, None)
         if not between or special(between) is not None or not between.isascii():
             said = text_said(between, template.kept)
             if said is None:
@@ -105,12 +101,22 @@ class Rewriter:
             between = said
         return template.client_before + between + template.client_behind
 
-    def _swap_mixed(self, template: Template, data: bytes) -> bytes | None:
+    def swap_counted(self, data: bytes, count: Count) -> bytes | None:
+        """Return the client's frame of a chunk that has a usage. count: takes that, and returns the client's.
+
+        It is not kept, because it belongs to an owner of the rewriter.
+        """
+        template = self._latest
+        if template is None or not template.fits(data):
+            self._latest = template = self._find_template(data)
+        return None if template is None else self._swap_mixed(template, data, count)
+
+    def _swap_mixed(self, template: Template, data: bytes, count: Count | None) -> bytes | None:
         """Do the same with a template of several values, or with another one that has the same ends."""
-        said = template.said(data[template.slot], self._count)
+        said = template.said(data[template.slot], count)
         if said is None:
             other = self._find_template(data)
-            if other is None or other is template or (said := other.said(data[other.slot], self._count)) is None:
+            if other is None or other is template or (said := other.said(data[other.slot], count)) is None:
                 return None
             self._latest = template = other
         return template.client_before + said + template.client_behind
@@ -172,7 +178,7 @@ class Rewriter:
                 return pieces
         all_said = []
         for piece in pieces:
-            said = template.said(piece, self._count)
+            said = template.said(piece)
             if said is None:
                 return None
             all_said.append(said)
@@ -202,7 +208,7 @@ class Rewriter:
         choices or calls) teach nothing, so this may be called for every chunk. A template is made when two chunks of a
         choice had the same surroundings.
         """
-        if len(chunk.choices) != 1 or len(data) > _LONGEST or (chunk.usage is not None and self._count is _parse):
+        if len(chunk.choices) != 1 or len(data) > _LONGEST:
             return
         choice = chunk.choices[0]
         place = self._text_of(choice)
@@ -302,6 +308,7 @@ class Rewriter:
             self._templates[template.before, template.behind] = template
         self._made[channel] = template
         self._latest = None
+        self.counts |= template.mixture is not None and template.mixture.usage is not None
         return True
 
     def _drop(self, channel: _Channel) -> None:
@@ -326,16 +333,20 @@ class ListeningRewriter(Rewriter):
 
     __slots__ = ("_heard", "_listen", "_listener")
 
-    def __init__(
-        self, dialect: Dialect, count: Count | None, listen: Callable[[int, str], Callable[[bytes], None]]
-    ) -> None:
-        super().__init__(dialect, count)
+    def __init__(self, dialect: Dialect, listen: Callable[[int, str], Callable[[bytes], None]]) -> None:
+        super().__init__(dialect)
         self._listen = listen
         self._heard: Template | None = None  # the one that matched last,
         self._listener: Callable[[bytes], None] | None = None  # and what takes its texts
 
     def swap(self, data: bytes) -> bytes | None:
         frame = Rewriter.swap(self, data)
+        if frame is not None and (template := self._latest) is not None:
+            self._tell(template, data[template.slot])
+        return frame
+
+    def swap_counted(self, data: bytes, count: Count) -> bytes | None:
+        frame = super().swap_counted(data, count)
         if frame is not None and (template := self._latest) is not None:
             self._tell(template, data[template.slot])
         return frame

@@ -69,8 +69,8 @@ class Template:
         """Return the text in a slot: as it is in JSON, without its quotes."""
         return between if self.mixture is None else self.mixture.text_of(between)
 
-    def said(self, between: bytes, count: Count) -> bytes | None:
-        """Return what the client gets for what is in the slot; None if that must be parsed."""
+    def said(self, between: bytes, count: Count | None = None) -> bytes | None:
+        """Return what the client gets for what is in the slot; None if that must be parsed, or counted by `count`."""
         return text_said(between, self.kept) if self.mixture is None else self.mixture.said(between, count)
 
 
@@ -103,8 +103,8 @@ class Mixture:
         """Return the text. The slot must fit."""
         return self._values(between)[self.text]
 
-    def said(self, between: bytes, count: Count) -> bytes | None:
-        """Return what the client gets; None if that must be parsed."""
+    def said(self, between: bytes, count: Count | None) -> bytes | None:
+        """Return what the client gets; None if that must be parsed, or counted."""
         values = self._values(between)
         if not values or _NEW_LINE in between or _RETURN in between:  # a frame is one line
             return None
@@ -117,7 +117,7 @@ class Mixture:
             else:
                 return None
         if self.usage is not None:
-            counted = count(self.index, values[self.usage])
+            counted = None if count is None else count(self.index, values[self.usage])
             if counted is None:
                 return None
             values[self.usage] = counted

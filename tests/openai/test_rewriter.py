@@ -636,7 +636,7 @@ def test_nothing_at_once_that_is_not_known() -> None:
 def test_each_text_is_overheard() -> None:
     heard: list[bytes] = []
     paths = Paths()
-    paths.rewriter = ListeningRewriter(CHAT, None, lambda index, key: heard.append)
+    paths.rewriter = ListeningRewriter(CHAT, lambda index, key: heard.append)
     for letter in "abc":
         paths.send(vllm(letter))
     assert paths.send_all(vllm("d"), vllm("e"), vllm("f", 1)) == 2
@@ -647,7 +647,7 @@ def test_only_texts_are_overheard() -> None:
     """Whatever else belongs to a choice is recorded from what was parsed."""
     heard: list[bytes] = []
     paths = Paths()
-    paths.rewriter = ListeningRewriter(CHAT, None, lambda index, key: heard.append)
+    paths.rewriter = ListeningRewriter(CHAT, lambda index, key: heard.append)
     for name in ("log probabilities", "token ids, vLLM", "the text twice, vLLM", "parts, OpenRouter"):
         for place, letter in enumerate("abcd"):
             assert not paths.send(rich(letter, place, **RICH[name]))
