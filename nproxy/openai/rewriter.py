@@ -93,7 +93,7 @@ class Rewriter:
             self._latest = template
             between = data[template.slot]
         if template.mixture is not None:
-            return self._swap_mixed(template, data, None)
+            return self._swap_mixed(template, data, None) if template.mixture.usage is None else None
         if not between or special(between) is not None or not between.isascii():
             said = text_said(between, template.kept)
             if said is None:
