@@ -29,6 +29,8 @@ class BestOf(Merge):
     Log probabilities that the client did not ask for are left out. Usage counts every choice, shown or not.
     """
 
+    _rates = True
+
     def __init__(self, request: Request, names: Names) -> None:
         super().__init__(request, names, n=request.drawn, logprobs=request.logprobs_asked)
         self._lacking = False
@@ -69,8 +71,6 @@ class BestOf(Merge):
         if not isinstance(request, CompletionRequest) or not request.echo:
             return None
         return request.prompt[choice.index // self.n]
-
-    _rates = True
 
     def _rate(self, output: LegOutput) -> None:
         for choice in output.choices:

@@ -56,6 +56,9 @@ class Merge:
     logprobs: whether a whole answer shows log probabilities.
     """
 
+    _rates = False
+    """Whether choices are rated by their log probabilities, which are then read."""
+
     def __init__(
         self,
         request: Request,
@@ -381,9 +384,6 @@ class Merge:
     def _client_usage(self, usage: Usage) -> Usage:
         """Return the usage that the client is told, from the usage of all legs."""
         return usage
-
-    _rates = False
-    """Whether `_rate` needs log probabilities."""
 
     def _rate(self, output: LegOutput) -> None:
         """Look at the choices of a leg's answer, which is over. May raise LegFault."""
