@@ -267,6 +267,7 @@ def test_more_parts_than_are_worth_parsing(monkeypatch: pytest.MonkeyPatch, most
     monkeypatch.setattr(bodies, "_NEVER_TOO_MUCH", 9)
     monkeypatch.setattr(bodies, "LONG", 0)
     monkeypatch.setattr(bodies, "_FEW_STRINGS", 9)
+    monkeypatch.setattr(bodies, "_LONGEST_OF_NUMBERS", 0)
     for count in (7, 8, 9, 10):
         raw = b'{"a":[%b],"b":"[[[,,,\\",{{"}' % b",".join([unit] * count)
         size = {"MOST_CONTAINERS": count + 2, "MOST_STRINGS": count + 3, "MOST_VALUES": count}[most]
@@ -274,6 +275,24 @@ def test_more_parts_than_are_worth_parsing(monkeypatch: pytest.MonkeyPatch, most
             assert refusal(raw).message.endswith(f"it contains more than 9 {name}.")
         else:
             assert Body.parse(raw).fields == json.loads(raw)
+
+
+@pytest.mark.parametrize(("digits", "quickly"), [("%d", True), ("%d.5", True), (" %d", False), ('"%d"', False)])
+def test_token_ids_of_a_long_body_are_read_at_once(monkeypatch: pytest.MonkeyPatch, digits: str, quickly: bool) -> None:
+    raw = b'{"model":"m","input":[%b]}' % ",".join(digits % place for place in range(60_000)).encode()
+    assert bodies.LONG < len(raw) < 1 << 20
+    wanted = json.loads(raw)
+    assert Body.parse(raw).fields == wanted
+    monkeypatch.setattr(bodies, "patient_value_at", None)
+    if quickly:
+        assert Body.parse(raw).fields == wanted
+    else:
+        with pytest.raises(TypeError):
+            Body.parse(raw)
+
+
+def test_no_limit_of_parts_is_exceeded_by_what_is_read_at_once() -> None:
+    assert bodies._LONGEST_OF_NUMBERS <= bodies.MOST_VALUES
 
 
 def test_more_containers_than_are_worth_parsing_in_few_bytes() -> None:
