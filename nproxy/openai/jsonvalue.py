@@ -64,6 +64,17 @@ _CONSTANTS = {
 _FOREIGN = json.JSONDecoder(parse_constant=_CONSTANTS.get, parse_float=_finite)
 
 
+def is_utf8(data: bytes) -> bool:
+    """Whether bytes are UTF-8. msgspec and searches in bytes do not tell."""
+    if data.isascii():
+        return True
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def without_escaped_quotes(data: bytes) -> bytes:
     """Return the text with escaped quotes and backslashes as dots, so that every remaining quote bounds a string."""
     return data.replace(b"\\\\", b"..").replace(b'\\"', b"..") if BACKSLASH in data else data

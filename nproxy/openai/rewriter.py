@@ -158,9 +158,7 @@ class Rewriter:
             self._latest = template = self._find_template(data.partition(BETWEEN)[0])
             if template is None:
                 return [], data
-        if (
-            template.mixture is not None and template.mixture.usage is not None
-        ):  # each is counted when all that came before it has been written
+        if template.has_usage:  # each is counted when all that came before it has been written
             return [], data
         *pieces, last = data[len(template.before) :].split(template.joint)
         piece, found, rest = last.partition(template.behind + BETWEEN)
@@ -249,9 +247,8 @@ class Rewriter:
             if parts == cut(seen.data, chunk, place, seen.span, ()):
                 return parts
         before = parse_chunk(seen.data, self._dialect)
-        changed = [
-            other for other in changing(chunk, before, self._dialect) if other != place and self._may_change(other)
-        ]
+        differing = changing(chunk, before, self._dialect)
+        changed = [other for other in differing if other != place and self._may_change(other)]
         parts = cut(now.data, chunk, place, now.span, changed)
         return parts if parts == cut(seen.data, before, place, seen.span, changed) else None
 
@@ -265,13 +262,8 @@ class Rewriter:
             return None if inner is None else ("choices", "delta", *inner)
         if not full or any(key in CALLS for key in full):
             return None
-        key = full[0]
-        if len(full) > 1:
-            key = (
-                "content"
-                if "content" in full
-                else next((one for one in full if isinstance(choice.delta[one], str)), key)
-            )
+        texts = (key for key in full if isinstance(choice.delta[key], str))
+        key = "content" if "content" in full else next(texts, full[0])
         if not isinstance(choice.delta[key], str) or may_be_changed(key) is None:
             return None
         return ("choices", "delta", key) if self._dialect is CHAT else ("choices", key)
@@ -308,7 +300,7 @@ class Rewriter:
             self._templates[template.before, template.behind] = template
         self._made[channel] = template
         self._latest = None
-        self.counts |= template.mixture is not None and template.mixture.usage is not None
+        self.counts |= template.has_usage
         return True
 
     def _drop(self, channel: _Channel) -> None:
@@ -340,13 +332,13 @@ class ListeningRewriter(Rewriter):
         self._listener: Callable[[bytes], None] | None = None  # and what takes its texts
 
     def swap(self, data: bytes) -> bytes | None:
-        frame = Rewriter.swap(self, data)
-        if frame is not None and (template := self._latest) is not None:
-            self._tell(template, data[template.slot])
-        return frame
+        return self._reported(Rewriter.swap(self, data), data)
 
     def swap_counted(self, data: bytes, count: Count) -> bytes | None:
-        frame = super().swap_counted(data, count)
+        return self._reported(super().swap_counted(data, count), data)
+
+    def _reported(self, frame: bytes | None, data: bytes) -> bytes | None:
+        """Return the frame, after its text has been reported. data: the chunk."""
         if frame is not None and (template := self._latest) is not None:
             self._tell(template, data[template.slot])
         return frame

@@ -88,10 +88,9 @@ def make(
     if around is None:
         return None
     client, order = around
-    index = chunk.choices[0].index
     mixture = None
     if len(places) > 1 or order != [0]:
-        mixture = _mixture(parts, at_text, client, order, kept, index)
+        mixture = _mixture(parts, at_text, client, order, kept)
         if mixture is None:
             return None
     before, behind = constants[0], constants[-1]
@@ -105,15 +104,13 @@ def make(
         client[-1] + client[0],
         marker[0],
         kept,
-        index,
+        chunk.choices[0].index,
         text[-1],
         mixture,
     )
 
 
-def _mixture(
-    parts: Cut, text: int, client: Sequence[bytes], order: Sequence[int], kept: bool, index: int
-) -> Mixture | None:
+def _mixture(parts: Cut, text: int, client: Sequence[bytes], order: Sequence[int], kept: bool) -> Mixture | None:
     """Return what is in the slot; None if the client would not get a value that it must get."""
     places = parts.places
     usage = places.index(USAGE) if USAGE in places else None
@@ -122,7 +119,7 @@ def _mixture(
         return None
     middles, client_middles = parts.constants[1:-1], tuple(client[1:-1])
     untouched = kept and usage is None and [*order] == [*range(len(places))] and client_middles == middles
-    return Mixture(middles, text, kept, client_middles, tuple(order), untouched, usage, index)
+    return Mixture(middles, text, client_middles, tuple(order), untouched, usage)
 
 
 def _marked(parts: Cut, text: Place, marks: Sequence[_Mark]) -> bytes:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import orjson
 
 from nproxy.openai.frozen import frozen
+from nproxy.openai.jsonvalue import is_utf8
 from nproxy.openai.unread import can_pass_unread
 
 Count = Callable[[int, bytes], bytes | None]
@@ -59,6 +60,11 @@ class Template:
         """Whether there is more than a text in the slot."""
         return self.mixture is not None and bool(self.mixture.middles)
 
+    @property
+    def has_usage(self) -> bool:
+        """Whether there is a usage in the slot, which must be counted."""
+        return self.mixture is not None and self.mixture.usage is not None
+
     def fits(self, data: bytes) -> bool:
         """Whether the template is made for such a chunk, whatever its values are."""
         if not (data.startswith(self.before) and data.endswith(self.behind)):
@@ -71,7 +77,9 @@ class Template:
 
     def said(self, between: bytes, count: Count | None = None) -> bytes | None:
         """Return what the client gets for what is in the slot; None if that must be parsed, or counted by `count`."""
-        return text_said(between, self.kept) if self.mixture is None else self.mixture.said(between, count)
+        if self.mixture is None:
+            return text_said(between, self.kept)
+        return self.mixture.said(between, self.kept, self.index, count)
 
 
 @frozen
@@ -82,8 +90,6 @@ class Mixture:
     """What is between the values; empty if there is only the text."""
     text: int
     """Which of the values is the text; all others are JSON."""
-    kept: bool
-    """The client gets the text as it came."""
     client_middles: tuple[bytes, ...]
     """What is between the values in the client's frame,"""
     order: tuple[int, ...]
@@ -92,8 +98,6 @@ class Mixture:
     """The client gets all of it as it came."""
     usage: int | None
     """Which of the values is a usage."""
-    index: int
-    """The choice's upstream index."""
 
     def fits(self, between: bytes) -> bool:
         """Whether there are as many values as there should be."""
@@ -103,8 +107,8 @@ class Mixture:
         """Return the text. The slot must fit."""
         return self._values(between)[self.text]
 
-    def said(self, between: bytes, count: Count | None) -> bytes | None:
-        """Return what the client gets; None if that must be parsed, or counted."""
+    def said(self, between: bytes, kept: bool, index: int, count: Count | None) -> bytes | None:
+        """Return what the client gets; None if that must be parsed, or counted. kept, index: the template's."""
         values = self._values(between)
         if not values or _NEW_LINE in between or _RETURN in between:  # a frame is one line
             return None
@@ -112,12 +116,12 @@ class Mixture:
             if at != self.text:
                 if not can_pass_unread(value):
                     return None
-            elif (said := text_said(value, self.kept)) is not None:
+            elif (said := text_said(value, kept)) is not None:
                 values[at] = said
             else:
                 return None
         if self.usage is not None:
-            counted = None if count is None else count(self.index, values[self.usage])
+            counted = None if count is None else count(index, values[self.usage])
             if counted is None:
                 return None
             values[self.usage] = counted
@@ -146,18 +150,10 @@ def text_said(text: bytes, kept: bool) -> bytes | None:
     if not text:
         return None
     if (_valid(text) if kept else _verbatim(text)) is not None:
-        return text if text.isascii() or _is_utf8(text) else None
+        return text if is_utf8(text) else None
     if kept:
         return None
     try:
         return orjson.dumps(orjson.loads(b'"%b"' % text))[1:-1]
     except ValueError:  # also for half a surrogate pair
         return None
-
-
-def _is_utf8(text: bytes) -> bool:
-    try:
-        text.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True

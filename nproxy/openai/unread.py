@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import orjson
 
-from nproxy.openai.jsonvalue import has_long_integer, loads
+from nproxy.openai.jsonvalue import has_long_integer, is_utf8, loads
 
 Unread = orjson.Fragment
 """A part of an answer that was not read. `dumps` writes it as it came."""
@@ -46,11 +46,9 @@ def can_pass_unread(value: bytes) -> bool:
     """Whether bytes are one JSON value, in UTF-8, so that it may be written as it came."""
     try:
         _value.decode(value)
-        if not value.isascii():
-            value.decode()  # msgspec does not look at what it leaves
-    except (msgspec.MsgspecError, ValueError, RecursionError):
+    except (msgspec.MsgspecError, RecursionError):
         return False
-    return True
+    return is_utf8(value)
 
 
 def loads_but_long_parts(body: bytes) -> Any:
@@ -76,9 +74,7 @@ def _in_part(body: bytes) -> Any:
         for key, value in members.items():
             if key not in _READ and (key != "logprobs" or bytes(memoryview(value)[:1]) == b"{"):
                 parts.take(value, place, key)
-    parts.at = 0
     parts.take(answer.prompt_logprobs, None, "prompt_logprobs")
-    parts.at = 0
     parts.take(answer.prompt_token_ids, None, "prompt_token_ids")
     short = parts.cut()
     if has_long_integer(short):
@@ -92,11 +88,11 @@ def _in_part(body: bytes) -> Any:
 
 
 class _Parts:
-    """The long parts of a body. `at`: where to look for the next one."""
+    """The long parts of a body. Those of its choices are taken in their order."""
 
     def __init__(self, body: bytes) -> None:
-        self.at = 0
         self._body = body
+        self._end = 0  # of the last one of a choice
         self._found: list[tuple[int, bytes, int | None, str]] = []  # where it begins, it, of which choice, its key
 
     def take(self, value: msgspec.Raw, choice: int | None, key: str) -> None:
@@ -104,23 +100,23 @@ class _Parts:
         if memoryview(value).nbytes < LONG:
             return
         part = bytes(value)
-        if not part.isascii():
-            part.decode()  # msgspec does not look at what it leaves
-        start = self._start(part)
-        self.at = start + len(part)
+        if not is_utf8(part):
+            raise _ReadAllError
+        start = self._start(part, 0 if choice is None else self._end)
+        if choice is not None:
+            self._end = start + len(part)
         self._found.append((start, part, choice, key))
 
-    def _start(self, part: bytes) -> int:
-        start = self._body.find(part[:_BEGINNING], self.at)
+    def _start(self, part: bytes, at: int) -> int:
+        """Return where a part begins, from `at` on. Raises _ReadAllError: a key is there twice, or many begin alike."""
         for _ in range(_MOST_ALIKE):
-            if start < 0 or self._body.startswith(part, start):
+            start = self._body.find(part[:_BEGINNING], at)
+            if start < 0:
                 break
-            start = self._body.find(part[:_BEGINNING], start + 1)  # a shorter one begins alike
-        else:
-            raise _ReadAllError
-        if start < 0:
-            raise _ReadAllError  # a key is there twice
-        return start
+            if self._body.startswith(part, start):
+                return start
+            at = start + 1
+        raise _ReadAllError
 
     def cut(self) -> bytes:
         """Return the body with a mark in the place of each part. Raises _ReadAllError if there is none."""
@@ -130,7 +126,7 @@ class _Parts:
         pieces: list[bytes] = []
         end = 0
         for number, (start, part, _, _) in enumerate(self._found):
-            pieces += self._body[end:start], _mark(number).join(('"', '"')).encode()
+            pieces += self._body[end:start], b'"%b"' % _mark(number).encode()
             end = start + len(part)
         return b"".join((*pieces, self._body[end:]))
 
