@@ -9,6 +9,7 @@ prompt's order (Mirrokni, Thorup and Zadimoghaddam, Consistent Hashing with Boun
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from hashlib import blake2b
 from math import ceil, log
 
@@ -74,5 +75,10 @@ def _texts(value: JSON) -> Iterator[str]:
 
 
 def _score(replica: Replica, prompt: bytes) -> float:
-    drawn = int.from_bytes(blake2b(replica.label.encode(), digest_size=8, key=prompt).digest())
-    return -replica.weight / log((drawn + 0.5) / 2**64)
+    return -replica.weight / _log_of_hash(replica.label, prompt)
+
+
+@lru_cache(maxsize=4096)  # for the legs of a request, and the turns of a conversation
+def _log_of_hash(label: str, prompt: bytes) -> float:
+    drawn = int.from_bytes(blake2b(label.encode(), digest_size=8, key=prompt).digest())
+    return log((drawn + 0.5) / 2**64)

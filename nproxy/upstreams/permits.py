@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from nproxy.upstreams.balancing import Draw, choose, standing
+from nproxy.upstreams.balancing import Draw, at_a_glance, choose, standing
 from nproxy.upstreams.overload.call_attempt import CallAttempt
 from nproxy.upstreams.replicas import AVOID_SECONDS, Replica
 from nproxy.upstreams.timers import ROUNDING
@@ -32,6 +32,7 @@ class Permits:
         self.parallel = parallel
         self.replicas: tuple[Replica, ...] = ()
         self.divided = False
+        self._alike = False  # all replicas serve all models, with the same weight
         self._draw = draw
         self._clock = clock
 
@@ -39,6 +40,7 @@ class Permits:
         """Change which replicas there are."""
         self.replicas = replicas
         self.divided = any(replica.models is not None for replica in replicas)
+        self._alike = not self.divided and len({replica.weight for replica in replicas}) == 1
 
     @property
     def spent(self) -> bool:
@@ -59,14 +61,14 @@ class Permits:
     def take(self, attempt: CallAttempt) -> Replica | None:
         """Assign a replica to a leg and count its call there; None if the leg has to wait. Raises NoReplicaError."""
         now, group = self._clock(), attempt.group
-        replica = choose(
-            self._standing(attempt, now),
-            self._draw,
-            now,
-            parallel=1 if attempt.alone else self.parallel,
-            failed=group.avoided(attempt.leg),
-            prompt=group.prompt,
-        )
+        parallel = 1 if attempt.alone else self.parallel
+        failed = group.avoided(attempt.leg)
+        replica = None
+        if self._alike and group.prompt is None and not (failed or (group.together and group.replica is not None)):
+            replica = at_a_glance(self.replicas, group, self._draw, now, parallel)
+        if replica is None:
+            able = self._standing(attempt, now)
+            replica = choose(able, self._draw, now, parallel=parallel, failed=failed, prompt=group.prompt)
         if replica is not None:
             replica.take(group, attempt.choices, now, alone=attempt.alone)
             group.replica = group.at[attempt.leg] = group.uncounted[attempt.leg] = replica

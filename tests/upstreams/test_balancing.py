@@ -15,7 +15,7 @@ from nproxy.config import Health
 from nproxy.openai.body import Body
 from nproxy.openai.requests import Limits, parse_chat, parse_completion
 from nproxy.upstreams.affinity import BOUND, LEADING, home, prompt_hash
-from nproxy.upstreams.balancing import choose, drawn, least_busy, standing
+from nproxy.upstreams.balancing import COMPARED, at_a_glance, choose, drawn, least_busy, standing
 from nproxy.upstreams.breaker import Breaker
 from nproxy.upstreams.health_checks import HealthChecks
 from nproxy.upstreams.replicas import Replica
@@ -91,6 +91,42 @@ def test_calls_are_shared_by_weight(weights: tuple[float, ...]) -> None:
     for one in some:
         share = one.weight / sum(weights)
         assert abs(taken[one.label] / 4000 - share) < 0.25 * share
+
+
+AT_MOST_ONE = st.floats(0, 1, exclude_max=True)
+
+
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=6), AT_MOST_ONE, AT_MOST_ONE)
+def test_a_glance_finds_whom_a_look_at_all_would_find(loads: list[int], first: float, second: float) -> None:
+    some = replicas(*[1] * len(loads))
+    for replica, load in zip(some, loads, strict=True):
+        replica.choices = replica.legs = load
+    draws = [first, second, 0.0]  # of two that are drawn and equal, the first
+    chosen = choose(standing(some, None, 0.0), iter(draws).__next__, 0.0, parallel=3)
+    assert at_a_glance(some, None, iter(draws).__next__, 0.0, 3) is chosen is not None
+
+
+UNFIT = {
+    "draining": lambda one: setattr(one, "draining", True),
+    "reserved": lambda one: setattr(one, "reserved", True),
+    "full": lambda one: setattr(one, "legs", 2),
+    "avoided": lambda one: setattr(one, "avoid_until", 5.0),
+    "resting": lambda one: one.rest(5.0, 0.0),
+    "down": down,
+    "broken": broken,
+}
+
+
+@pytest.mark.parametrize("unfit", UNFIT)
+@pytest.mark.parametrize("many", range(1, 6))
+def test_a_glance_at_one_that_is_not_fit_finds_nobody(many: int, unfit: str) -> None:
+    some, rng = replicas(*[1] * many), random.Random(7)
+    for one in some[:-1]:
+        one.choices = 9
+    UNFIT[unfit](some[-1])
+    found = Counter(one and one.label for one in (at_a_glance(some, None, rng.random, 1.0, 2) for _ in range(200)))
+    assert f"r{many - 1}" not in found
+    assert found.keys() == ({None} if many <= COMPARED else {None, *(f"r{number}" for number in range(many - 1))})
 
 
 def test_a_full_replica_is_passed_over_and_all_full_gives_none() -> None:
