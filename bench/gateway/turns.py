@@ -78,18 +78,21 @@ def play(peers: Mapping[str, Peer], cases: Mapping[str, Case], *, starts: int, r
     return found
 
 
-def table(found: Rounds) -> str:
-    """Return the medians as Markdown, their ratios to the bare relay's, and the minima."""
+def table(found: Rounds, base: str = BARE, of: str = "in bare relays") -> str:
+    """Return the medians as Markdown, their ratios to those of one gateway, and the minima.
+
+    base: the gateway. of: what the column of ratios is called.
+    """
     rows = []
     for case, gateways in found.items():
-        bare = gateways[BARE]
+        bare = gateways[base]
         for name, rounds in gateways.items():
             cpu, first = [one.cpu_us for one in rounds], [one.first_ms for one in rounds]
             by_bare = statistics.median(one.cpu_us / other.cpu_us for one, other in zip(rounds, bare, strict=True))
             words = [f"{min(cpu):.1f}", f"{statistics.median(cpu):.1f}", f"{by_bare:.3f}"]
             words += [f"{min(first):.3f}", f"{statistics.median(first):.3f}"] if any(first) else ["-", "-"]
             rows.append((case, name, *words))
-    head = ("case", "gateway", "CPU us each: least", "median", "in bare relays", "first word, ms: least", "median")
+    head = ("case", "gateway", "CPU us each: least", "median", of, "first word, ms: least", "median")
     return markdown(head, rows)
 
 

@@ -21,6 +21,7 @@ from nproxy.gateway.access import end_span, log_request
 from nproxy.gateway.admission.client import AdmissionClient
 from nproxy.gateway.all_processes import AllProcesses
 from nproxy.gateway.answering import answer, give_up, respond_with_error
+from nproxy.gateway.callers import UNLIMITED
 from nproxy.gateway.driver import Drive
 from nproxy.gateway.engine_metrics import EngineMetrics
 from nproxy.gateway.exchange import Exchange
@@ -201,9 +202,9 @@ class App:
 
     async def _failed(self, exchange: Exchange, error: BaseException) -> bool:
         """Answer for a handler that raised something, or that `end` has cancelled; see `respond_with_error`."""
-        if isinstance(error, ApiError):
+        if exchange.caller.rates is not UNLIMITED:
             exchange.headers.update(self.admission.headers(exchange.caller))
-        elif self._ended_by is not None and exchange in self._stopped and not isinstance(error, ClientLeft):
+        if self._ended_by is not None and exchange in self._stopped and not isinstance(error, ApiError | ClientLeft):
             if self._unanswered[exchange].uncancel() and isinstance(error, asyncio.CancelledError):
                 return False  # the client has disconnected, too
             await give_up(exchange, self._ended_by, "ended")

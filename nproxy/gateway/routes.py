@@ -38,6 +38,8 @@ class Endpoint:
     """It asks about the gateway itself."""
     keyless: bool = False
     """It needs no key: process supervisors and browsers that load a page have none."""
+    admits: bool = False
+    """It needs permits, and tells the state of the caller's rates once it has them."""
 
     def route(self, app: App, exchange: Exchange) -> Awaitable[None]:
         """Check the request, and return what serves it. Raises ApiError if it is refused."""
@@ -59,7 +61,7 @@ class Endpoint:
             if origin is not None:  # a page's
                 edge.refuse_other_pages(request)
             exchange.caller = caller = edge.caller(request, record.client)
-            if caller.rates is not UNLIMITED:
+            if caller.rates is not UNLIMITED and not self.admits:
                 exchange.headers.update(app.admission.headers(caller))
         if self.methods and request.method not in self.methods:
             raise wrong_method(self.methods)
@@ -92,8 +94,8 @@ async def _on_the_admin_port(app: App, exchange: Exchange) -> None:
 
 
 _OWN: Mapping[str, Endpoint] = {
-    "/v1/chat/completions": Endpoint("chat/completions", generate.chat, ("POST",)),
-    "/v1/completions": Endpoint("completions", generate.completions, ("POST",)),
+    "/v1/chat/completions": Endpoint("chat/completions", generate.chat, ("POST",), admits=True),
+    "/v1/completions": Endpoint("completions", generate.completions, ("POST",), admits=True),
     "/v1/models": Endpoint("models", models.list_models, _GET),
     "/health": Endpoint("health", introspect.health, _GET, introspection=True, keyless=True),
     "/ready": Endpoint("ready", introspect.ready, _GET, introspection=True, keyless=True),
@@ -107,7 +109,7 @@ _ADMINS = {path: replace(_OWN[path], serve=_on_the_admin_port, methods=()) for p
 """What replaces them if there is an admin port."""
 
 _ONE_MODEL = Endpoint("models", _one_model, _GET)
-_PASSED = Endpoint("passthrough", pass_through)
+_PASSED = Endpoint("passthrough", pass_through, admits=True)
 _OTHER = Endpoint("other", _nothing)
 
 

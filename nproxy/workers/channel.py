@@ -6,11 +6,11 @@ import asyncio
 import itertools
 import logging
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import cast
 
 from nproxy.workers.frames import Frames, FrameTooLong, frame
-from nproxy.workers.messages import Json, Message, NotAMessage, Query, Question, Result, decode, encode
+from nproxy.workers.messages import Admission, Json, Message, NotAMessage, Query, Question, Result, decode, encode
 
 MOST_UNREAD = 64 << 20
 """A peer counts as dead if more bytes wait for it to read them when there is another message for it."""
@@ -26,11 +26,16 @@ class Channel(asyncio.Protocol):
     """Sends and receives messages. It never blocks, and never raises because of what the peer does.
 
     It closes when the peer is gone, has sent something that is not a message, or does not read its messages.
-    heard: the number of messages received so far.
+
+    heard: the number of messages received so far. admission: called with each message of admission control when it
+    comes; may raise NotAMessage. There are three for every request, so those that are sent in one turn of the loop are
+    written together.
     """
 
     def __init__(self) -> None:
         self.heard = 0
+        self.admission: Callable[[bytes], None] = _nobody_listens
+        self._together: list[bytes] = []  # messages of admission control, framed
         self._inbox: asyncio.Queue[Message | None] = asyncio.Queue()
         self._closed = asyncio.Event()
         self._frames = Frames()
@@ -39,22 +44,34 @@ class Channel(asyncio.Protocol):
         self._asked: dict[int, asyncio.Future[Json]] = {}
 
     async def messages(self) -> AsyncIterator[Message]:
-        """Yield the received messages, except answers to `ask`, until the channel closes."""
+        """Yield the received messages until the channel closes, except answers to `ask` and those for `admission`."""
         while (message := await self._inbox.get()) is not None:
             yield message
 
     def send(self, message: Message) -> None:
         """Write a message to the socket. If the channel is closed, or the message is too long, it is dropped."""
-        if self._transport is None or self._transport.is_closing():
+        try:
+            framed = frame(encode(message))
+        except FrameTooLong:
+            log.error("a message is too long and was not sent", extra={"fields": {"kind": message.kind}})  # noqa: TRY400
+            return
+        self._together.append(framed)
+        if not isinstance(message, Admission):
+            self._write()
+        elif len(self._together) == 1:
+            asyncio.get_running_loop().call_soon(self._write)
+
+    def _write(self) -> None:
+        """Write what is to be sent, unless the channel is closed."""
+        data = b"".join(self._together)
+        self._together.clear()
+        if not data or self._transport is None or self._transport.is_closing():
             return
         if self._transport.get_write_buffer_size() > MOST_UNREAD:
             log.error("a peer does not read its messages; the channel is closed")
             self._transport.abort()
-            return
-        try:
-            self._transport.write(frame(encode(message)))
-        except FrameTooLong:
-            log.error("a message is too long and was not sent", extra={"fields": {"kind": message.kind}})  # noqa: TRY400
+        else:
+            self._transport.write(data)
 
     async def ask(self, what: Question, seconds: float) -> Json:
         """Ask the peer, and return its answer. Raises ChannelClosed, and TimeoutError after so many seconds."""
@@ -80,6 +97,7 @@ class Channel(asyncio.Protocol):
 
     def close(self) -> None:
         """Close the channel after everything is written."""
+        self._write()
         if self._transport is not None:
             self._transport.close()
 
@@ -102,7 +120,9 @@ class Channel(asyncio.Protocol):
 
     def _take(self, message: Message) -> None:
         self.heard += 1
-        if not isinstance(message, Result):
+        if isinstance(message, Admission):
+            self.admission(message.message)
+        elif not isinstance(message, Result):
             self._inbox.put_nowait(message)
         elif (asked := self._asked.get(message.number)) is not None and not asked.done():
             asked.set_result(message.data)
@@ -113,6 +133,10 @@ class Channel(asyncio.Protocol):
         for asked in self._asked.values():
             if not asked.done():
                 asked.set_exception(ChannelClosed())
+
+
+def _nobody_listens(_: bytes) -> None:
+    raise NotAMessage
 
 
 async def connect(end: socket.socket) -> Channel:

@@ -1,4 +1,4 @@
-"""The messages between parent and workers: plain frozen types, sent as JSON.
+"""The messages between parent and workers: plain frozen types, sent as JSON: objects, and arrays for admission control.
 
 A message of an older or newer nproxy may contain what this version does not know. Such a message cannot be read, and
 the channel is closed. `Start.protocol` detects this before anything else happens: a rolling restart may start workers
@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-PROTOCOL = 11
+PROTOCOL = 12
 """To be raised whenever a message changes its name or meaning."""
 
 Json = Any
@@ -128,9 +128,9 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """A message of admission control, in either direction; see nproxy/gateway/admission."""
+    """A message of admission control, in either direction: the bytes of nproxy/gateway/admission/messages.py."""
 
-    message: Json
+    message: bytes
     kind: Literal["admission"] = "admission"
 
 
@@ -179,7 +179,7 @@ class Result:
     kind: Literal["result"] = "result"
 
 
-Message = (
+_Object = (
     Start
     | Reconfigure
     | Members
@@ -188,7 +188,6 @@ Message = (
     | Checked
     | Crowding
     | LegsOfLeaving
-    | Admission
     | Ready
     | Leave
     | Beat
@@ -196,7 +195,9 @@ Message = (
     | Result
 )
 
-_ADAPTER: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="kind")])
+Message = Admission | _Object
+
+_ADAPTER: TypeAdapter[_Object] = TypeAdapter(Annotated[_Object, Field(discriminator="kind")])
 
 
 class NotAMessage(ValueError):
@@ -204,11 +205,13 @@ class NotAMessage(ValueError):
 
 
 def encode(message: Message) -> bytes:
-    return _ADAPTER.dump_json(message)
+    return message.message if isinstance(message, Admission) else _ADAPTER.dump_json(message)
 
 
 def decode(data: bytes) -> Message:
-    """Parse a message. Raises NotAMessage."""
+    """Parse a message, except what one of admission control says. Raises NotAMessage."""
+    if data.startswith(b"["):
+        return Admission(data)
     try:
         return _ADAPTER.validate_json(data)
     except ValueError:

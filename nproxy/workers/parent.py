@@ -16,7 +16,8 @@ from typing import assert_never
 from nproxy.concurrency.tasks import first_wanted
 from nproxy.config import Config, Reading
 from nproxy.gateway.admission.bounds import Bounds
-from nproxy.gateway.admission.messages import Answer, Returned, Room, message_of, to_data
+from nproxy.gateway.admission.messages import Answer, Returned, Room, message_of, to_bytes
+from nproxy.gateway.admission.messages import Message as Asked
 from nproxy.gateway.admission.server import AdmissionServer, owner
 from nproxy.gateway.engine_metrics import EngineMetrics
 from nproxy.gateway.reload import History
@@ -41,6 +42,7 @@ from nproxy.workers.messages import (
     LegsOfLeaving,
     Members,
     Message,
+    NotAMessage,
     Query,
     Ready,
     Reconfigure,
@@ -147,7 +149,7 @@ class Parent:
         self.supervisor.tell(Members(snapshot))
 
     def _deliver(self, answer: Answer) -> None:
-        message = Admission(to_data(answer))
+        message = Admission(to_bytes(answer))
         if isinstance(answer, Room | Returned):
             self.supervisor.tell(message)
         elif (worker := self.supervisor.named(owner(answer.ticket))) is not None:
@@ -156,7 +158,7 @@ class Parent:
     def _hear(self, worker: Worker, message: Message) -> None:
         match message:
             case Admission(message=data):
-                self._server.send(message_of(data))
+                self._server.send(_said(data))
             case Taught():
                 self._lessons.append((time.monotonic(), message))
                 self.supervisor.tell(message, but=worker)
@@ -234,6 +236,14 @@ class Parent:
     def restart(self) -> None:
         """Have all workers replaced, one after the other."""
         self.to_restart.set()
+
+
+def _said(data: bytes) -> Asked:
+    """Read a message of a worker's admission client. Raises NotAMessage."""
+    try:
+        return message_of(data)
+    except ValueError:
+        raise NotAMessage from None
 
 
 async def _ask_status(worker: Worker) -> Mapping[str, Json] | None:

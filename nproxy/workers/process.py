@@ -13,7 +13,7 @@ from typing import Literal
 from nproxy.telemetry.sums import Report
 from nproxy.workers.channel import Channel, ChannelClosed, connect
 from nproxy.workers.endings import how_it_ended, within
-from nproxy.workers.messages import Beat, Drain, Json, Message, Question, Ready, Start
+from nproxy.workers.messages import Admission, Beat, Drain, Json, Message, Question, Ready, Start
 from nproxy.workers.reports import Reported
 
 TICK_SECONDS, SILENT_TICKS = 2.0, 15
@@ -124,6 +124,7 @@ class Worker:
         self.pid = process.pid
         try:
             self._channel = await connect(ours)
+            self._channel.admission = lambda data: self._hear(self, Admission(data))
             yield process, self._channel
         finally:
             with suppress(ProcessLookupError):
@@ -145,14 +146,7 @@ class Worker:
                     if metrics is not None:
                         self._reported.take(metrics)
                 case _:
-                    self._pass_on(message, channel)
-
-    def _pass_on(self, message: Message, channel: Channel) -> None:
-        try:
-            self._hear(self, message)
-        except ValueError:
-            log.error("a worker sent an invalid message; it is replaced")  # noqa: TRY400 - what it said is not shown
-            channel.abort()
+                    self._hear(self, message)
 
     async def _watch(self, process: asyncio.subprocess.Process, channel: Channel) -> str:
         """Wait until the process has ended or must be killed. Returns how it ended, in words."""

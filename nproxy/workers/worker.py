@@ -21,7 +21,7 @@ from nproxy.config import ConfigError
 from nproxy.config.loading import from_message, keys_from_message
 from nproxy.gateway import huge_pages
 from nproxy.gateway.admission.bounds import Bounds
-from nproxy.gateway.admission.messages import Ask, answer_of, to_data
+from nproxy.gateway.admission.messages import Ask, Level, answer_of, to_bytes
 from nproxy.gateway.admission.messages import Leave as LeaveLedger
 from nproxy.gateway.admission.messages import Message as Sent
 from nproxy.gateway.admission.refusals import UNANSWERED
@@ -195,9 +195,7 @@ class _Worker:
                 self._app.upstreams.take_legs_elsewhere(message.worker, message.legs)
             case Query():
                 self._tasks.create_task(self._answer(message))
-            case Admission(message=data):
-                self._ledger.hear(data)
-            case Start() | Ready() | Leave() | Beat() | Result():
+            case Start() | Ready() | Leave() | Beat() | Result() | Admission():
                 log.error("unexpected message for a worker", extra={"fields": {"kind": message.kind}})
             case _:
                 assert_never(message)
@@ -300,24 +298,29 @@ class _LedgerTransport:
         self.prefix = prefix
         self._channel = channel
         self._deliver: Deliver | None = None
+        channel.admission = self._hear
 
     def connect(self, deliver: Deliver) -> Transport:
         self._deliver = deliver
         return self
 
-    def at_once(self, ask: Ask) -> bool:
+    def at_once(self, ask: Ask) -> tuple[Level, ...] | None:
         """Never at once: only the parent knows what is in use."""
-        return False
+        return None
 
     def leave(self, ticket: str, tokens: int | None = None) -> None:
         self.send(LeaveLedger(ticket, tokens))
 
     def send(self, message: Sent) -> None:
-        self._channel.send(Admission(to_data(message)))
+        self._channel.send(Admission(to_bytes(message)))
 
-    def hear(self, data: Json) -> None:
+    def _hear(self, data: bytes) -> None:
+        try:
+            answer = answer_of(data)
+        except ValueError:
+            raise NotAMessage from None
         if self._deliver is not None:
-            self._deliver(answer_of(data))
+            self._deliver(answer)
 
     def reconfigure(self, bounds: Bounds) -> None:
         pass

@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from nproxy.workers import channel as channels
 from nproxy.workers import frames
 from nproxy.workers.channel import Channel, ChannelClosed, connect
 from nproxy.workers.frames import frame
-from nproxy.workers.messages import Beat, Message, Query, Ready, Result, encode
+from nproxy.workers.messages import Admission, Beat, Message, NotAMessage, Query, Ready, Result, encode
 
 
 @dataclass
@@ -85,6 +86,52 @@ async def test_a_message_that_is_too_long_is_not_sent_and_the_channel_stays(
     assert [record.getMessage() for record in caplog.records if record.name == "nproxy.workers"] == [
         "a message is too long and was not sent"
     ]
+
+
+class Counted:
+    """A transport whose writes are counted."""
+
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
+        self.writes = list[bytes]()
+
+    def write(self, data: bytes) -> None:
+        self.writes.append(data)
+        self._transport.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+async def test_messages_of_admission_in_one_turn_are_one_write_and_nothing_overtakes_them(pair: Pair) -> None:
+    other, heard = await connect(pair.peer), list[bytes]()
+    other.admission = heard.append
+    pair.channel._transport = counted = Counted(pair.channel._transport)  # type: ignore[assignment]
+    pair.channel.send(Admission(b'["leave","w-1"]'))
+    pair.channel.send(Admission(b'["leave","w-2"]'))
+    assert counted.writes == []
+    await asyncio.sleep(0)
+    pair.channel.send(Admission(b'["leave","w-3"]'))
+    pair.channel.send(Ready("1"))
+    pair.channel.send(Admission(b'["leave","w-4"]'))
+    pair.channel.close()
+    assert await rest(other) == [Ready("1")]
+    assert heard == [b'["leave","w-%d"]' % number for number in range(1, 5)]
+    assert len(counted.writes) == 3
+    assert counted.writes[1] == frame(b'["leave","w-3"]') + frame(encode(Ready("1")))
+
+
+def unreadable(_: bytes) -> None:
+    raise NotAMessage
+
+
+@pytest.mark.parametrize("listens", [True, False])
+async def test_what_admission_control_cannot_read_closes_the_channel(pair: Pair, listens: bool) -> None:
+    other = await connect(pair.peer)
+    if listens:
+        other.admission = unreadable
+    pair.channel.send(Admission(b"[]"))
+    assert await rest(other) == []
 
 
 async def test_a_peer_that_goes_ends_the_questions_to_it(pair: Pair) -> None:

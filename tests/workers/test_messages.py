@@ -61,7 +61,7 @@ ALL: list[Message] = [
     LESSON,
     Checked("u", "http://h/v1", None, 3.0),
     Crowding("u", "m", "a caller", "room", "w7", "http://h/v1"),
-    Admission({"ticket": 7, "choices": 8}),
+    Admission(b'["leave", "w1-1", 7]'),
     Ready("1.0"),
     Leave(),
     HELD,
@@ -77,13 +77,18 @@ def test_every_message_survives_the_way() -> None:
         assert decode(encode(message)) == message
 
 
+def test_only_messages_of_admission_control_are_arrays() -> None:
+    for message in ALL:
+        assert encode(message).startswith(b"[") == isinstance(message, Admission)
+
+
 def test_settings_are_in_no_repr() -> None:
     assert all(SECRET not in repr(message) for message in ALL)
 
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"{", b"{}", b'{"kind":"nope"}', b'{"kind":"query","number":"x","what":"metrics"}', b"\xff\x00", b"[]"],
+    [b"", b"{", b"{}", b'{"kind":"nope"}', b'{"kind":"query","number":"x","what":"metrics"}', b"\xff\x00"],
 )
 def test_other_bytes_are_no_message_and_are_not_repeated(data: bytes) -> None:
     with pytest.raises(NotAMessage) as raised:

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from nproxy.config import Reading, Source
-from nproxy.gateway.admission.messages import Admitted, Ask, answer_of, to_data
+from nproxy.gateway.admission.messages import Admitted, Ask, answer_of, to_bytes
 from nproxy.telemetry.metrics import ParentMetrics
 from nproxy.workers import backoff, parent, supervisor
 from nproxy.workers.channel import ChannelClosed
@@ -101,7 +101,7 @@ class Played(Worker):
         self._hear(self, message)
 
     def asks(self, ticket: str) -> None:
-        self.say(Admission(to_data(Ask(f"{self.name}-{ticket}", "key", "u", 1))))
+        self.say(Admission(to_bytes(Ask(f"{self.name}-{ticket}", "key", "u", 1))))
 
     @property
     def admitted(self) -> list[str]:

@@ -19,7 +19,7 @@ import trustme
 from nproxy.concurrency.tasks import beside
 from nproxy.config import Source
 from nproxy.workers import process
-from nproxy.workers.messages import PROTOCOL, Admission, Message, Reconfigure, Start
+from nproxy.workers.messages import PROTOCOL, Admission, Message, NotAMessage, Reconfigure, Start
 from nproxy.workers.process import Worker
 from nproxy.workers.supervisor import Supervisor
 from tests.clients import plain_client
@@ -235,7 +235,7 @@ async def test_a_worker_that_says_what_has_no_meaning_is_replaced(monkeypatch: p
 
         def nonsense(message: Message) -> None:
             assert isinstance(message, Admission)
-            raise ValueError
+            raise NotAMessage
 
         monkeypatch.setattr(scene, "hear", nonsense)
         speaking = scene.serving

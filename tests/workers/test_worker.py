@@ -16,7 +16,7 @@ import pytest
 from nproxy.concurrency.tasks import beside
 from nproxy.config import Source
 from nproxy.gateway.admission.bounds import Bounds
-from nproxy.gateway.admission.messages import message_of, to_data
+from nproxy.gateway.admission.messages import message_of, to_bytes
 from nproxy.gateway.admission.server import AdmissionServer
 from nproxy.openai.errors import ApiError
 from nproxy.openai.jsonvalue import dumps
@@ -53,18 +53,16 @@ class Told:
     def __init__(self, url: str, ours: Any) -> None:
         self.url, self.said = url, list[Message]()
         self._channel = ours
+        ours.admission = lambda data: self._admission.send(message_of(data))
         limits = Bounds(inflight=100, queue=100, seconds=60)
-        self._admission = AdmissionServer(limits, lambda answer: self.tell(Admission(to_data(answer))))
+        self._admission = AdmissionServer(limits, lambda answer: self.tell(Admission(to_bytes(answer))))
 
     def tell(self, message: Message) -> None:
         self._channel.send(message)
 
     async def hear(self) -> None:
         async for message in self._channel.messages():
-            if isinstance(message, Admission):
-                self._admission.send(message_of(message.message))
-            else:
-                self.said.append(message)
+            self.said.append(message)
 
     async def upstream(self) -> dict[str, Json]:
         """The status of its upstream."""

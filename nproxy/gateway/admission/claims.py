@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from nproxy.gateway.admission.messages import Ask
-from nproxy.gateway.admission.rates import Charge, Meters
+from nproxy.gateway.admission.messages import Ask, Level
+from nproxy.gateway.admission.rates import Charge, Meters, levels_of
 
 
 @dataclass(slots=True, eq=False)
@@ -69,3 +69,9 @@ class Claim:
     """The virtual time at which it came."""
     start: float = 0.0
     """Its start tag in virtual time."""
+
+    def levels(self, now: float) -> tuple[Level, ...]:
+        """Return the levels of the rates that limit it."""
+        if not self.charges:
+            return ()
+        return levels_of(self.account.meters, [(charge.what, charge.limit) for charge in self.charges], now)

@@ -164,7 +164,9 @@ class AdmissionClient:
         most = self._choices if caller.choices is None else caller.choices
         waits = not self.draining
         ask = Ask(ticket, caller.bucket, upstream, choices, tokens, caller.weight, most, caller.rates, waits)
-        if self._transport.at_once(ask):
+        if (levels := self._transport.at_once(ask)) is not None:
+            if levels:
+                self._rates.hear(caller, levels, self._clock())
             self._metrics.queue_wait(ADMITTED).observe(0.0)
             waited(0.0, admitted=True)
         else:

@@ -17,6 +17,7 @@ from nproxy.gateway.admission.messages import (
     Ask,
     Kind,
     Leave,
+    Level,
     Message,
     Move,
     Reason,
@@ -75,27 +76,37 @@ class Ledger:
 
     # ---- inputs. Those that return answers return all that follow, also those to other requests.
 
-    def at_once(self, ask: Ask, now: float) -> bool:
-        """Admit a request that need not wait, as `receive` would, but without an answer.
+    def at_once(self, ask: Ask, now: float) -> tuple[Level, ...] | None:
+        """Admit a request that need not wait, as `receive` would; return the levels of its key's rates.
 
-        Returns False, and admits nothing, if rates limit the request, if it does not fit, or if any request waits.
+        Returns None, and admits nothing, if it exceeds a rate, if it does not fit, or if any request waits.
         """
-        if limits_of(ask):
-            return False
         account = self._accounts.of(ask, now)
         if not self._may_pass_by(ask, account):
-            return False
-        self._pass_by(self._claimed(ask, account, now))
-        return True
+            return None
+        if limits := limits_of(ask):
+            if self.bounds.too_narrow_for(ask) is not None:
+                return None
+            for what, amount, limit in limits:
+                if account.meters.wait(what, amount, limit, now):
+                    return None
+        claim = self._charged(ask, account, limits, now)
+        self._pass_by(claim)
+        return claim.levels(now)
 
-    def leave_at_once(self, ticket: str, now: float) -> bool:
+    def leave_at_once(self, ticket: str, tokens: int | None, now: float) -> bool:
         """End a request as `receive` would, if nothing follows for others.
 
-        Returns False, and does nothing, if rates limit the request, if others wait, or if some know of a full queue.
+        Returns False, and does nothing, if others wait, if some know of a full queue, or if what its key was charged is
+        corrected, which is told to all.
         """
         claim = self._claims.get(ticket)
-        if claim is None or claim.charges or self._waiting or self._moving or self._told_full:
+        if claim is None or self._waiting or self._moving or self._told_full:
             return False
+        if claim.charges:
+            if tokens is not None and any(charge.what == "tokens" for charge in claim.charges):
+                return False
+            self._settle(claim, {}, now)
         del self._claims[ticket]
         self._give_back(claim, now)
         if not self.taken:
@@ -163,10 +174,10 @@ class Ledger:
         meters, limits = account.meters, limits_of(ask)
         for what, amount, limit in limits:
             if wait := meters.wait(what, amount, limit, now):
-                self._answers.append(Refused(ask.ticket, what, wait, levels=levels_of(meters, ask, now)))
+                levels = levels_of(meters, [(what, limit) for what, _, limit in limits], now)
+                self._answers.append(Refused(ask.ticket, what, wait, levels=levels))
                 return
-        claim = self._claimed(ask, account, now)
-        claim.charges = tuple(meters.charge(what, amount, limit, now) for what, amount, limit in limits)
+        claim = self._charged(ask, account, limits, now)
         if self._may_pass_by(ask, account):
             self._pass_by(claim)
             self._answer_admitted(claim, now)
@@ -185,9 +196,13 @@ class Ledger:
             self._turn_away(self._queue.longer_than(claim, over) or (claim,), "queue_full", now)
         self._freed |= self.waiting < waited
 
-    def _claimed(self, ask: Ask, account: Account, now: float) -> Claim:
+    def _charged(self, ask: Ask, account: Account, limits: Sequence[tuple[Kind, int, int]], now: float) -> Claim:
+        """Record the claim of a request, and charge it to the rates that limit it."""
         self._number += 1
         claim = self._claims[ask.ticket] = Claim(ask, ask.choices, account, ask.upstream, now, self._number)
+        if limits:
+            meters = account.meters
+            claim.charges = tuple([meters.charge(what, amount, limit, now) for what, amount, limit in limits])
         return claim
 
     def _pass_by(self, claim: Claim) -> None:
@@ -250,7 +265,7 @@ class Ledger:
     def _tell_returned(self, claim: Claim, now: float) -> None:
         """Correct the levels: those reported while this request waited or ran included its charges."""
         if claim.charges:
-            self._answers.append(Returned(claim.ask.key, levels_of(claim.account.meters, claim.ask, now)))
+            self._answers.append(Returned(claim.ask.key, claim.levels(now)))
 
     # ---- admission
 
@@ -318,7 +333,7 @@ class Ledger:
         self._upstreams[claim.goal] += claim.choices
 
     def _answer_admitted(self, claim: Claim, now: float) -> None:
-        self._answers.append(Admitted(claim.ask.ticket, levels_of(claim.account.meters, claim.ask, now)))
+        self._answers.append(Admitted(claim.ask.ticket, claim.levels(now)))
 
     def _upstream_has(self, upstream: str, choices: int) -> bool:
         return self._upstreams[upstream] + choices <= self.bounds.upstreams.get(upstream, inf)
@@ -361,7 +376,7 @@ class Ledger:
         ask = claim.ask
         full = reason == "queue_full" and self._full_for(claim)
         self._told_full |= full
-        levels = levels_of(claim.account.meters, ask, now)
+        levels = claim.levels(now)
         retry_after = self._retry_after(claim.choices, now)
         self._answers.append(Refused(ask.ticket, reason, retry_after, limit, full, levels))
 

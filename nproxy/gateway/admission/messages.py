@@ -1,14 +1,15 @@
-"""The messages between admission client and ledger: plain frozen types, sent as JSON between processes."""
+"""The messages between admission client and ledger: plain frozen types, sent as JSON arrays between processes.
+
+They are msgspec's, because there are three for each request: one takes 0.3 us to write or read, with pydantic 5.
+"""
 
 from __future__ import annotations
 
-from dataclasses import field
-from typing import Annotated, Any, Literal
+from typing import Literal, TypeVar
 
-from pydantic import Field, TypeAdapter
+import msgspec
 
-from nproxy.gateway.callers import Rates
-from nproxy.openai.frozen import frozen
+from nproxy.gateway.callers import UNLIMITED, Rates
 
 Kind = Literal["requests", "choices", "tokens"]
 """The rates: what is limited per minute."""
@@ -17,8 +18,7 @@ Reason = Literal["too_wide", "requests", "choices", "tokens", "queue_full", "tim
 """Why a request is refused. too_wide: it can never fit. requests, choices, tokens: that rate of its key is reached."""
 
 
-@frozen
-class Ask:
+class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
     """Ask for the permits of a request."""
 
     ticket: str
@@ -35,33 +35,27 @@ class Ask:
     """The key's share, against those of other keys that wait."""
     most: int | None = None
     """The most choices of the key in flight; None for no limit."""
-    rates: Rates = field(default_factory=Rates)
+    rates: Rates = UNLIMITED
     """The key's limits per minute."""
     waits: bool = True
     """Whether it waits if it does not fit now; else it is refused."""
-    kind: Literal["ask"] = "ask"
 
 
-@frozen
-class Move:
+class Move(msgspec.Struct, frozen=True, array_like=True, tag="move"):
     """Move a request's permits to another upstream."""
 
     ticket: str
     upstream: str
-    kind: Literal["move"] = "move"
 
 
-@frozen
-class Leave:
+class Leave(msgspec.Struct, frozen=True, array_like=True, tag="leave"):
     """End a request, whether it waits or holds permits. tokens: those it spent; if None, the estimate stands."""
 
     ticket: str
     tokens: int | None = None
-    kind: Literal["leave"] = "leave"
 
 
-@frozen
-class Level:
+class Level(msgspec.Struct, frozen=True, array_like=True):
     """How much of one rate a key has spent: in `behind` seconds, nothing that it has spent counts any more."""
 
     what: Kind
@@ -69,17 +63,14 @@ class Level:
     behind: float
 
 
-@frozen
-class Admitted:
+class Admitted(msgspec.Struct, frozen=True, array_like=True, tag="admitted"):
     """The request has its permits, or they have moved. levels: of the key's rates, with this request counted."""
 
     ticket: str
     levels: tuple[Level, ...] = ()
-    kind: Literal["admitted"] = "admitted"
 
 
-@frozen
-class Refused:
+class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
     """The request gets no permits.
 
     If it wanted to move, it keeps its permits under the total and the key's limit, but has none at any upstream.
@@ -97,18 +88,13 @@ class Refused:
     """Until a Room message comes, all requests of this key would be refused, even for one choice."""
     levels: tuple[Level, ...] = ()
     """The levels of the key's rates."""
-    kind: Literal["refused"] = "refused"
 
 
-@frozen
-class Room:
+class Room(msgspec.Struct, frozen=True, array_like=True, tag="room"):
     """Permits or places in the queue have become free since a request was refused as `full`. Sent to all clients."""
 
-    kind: Literal["room"] = "room"
 
-
-@frozen
-class Returned:
+class Returned(msgspec.Struct, frozen=True, array_like=True, tag="returned"):
     """What a key was charged is corrected, because one of its requests waits no more or has ended. Sent to all clients.
 
     levels: of its rates, as they are now.
@@ -116,33 +102,35 @@ class Returned:
 
     key: str
     levels: tuple[Level, ...]
-    kind: Literal["returned"] = "returned"
 
 
 Message = Ask | Move | Leave
 Answer = Admitted | Refused | Room | Returned
 
-_ADAPTER: TypeAdapter[Message | Answer] = TypeAdapter(
-    Annotated[Ask | Move | Leave | Admitted | Refused | Room | Returned, Field(discriminator="kind")]
-)
+T = TypeVar("T")
+
+_encoder = msgspec.json.Encoder()
+_messages = msgspec.json.Decoder(Message)
+_answers = msgspec.json.Decoder(Answer)
 
 
-def to_data(message: Message | Answer) -> Any:
-    """Return a message as values that JSON can represent."""
-    return _ADAPTER.dump_python(message, mode="json")
+def to_bytes(message: Message | Answer) -> bytes:
+    """Write a message, as an array of JSON."""
+    return _encoder.encode(message)
 
 
-def message_of(data: Any) -> Message:
-    """Validate data sent by an admission client. Raises ValueError for anything else."""
-    message = _ADAPTER.validate_python(data)
-    if not isinstance(message, Ask | Move | Leave):
-        raise ValueError(f"a client never sends {message.kind!r}")  # noqa: TRY004 - what is wrong is the value
-    return message
+def message_of(data: bytes) -> Message:
+    """Read what an admission client sent. Raises ValueError for anything else."""
+    return _read(_messages, data)
 
 
-def answer_of(data: Any) -> Answer:
-    """Validate data sent by a ledger. Raises ValueError for anything else."""
-    answer = _ADAPTER.validate_python(data)
-    if isinstance(answer, Ask | Move | Leave):
-        raise ValueError(f"a ledger never sends {answer.kind!r}")  # noqa: TRY004
-    return answer
+def answer_of(data: bytes) -> Answer:
+    """Read what a ledger sent. Raises ValueError for anything else."""
+    return _read(_answers, data)
+
+
+def _read(decoder: msgspec.json.Decoder[T], data: bytes) -> T:
+    try:
+        return decoder.decode(data)
+    except msgspec.DecodeError:
+        raise ValueError("no message of admission control") from None

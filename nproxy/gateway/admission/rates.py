@@ -12,6 +12,7 @@ charged then, does not come back.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
 
@@ -196,11 +197,9 @@ def limits_of(ask: Ask) -> tuple[tuple[Kind, int, int], ...]:
         ("choices", ask.choices, rates.choices),
         ("tokens", ask.tokens, rates.tokens),
     )
-    return tuple((what, min(amount, limit), limit) for what, amount, limit in counted if limit is not None)
+    return tuple([(what, min(amount, limit), limit) for what, amount, limit in counted if limit is not None])
 
 
-def levels_of(meters: Meters, ask: Ask, now: float) -> tuple[Level, ...]:
-    """Return the level of each rate that limits a request."""
-    if ask.rates is UNLIMITED:
-        return ()
-    return tuple(Level(what, limit, meters.behind(what, now)) for what, _, limit in limits_of(ask))
+def levels_of(meters: Meters, rates: Iterable[tuple[Kind, int]], now: float) -> tuple[Level, ...]:
+    """Return the levels of these rates, each with its limit."""
+    return tuple([Level(what, limit, meters.behind(what, now)) for what, limit in rates])

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from nproxy.gateway.admission.bounds import Bounds
 from nproxy.gateway.admission.ledger import Ledger
-from nproxy.gateway.admission.messages import Answer, Ask, Leave, Message
+from nproxy.gateway.admission.messages import Answer, Ask, Leave, Level, Message
 
 Deliver = Callable[[Answer], None]
 
@@ -23,8 +23,8 @@ class Transport(Protocol):
 
     prefix: str
 
-    def at_once(self, ask: Ask) -> bool:
-        """Try to admit a request in this call, without an answer. If it returns False, send the request."""
+    def at_once(self, ask: Ask) -> tuple[Level, ...] | None:
+        """Try to admit a request in this call. Returns the levels of its key's rates; None: send the request."""
 
     def leave(self, ticket: str, tokens: int | None = None) -> None:
         """End a request; see `Leave`."""
@@ -55,13 +55,13 @@ class AdmissionServer:
         self._timer: asyncio.TimerHandle | None = None
         self._ticks_at = inf  # when the timer fires; uvloop's does not tell if that is now
 
-    def at_once(self, ask: Ask) -> bool:
+    def at_once(self, ask: Ask) -> tuple[Level, ...] | None:
         """Admit a request that need not wait; see `Ledger.at_once`."""
         return self.ledger.at_once(ask, self._clock())
 
     def leave(self, ticket: str, tokens: int | None = None) -> None:
         """End a request; without a message, if no answer can follow."""
-        if not self.ledger.leave_at_once(ticket, self._clock()):
+        if not self.ledger.leave_at_once(ticket, tokens, self._clock()):
             self.send(Leave(ticket, tokens))
 
     def send(self, message: Message) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 from nproxy.config import Config
 from nproxy.gateway.admission.bounds import Bounds
 from nproxy.gateway.admission.client import AdmissionClient
-from nproxy.gateway.admission.messages import Ask, Leave, Message, answer_of, message_of, to_data
+from nproxy.gateway.admission.messages import Ask, Leave, Level, Message, answer_of, message_of, to_bytes
 from nproxy.gateway.admission.server import AdmissionServer, Deliver
 from nproxy.gateway.callers import Caller
 from nproxy.openai.errors import ApiError
@@ -23,26 +22,25 @@ ANN, BOB = Caller("ann", "ann"), Caller("bob", "bob")
 
 
 class Wire:
-    """A client's transport over which messages go as JSON, each a turn of the loop later."""
+    """A client's transport over which messages go as bytes, each a turn of the loop later."""
 
     prefix = "7"
 
     def __init__(self, deliver: Deliver, bounds: Bounds) -> None:
         self._loop = asyncio.get_running_loop()
-        self.server = AdmissionServer(bounds, lambda answer: self._later(deliver, answer_of, to_data(answer)))
+        self.server = AdmissionServer(bounds, lambda answer: self._later(deliver, answer_of, to_bytes(answer)))
 
-    def _later(self, take: Callable[[Any], None], read: Callable[[Any], Any], data: Any) -> None:
-        line = json.dumps(data)
-        self._loop.call_soon(lambda: take(read(json.loads(line))))
+    def _later(self, take: Callable[[Any], None], read: Callable[[bytes], Any], data: bytes) -> None:
+        self._loop.call_soon(lambda: take(read(data)))
 
-    def at_once(self, ask: Ask) -> bool:
-        return False
+    def at_once(self, ask: Ask) -> tuple[Level, ...] | None:
+        return None
 
     def leave(self, ticket: str, tokens: int | None = None) -> None:
         self.send(Leave(ticket, tokens))
 
     def send(self, message: Message) -> None:
-        self._later(self.server.send, message_of, to_data(message))
+        self._later(self.server.send, message_of, to_bytes(message))
 
     def reconfigure(self, bounds: Bounds) -> None:
         self.server.reconfigure(bounds)

@@ -27,7 +27,7 @@ from nproxy.gateway.admission.messages import (
     Room,
     answer_of,
     message_of,
-    to_data,
+    to_bytes,
 )
 from nproxy.gateway.admission.queue import FairQueue
 
@@ -84,7 +84,7 @@ class Requests(RuleBasedStateMachine):
         self.admitted = False
         assert answers == plain, "no lane is passed over that had its turn"
         for answer in answers:
-            assert answer_of(to_data(answer)) == answer
+            assert answer_of(to_bytes(answer)) == answer
             match answer:
                 case Admitted(ticket=ticket) if ticket in self.moving:
                     self.placed[ticket] = self.moving.pop(ticket)
@@ -103,7 +103,7 @@ class Requests(RuleBasedStateMachine):
         assert not self.admitted or self.taken()[0] <= self.bounds.inflight
 
     def send(self, message: Ask | Move | Leave) -> None:
-        assert message_of(to_data(message)) == message
+        assert message_of(to_bytes(message)) == message
         self.take(self.ledger.receive(message, self.now), self.plain.receive(message, self.now))
 
     def send_from_beside(self, ask: Ask) -> None:
@@ -112,9 +112,9 @@ class Requests(RuleBasedStateMachine):
         said = twin.receive(ask, self.now)
         let_in = self.ledger.at_once(ask, self.now)
         assert self.plain.at_once(ask, self.now) == let_in
-        if let_in:
+        if let_in is not None:
             self.take(said, said)
-            assert said == [Admitted(ask.ticket)]
+            assert said == [Admitted(ask.ticket, let_in)]
             assert (self.ledger._queue._virtual, self.ledger._reserved) == (twin._queue._virtual, twin._reserved)
         else:
             assert said != [Admitted(ask.ticket)] or self.waiting.keys() - {ask.ticket} or self.moving
@@ -164,8 +164,8 @@ class Requests(RuleBasedStateMachine):
         """At once those leave whose leaving concerns no others; the rest have left no trace then."""
         twin = deepcopy(self.ledger)
         said = twin.receive(message, self.now)
-        left = self.ledger.leave_at_once(message.ticket, self.now)
-        assert self.plain.leave_at_once(message.ticket, self.now) == left
+        left = self.ledger.leave_at_once(message.ticket, message.tokens, self.now)
+        assert self.plain.leave_at_once(message.ticket, message.tokens, self.now) == left
         if left:
             assert said == []
             for ledger in (self.ledger, self.plain):

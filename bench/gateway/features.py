@@ -1,0 +1,98 @@
+"""What the gateway's own features cost: the same load with each of them, beside a gateway without.
+
+    python -m bench.gateway.features [--only keys,workers] [--starts 3] [--rounds 5] [--seconds 1]
+
+Whole answers with 64 connections, as in `python -m bench.gateway`; in turns, as in `python -m bench.gateway.turns`. All
+processes of a gateway share one core, so that workers are measured by what they spend, not by how many cores there are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from bench.gateway.cases import CASES
+from bench.gateway.peers import HERE, PEERS, Peer
+from bench.gateway.turns import play, table
+
+PLAIN = "nothing"
+KEY = "sk-bench-0123456789abcdefghij"
+"""The key of settings/keys.yaml."""
+
+OPENAI_CLIENT: Mapping[str, str] = {
+    "Accept": "application/json",
+    "Accept-Encoding": "gzip, deflate",
+    "Connection": "keep-alive",
+    "User-Agent": "OpenAI/Python 2.8.1",
+    "X-Stainless-Arch": "x64",
+    "X-Stainless-Async": "false",
+    "X-Stainless-Lang": "python",
+    "X-Stainless-OS": "Linux",
+    "X-Stainless-Package-Version": "2.8.1",
+    "X-Stainless-Runtime": "CPython",
+    "X-Stainless-Runtime-Version": "3.11.7",
+    "X-Stainless-Read-Timeout": "600",
+    "X-Stainless-Retry-Count": "0",
+}
+TRACED = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+
+_PLAIN = PEERS["nproxy"]
+
+
+def _with(
+    *, environment: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None, settings: str = ""
+) -> Peer:
+    """Return nproxy with further environment variables, headers of requests, or other settings."""
+    return replace(
+        _PLAIN,
+        environment=lambda: environment or {},
+        headers=lambda scene: headers or {},
+        settings=settings or _PLAIN.settings,
+    )
+
+
+_REPLICAS = "settings/replicas.yaml"
+FEATURES: Mapping[str, Peer] = {
+    PLAIN: _PLAIN,
+    "access log": PEERS["nproxy with access log"],
+    "client": _with(headers=OPENAI_CLIENT),
+    "traced": _with(headers=TRACED),
+    "keys": _with(
+        environment={"NPROXY_AUTH__API_KEYS_FILE": str(HERE / "settings" / "keys.yaml")},
+        headers={"Authorization": f"Bearer {KEY}"},
+    ),
+    "replicas": _with(settings=_REPLICAS),
+    "affinity": _with(settings=_REPLICAS, environment={"NPROXY_UPSTREAMS__0__BALANCE": "prefix_affinity"}),
+    "resume": _with(settings=_REPLICAS, environment={"NPROXY_UPSTREAMS__0__RESUME": "replay"}),
+    "workers": _with(environment={"NPROXY_LISTEN__WORKERS": "2"}),
+}
+"""nproxy with one feature each. client: the headers that OpenAI's library for Python sends. traced: a header of a
+trace, which is passed on. keys: with limits of requests, choices and tokens per minute. replicas, affinity, resume:
+sixteen replicas; with affinity prompts have homes. workers: two."""
+
+
+def main(words: Sequence[str]) -> int:
+    """Play, and print the table."""
+    parser = argparse.ArgumentParser(prog="bench.gateway.features", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "--only", default=",".join(FEATURES), help=f"some of {', '.join(FEATURES)}; with commas between"
+    )
+    parser.add_argument("--case", default="whole-64", choices=CASES, help="the load (whole-64)")
+    parser.add_argument("--starts", type=int, default=3, help="how often all are started anew")
+    parser.add_argument("--rounds", type=int, default=5, help="of each start")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each gateway and round")
+    asked = parser.parse_args(words)
+    names = asked.only.split(",")
+    if unknown := set(names) - set(FEATURES):
+        parser.error(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(FEATURES)}")
+    peers = {PLAIN: FEATURES[PLAIN], **{name: FEATURES[name] for name in names}}
+    cases = {asked.case: CASES[asked.case]}
+    found = play(peers, cases, starts=asked.starts, rounds=asked.rounds, seconds=asked.seconds)
+    print(table(found, PLAIN, f"by {PLAIN}"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
