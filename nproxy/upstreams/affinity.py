@@ -9,7 +9,6 @@ prompt's order (Mirrokni, Thorup and Zadimoghaddam, Consistent Hashing with Boun
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from hashlib import blake2b
 from math import ceil, log
 
@@ -18,6 +17,8 @@ from nproxy.openai.requests import CompletionRequest, Request
 from nproxy.upstreams.replicas import Replica
 
 BOUND = 1.25
+REMEMBERED = 1024
+"""The most prompts whose orders are remembered."""
 LEADING = 4096
 """Characters of a message or a prompt that are hashed.
 
@@ -26,15 +27,30 @@ recognized by its beginning.
 """
 
 
-def home(replicas: Sequence[Replica], prompt: bytes) -> Replica:
-    """The replica for a prompt, by its hash: the first in the prompt's order that does not have too much in flight."""
-    load = sum(replica.choices for replica in replicas) + 1
-    weight = sum(replica.weight for replica in replicas)
-    order = sorted(replicas, key=lambda replica: _score(replica, prompt), reverse=True)
-    for replica in order:
-        if replica.choices < ceil(BOUND * load * replica.weight / weight):
-            return replica
-    return order[0]
+class Homes:
+    """Finds the homes of prompts among the same replicas, and remembers the orders of the last prompts.
+
+    An order is needed for each leg of a request, and for each turn of a conversation.
+    """
+
+    def __init__(self, replicas: Sequence[Replica]) -> None:
+        self._replicas = replicas
+        self._weight = sum(replica.weight for replica in replicas)
+        self._orders: dict[bytes, Sequence[Replica]] = {}
+
+    def of(self, prompt: bytes) -> Replica:
+        """The replica for a prompt, by its hash: the first in its order that does not have too much in flight."""
+        order = self._orders.get(prompt)
+        if order is None:
+            if len(self._orders) >= REMEMBERED:
+                del self._orders[next(iter(self._orders))]
+            order = sorted(self._replicas, key=lambda replica: _score(replica, prompt), reverse=True)
+            self._orders[prompt] = order
+        load, weight = sum([replica.choices for replica in order]) + 1, self._weight
+        for replica in order:
+            if replica.choices < ceil(BOUND * load * replica.weight / weight):
+                return replica
+        return order[0]
 
 
 def prompt_hash(request: Request) -> bytes:
@@ -75,10 +91,5 @@ def _texts(value: JSON) -> Iterator[str]:
 
 
 def _score(replica: Replica, prompt: bytes) -> float:
-    return -replica.weight / _log_of_hash(replica.label, prompt)
-
-
-@lru_cache(maxsize=4096)  # for the legs of a request, and the turns of a conversation
-def _log_of_hash(label: str, prompt: bytes) -> float:
-    drawn = int.from_bytes(blake2b(label.encode(), digest_size=8, key=prompt).digest())
-    return log((drawn + 0.5) / 2**64)
+    drawn = int.from_bytes(blake2b(replica.label.encode(), digest_size=8, key=prompt).digest())
+    return -replica.weight / log((drawn + 0.5) / 2**64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from itertools import accumulate
 
-from nproxy.upstreams.affinity import home
+from nproxy.upstreams.affinity import Homes
 from nproxy.upstreams.replicas import Replica
 
 COMPARED = 3
@@ -35,6 +35,14 @@ def standing(
     return able or healthy or [replica for replica in replicas if replica.answers(now)]
 
 
+def all_fit(replicas: Sequence[Replica], who: object, now: float, parallel: int | None) -> bool:
+    """Whether each of the replicas may take a call, and no others are preferred."""
+    for replica in replicas:
+        if not (replica.admits(who, now) and replica.has_room(parallel)) or replica.flawed(now):
+            return False
+    return True
+
+
 def at_a_glance(
     replicas: Sequence[Replica], who: object, draw: Draw, now: float, parallel: int | None
 ) -> Replica | None:
@@ -47,9 +55,8 @@ def at_a_glance(
     if many > COMPARED:
         at, other = int(draw() * many), int(draw() * (many - 1))
         replicas = replicas[at], replicas[other + (other >= at)]
-    for replica in replicas:
-        if not (replica.admits(who, now) and replica.has_room(parallel)) or replica.flawed(now):
-            return None
+    if not all_fit(replicas, who, now, parallel):
+        return None
     if many == 1:
         return replicas[0]
     loads = [replica.choices for replica in replicas]
@@ -86,7 +93,7 @@ def choose(
         free = [replica for replica, rank in zip(free, ranks, strict=True) if rank == best]
     if len(free) < 2:
         return free[0] if free else None
-    return least_busy(free, draw) if prompt is None else home(free, prompt)
+    return least_busy(free, draw) if prompt is None else Homes(free).of(prompt)
 
 
 def least_busy(replicas: Sequence[Replica], draw: Draw) -> Replica:

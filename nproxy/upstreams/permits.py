@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 
-from nproxy.upstreams.balancing import Draw, at_a_glance, choose, standing
+from nproxy.upstreams.affinity import Homes
+from nproxy.upstreams.balancing import Draw, all_fit, at_a_glance, choose, standing
+from nproxy.upstreams.call_group import CallGroup
 from nproxy.upstreams.overload.call_attempt import CallAttempt
 from nproxy.upstreams.replicas import AVOID_SECONDS, Replica
 from nproxy.upstreams.timers import ROUNDING
 
+LOOK_SECONDS = 0.05
+"""How long it may take until homes of prompts are found without a replica that must not be called."""
 NOBODY_SECONDS = 1.0
 """The shortest wait that NoReplicaError tells, and the wait if there is no replica at all."""
 
@@ -32,7 +37,9 @@ class Permits:
         self.parallel = parallel
         self.replicas: tuple[Replica, ...] = ()
         self.divided = False
-        self._alike = False  # all replicas serve all models, with the same weight
+        self._even = False  # all replicas have the same weight
+        self._homes = Homes(())
+        self._fit, self._looked_at = False, -inf  # whether all may be called, as last looked at
         self._draw = draw
         self._clock = clock
 
@@ -40,7 +47,9 @@ class Permits:
         """Change which replicas there are."""
         self.replicas = replicas
         self.divided = any(replica.models is not None for replica in replicas)
-        self._alike = not self.divided and len({replica.weight for replica in replicas}) == 1
+        self._even = len({replica.weight for replica in replicas}) == 1
+        self._homes = Homes(replicas)
+        self._looked_at = -inf
 
     @property
     def spent(self) -> bool:
@@ -64,8 +73,8 @@ class Permits:
         parallel = 1 if attempt.alone else self.parallel
         failed = group.avoided(attempt.leg)
         replica = None
-        if self._alike and group.prompt is None and not (failed or (group.together and group.replica is not None)):
-            replica = at_a_glance(self.replicas, group, self._draw, now, parallel)
+        if not (failed or self.divided or (group.together and group.replica is not None)):
+            replica = self._at_a_glance(group, now, parallel)
         if replica is None:
             able = self._standing(attempt, now)
             replica = choose(able, self._draw, now, parallel=parallel, failed=failed, prompt=group.prompt)
@@ -75,6 +84,21 @@ class Permits:
             if group.assigned is not None:
                 group.assigned(attempt.leg, replica)
         return replica
+
+    def _at_a_glance(self, group: CallGroup, now: float, parallel: int | None) -> Replica | None:
+        """The replica for a leg that may go to any, if that is known without looking at all of them; else None."""
+        if group.prompt is None:
+            return at_a_glance(self.replicas, group, self._draw, now, parallel) if self._even else None
+        if parallel is not None or not self._all_fit(now):
+            return None
+        home = self._homes.of(group.prompt)
+        return home if all_fit((home,), group, now, None) else None
+
+    def _all_fit(self, now: float) -> bool:
+        """Whether all replicas may be called, so that each has its share of the load; LOOK_SECONDS ago at the most."""
+        if now >= self._looked_at + LOOK_SECONDS:
+            self._looked_at, self._fit = now, bool(self.replicas) and all_fit(self.replicas, None, now, None)
+        return self._fit
 
     def _standing(self, attempt: CallAttempt, now: float) -> Sequence[Replica]:
         """The replicas that may take a leg, now or once they have a free slot. Raises NoReplicaError if none may."""

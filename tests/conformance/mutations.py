@@ -360,9 +360,9 @@ _LIMITS = [
     ("N5", ADMISSION + "ledger.py", "return min(max(seconds, LEAST_RETRY), MOST_RETRY)", "return 1e6"),
     (
         "N7",
-        UPSTREAMS + "balancing.py",
-        "[replica for replica in replicas if replica.has_room(parallel)]",
-        "[*replicas]",
+        UPSTREAMS + "replicas.py",
+        "return parallel is None or self.legs + self.legs_elsewhere < parallel",
+        "return True",
     ),
 ]
 
@@ -521,7 +521,7 @@ _NATIVE = [
 ]
 
 _FLEET = [
-    ("S1", UPSTREAMS + "permits.py", "failed=group.avoided(attempt.leg),", "failed=(),"),
+    ("S1", UPSTREAMS + "permits.py", "failed = group.avoided(attempt.leg)", "failed = ()"),
     ("S2", UPSTREAMS + "breaker.py", "        if opens:\n            self._open(now)\n", ""),
     (
         "S3",
@@ -552,9 +552,9 @@ _FLEET = [
     ),
     (
         "S9",
-        UPSTREAMS + "balancing.py",
-        "least_busy(free, draw) if prompt is None else home(free, prompt)",
-        "least_busy(free, draw)",
+        GATEWAY + "upstream_calls.py",
+        "prompt_hash(request) if upstream.by_prompt else None",
+        "None",
     ),
     ("S10", UPSTREAMS + "gate.py", "for handle in handles[:most]:", "for handle in ():"),
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -14,10 +15,13 @@ from nproxy.config import Breaker as BreakerSettings
 from nproxy.config import Health
 from nproxy.openai.body import Body
 from nproxy.openai.requests import Limits, parse_chat, parse_completion
-from nproxy.upstreams.affinity import BOUND, LEADING, home, prompt_hash
+from nproxy.upstreams.affinity import BOUND, LEADING, REMEMBERED, Homes, prompt_hash
 from nproxy.upstreams.balancing import COMPARED, at_a_glance, choose, drawn, least_busy, standing
 from nproxy.upstreams.breaker import Breaker
+from nproxy.upstreams.call_group import CallGroup
 from nproxy.upstreams.health_checks import HealthChecks
+from nproxy.upstreams.overload.call_attempt import CallAttempt
+from nproxy.upstreams.permits import LOOK_SECONDS, Permits
 from nproxy.upstreams.replicas import Replica
 
 SETTINGS = BreakerSettings(in_a_row=1, open=10)
@@ -209,13 +213,14 @@ def test_only_those_move_whose_home_left(keys: list[bytes], gone: int, rng: rand
     left = five[:gone] + five[gone + 1 :]
     rng.shuffle(left)
     for key in keys:
-        before = home(five, key)
-        assert home(left, key) is before or before is five[gone]
+        before = Homes(five).of(key)
+        assert Homes(left).of(key) is before or before is five[gone]
 
 
 def test_homes_are_shared_by_weight() -> None:
     some = replicas(1, 2, 5)
-    homes = Counter(home(some, number.to_bytes(4)).label for number in range(4000))
+    all_homes = Homes(some)
+    homes = Counter(all_homes.of(number.to_bytes(4)).label for number in range(4000))
     for one in some:
         assert abs(homes[one.label] / 4000 - one.weight / 8) < 0.03
 
@@ -223,21 +228,64 @@ def test_homes_are_shared_by_weight() -> None:
 @given(st.lists(prompts, min_size=1, max_size=80), st.lists(st.sampled_from((1, 2, 4)), min_size=1, max_size=6))
 def test_no_home_has_much_more_than_its_share(keys: list[bytes], weights: list[float]) -> None:
     some = replicas(*weights)
+    homes = Homes(some)
     for count, key in enumerate(keys, 1):
-        one = home(some, key)
+        one = homes.of(key)
         one.choices += 1
         assert one.choices < BOUND * count * one.weight / sum(weights) + 1
 
 
 def test_a_home_that_is_too_busy_gives_way_to_the_same_next_one_and_is_home_again() -> None:
     three = replicas(1, 1, 1)
-    first = home(three, b"p")
+    homes = Homes(three)
+    first = homes.of(b"p")
     first.choices = 4
-    second = home(three, b"p")
-    assert second is not first and home([one for one in three if one is not first], b"p") is second
+    second = homes.of(b"p")
+    assert second is not first and Homes([one for one in three if one is not first]).of(b"p") is second
     first.choices = 0
     assert choose(three, low, 0.0, prompt=b"p") is first
     assert choose(three, low, 0.0, prompt=b"p", failed={first}) is second
+
+
+@given(
+    st.lists(st.sampled_from((1, 2, 4)), min_size=1, max_size=6),
+    st.lists(st.integers(0, 5), min_size=6, max_size=6),
+    st.lists(prompts, max_size=9),
+)
+def test_homes_at_a_glance_are_those_of_a_look_at_all(
+    weights: list[float], loads: list[int], keys: list[bytes]
+) -> None:
+    some = tuple(replicas(*weights))
+    for replica, load in zip(some, loads, strict=False):
+        replica.choices = replica.legs = load
+    permits = Permits(None, low, lambda: 0.0)
+    permits.replace(some)
+    for key in keys:
+        chosen = choose(standing(some, None, 0.0), low, 0.0, prompt=key)
+        assert permits.take(CallAttempt(CallGroup(prompt=key), 0)) is chosen is not None
+
+
+@pytest.mark.parametrize("unfit", [name for name in UNFIT if name != "full"])
+def test_a_home_that_is_not_fit_is_none_however_it_is_looked_for(unfit: str) -> None:
+    clock = SimpleNamespace(now=1.0)
+    some = tuple(replicas(1, 1, 1, 1))
+    permits = Permits(None, low, lambda: clock.now)
+    permits.replace(some)
+    left = permits.take(CallAttempt(CallGroup(prompt=b"p"), 0))
+    assert left is not None
+    UNFIT[unfit](left)
+    rest = [one for one in some if one is not left]
+    for _ in range(3):
+        assert permits.take(CallAttempt(CallGroup(prompt=b"p"), 0)) in rest
+        clock.now += LOOK_SECONDS
+
+
+def test_only_the_last_prompts_are_remembered() -> None:
+    homes = Homes(replicas(1, 1, 1))
+    first = homes.of(b"p")
+    for number in range(2 * REMEMBERED):
+        homes.of(number.to_bytes(4))
+    assert len(homes._orders) == REMEMBERED and homes.of(b"p") is first
 
 
 def chat(*messages: tuple[str, object], model: str = "m") -> bytes:
