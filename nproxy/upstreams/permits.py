@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from math import inf
 
 from nproxy.upstreams.affinity import Homes
-from nproxy.upstreams.balancing import Draw, all_fit, at_a_glance, choose, standing
+from nproxy.upstreams.balancing import COMPARED, Draw, all_fit, at_a_glance, choose, standing
 from nproxy.upstreams.call_group import CallGroup
 from nproxy.upstreams.overload.call_attempt import CallAttempt
 from nproxy.upstreams.replicas import AVOID_SECONDS, Replica
 from nproxy.upstreams.timers import ROUNDING
 
 LOOK_SECONDS = 0.05
-"""How long it may take until homes of prompts are found without a replica that must not be called."""
+"""How long it may take until a replica that must not be called is seen by legs that are not sent there."""
 NOBODY_SECONDS = 1.0
 """The shortest wait that NoReplicaError tells, and the wait if there is no replica at all."""
 
@@ -87,15 +87,17 @@ class Permits:
 
     def _at_a_glance(self, group: CallGroup, now: float, parallel: int | None) -> Replica | None:
         """The replica for a leg that may go to any, if that is known without looking at all of them; else None."""
+        if group.prompt is None and self._even and len(self.replicas) <= COMPARED:
+            return at_a_glance(self.replicas, group, self._draw, now, parallel)
+        if parallel is not None or not self._all_fit(now):
+            return None  # if only a few fit, all of them are compared, and a prompt may have another home
         if group.prompt is None:
             return at_a_glance(self.replicas, group, self._draw, now, parallel) if self._even else None
-        if parallel is not None or not self._all_fit(now):
-            return None
         home = self._homes.of(group.prompt)
         return home if all_fit((home,), group, now, None) else None
 
     def _all_fit(self, now: float) -> bool:
-        """Whether all replicas may be called, so that each has its share of the load; LOOK_SECONDS ago at the most."""
+        """Whether all replicas may be called; LOOK_SECONDS ago at the most."""
         if now >= self._looked_at + LOOK_SECONDS:
             self._looked_at, self._fit = now, bool(self.replicas) and all_fit(self.replicas, None, now, None)
         return self._fit

@@ -27,14 +27,16 @@ class Channel(asyncio.Protocol):
 
     It closes when the peer is gone, has sent something that is not a message, or does not read its messages.
 
-    heard: the number of messages received so far. admission: called with each message of admission control when it
-    comes; may raise NotAMessage. There are three for every request, so those that are sent in one turn of the loop are
-    written together.
+    Of messages of admission control there are three for every request. Those that are sent in one turn of the loop are
+    written together. They are received by `admission` as they come, before messages that wait to be taken from
+    `messages()`; without it, they are dropped. If it raises NotAMessage, the channel closes.
+
+    heard: the number of messages received so far.
     """
 
     def __init__(self) -> None:
         self.heard = 0
-        self.admission: Callable[[bytes], None] = _nobody_listens
+        self.admission: Callable[[Admission], None] | None = None  # a client that has asked nothing has nothing to hear
         self._together: list[bytes] = []  # messages of admission control, framed
         self._inbox: asyncio.Queue[Message | None] = asyncio.Queue()
         self._closed = asyncio.Event()
@@ -121,7 +123,8 @@ class Channel(asyncio.Protocol):
     def _take(self, message: Message) -> None:
         self.heard += 1
         if isinstance(message, Admission):
-            self.admission(message.message)
+            if self.admission is not None:
+                self.admission(message)
         elif not isinstance(message, Result):
             self._inbox.put_nowait(message)
         elif (asked := self._asked.get(message.number)) is not None and not asked.done():
@@ -133,10 +136,6 @@ class Channel(asyncio.Protocol):
         for asked in self._asked.values():
             if not asked.done():
                 asked.set_exception(ChannelClosed())
-
-
-def _nobody_listens(_: bytes) -> None:
-    raise NotAMessage
 
 
 async def connect(end: socket.socket) -> Channel:

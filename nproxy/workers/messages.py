@@ -7,8 +7,9 @@ of a newer nproxy under an older parent.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, TypeAdapter
 
@@ -202,6 +203,17 @@ _ADAPTER: TypeAdapter[_Object] = TypeAdapter(Annotated[_Object, Field(discrimina
 
 class NotAMessage(ValueError):
     """Bytes that are not a message. The error does not quote them, because they may hold secrets."""
+
+
+_T = TypeVar("_T")
+
+
+def said(message: Admission, read: Callable[[bytes], _T]) -> _T:
+    """Return what a message of admission control says. read: raises ValueError. Raises NotAMessage."""
+    try:
+        return read(message.message)
+    except ValueError:
+        raise NotAMessage from None
 
 
 def encode(message: Message) -> bytes:

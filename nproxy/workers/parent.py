@@ -17,7 +17,6 @@ from nproxy.concurrency.tasks import first_wanted
 from nproxy.config import Config, Reading
 from nproxy.gateway.admission.bounds import Bounds
 from nproxy.gateway.admission.messages import Answer, Returned, Room, message_of, to_bytes
-from nproxy.gateway.admission.messages import Message as Asked
 from nproxy.gateway.admission.server import AdmissionServer, owner
 from nproxy.gateway.engine_metrics import EngineMetrics
 from nproxy.gateway.reload import History
@@ -42,13 +41,13 @@ from nproxy.workers.messages import (
     LegsOfLeaving,
     Members,
     Message,
-    NotAMessage,
     Query,
     Ready,
     Reconfigure,
     Result,
     Start,
     Taught,
+    said,
 )
 from nproxy.workers.process import Worker
 from nproxy.workers.reports import pack
@@ -157,8 +156,8 @@ class Parent:
 
     def _hear(self, worker: Worker, message: Message) -> None:
         match message:
-            case Admission(message=data):
-                self._server.send(_said(data))
+            case Admission():
+                self._server.send(said(message, message_of))
             case Taught():
                 self._lessons.append((time.monotonic(), message))
                 self.supervisor.tell(message, but=worker)
@@ -236,14 +235,6 @@ class Parent:
     def restart(self) -> None:
         """Have all workers replaced, one after the other."""
         self.to_restart.set()
-
-
-def _said(data: bytes) -> Asked:
-    """Read a message of a worker's admission client. Raises NotAMessage."""
-    try:
-        return message_of(data)
-    except ValueError:
-        raise NotAMessage from None
 
 
 async def _ask_status(worker: Worker) -> Mapping[str, Json] | None:

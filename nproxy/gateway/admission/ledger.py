@@ -26,7 +26,7 @@ from nproxy.gateway.admission.messages import (
     Room,
 )
 from nproxy.gateway.admission.queue import FairQueue
-from nproxy.gateway.admission.rates import levels_of, limits_of
+from nproxy.gateway.admission.rates import Meters, levels_of, limits_of
 
 LEAST_RETRY, MOST_RETRY = 1.0, 60.0
 """Bounds of the Retry-After, in seconds, if the queue is full or too slow."""
@@ -81,15 +81,12 @@ class Ledger:
 
         Returns None, and admits nothing, if it exceeds a rate, if it does not fit, or if any request waits.
         """
-        account = self._accounts.of(ask, now)
-        if not self._may_pass_by(ask, account):
+        limits = limits_of(ask)
+        if limits and self.bounds.too_narrow_for(ask) is not None:  # for a rate; `_may_pass_by` sees the other limits
             return None
-        if limits := limits_of(ask):
-            if self.bounds.too_narrow_for(ask) is not None:
-                return None
-            for what, amount, limit in limits:
-                if account.meters.wait(what, amount, limit, now):
-                    return None
+        account = self._accounts.of(ask, now)
+        if not self._may_pass_by(ask, account) or _exceeded(limits, account.meters, now) is not None:
+            return None
         claim = self._charged(ask, account, limits, now)
         self._pass_by(claim)
         return claim.levels(now)
@@ -171,12 +168,11 @@ class Ledger:
         account = self._accounts.of(ask, now)
         if account.claims:
             self._queue.note_room(account)
-        meters, limits = account.meters, limits_of(ask)
-        for what, amount, limit in limits:
-            if wait := meters.wait(what, amount, limit, now):
-                levels = levels_of(meters, [(what, limit) for what, _, limit in limits], now)
-                self._answers.append(Refused(ask.ticket, what, wait, levels=levels))
-                return
+        limits = limits_of(ask)
+        if (exceeded := _exceeded(limits, account.meters, now)) is not None:
+            levels = levels_of(account.meters, [(what, limit) for what, _, limit in limits], now)
+            self._answers.append(Refused(ask.ticket, *exceeded, levels=levels))
+            return
         claim = self._charged(ask, account, limits, now)
         if self._may_pass_by(ask, account):
             self._pass_by(claim)
@@ -400,3 +396,11 @@ class Ledger:
         self._freed = False
         answers, self._answers = self._answers, []
         return answers
+
+
+def _exceeded(limits: Sequence[tuple[Kind, int, int]], meters: Meters, now: float) -> tuple[Kind, float] | None:
+    """Return the first rate that a request exceeds, and the seconds until it does not; None if there is none."""
+    for what, amount, limit in limits:
+        if wait := meters.wait(what, amount, limit, now):
+            return what, wait
+    return None

@@ -107,7 +107,7 @@ class Returned(msgspec.Struct, frozen=True, array_like=True, tag="returned"):
 Message = Ask | Move | Leave
 Answer = Admitted | Refused | Room | Returned
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 _encoder = msgspec.json.Encoder()
 _messages = msgspec.json.Decoder(Message)
@@ -129,7 +129,7 @@ def answer_of(data: bytes) -> Answer:
     return _read(_answers, data)
 
 
-def _read(decoder: msgspec.json.Decoder[T], data: bytes) -> T:
+def _read(decoder: msgspec.json.Decoder[_T], data: bytes) -> _T:
     try:
         return decoder.decode(data)
     except msgspec.DecodeError:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import httpx
 import pytest
 
-from bench.gateway.features import FEATURES, KEY, PLAIN, main
+from bench.gateway.features import COLLECTOR, FEATURES, KEY, PLAIN, collector, main
 from bench.gateway.peers import HERE, Scene
 from nproxy.config.keys import digest_of
 from nproxy.config.loading import Source
@@ -25,7 +26,14 @@ def test_its_settings_are_valid_and_differ_from_none(name: str, tmp_path: Path) 
     assert (config.upstreams[0].resume == "replay") == (name == "resume")
     assert {key.hash for key in reading.keys} == ({(digest_of(KEY),)} if name == "keys" else set())
     assert (peer.headers(scene) != plain.headers(scene)) == (name in ("client", "traced", "keys"))
+    assert (config.telemetry.otlp_endpoint is not None) == (name == "traces")
     assert (peer.argv(scene) == plain.argv(scene)) == (name != "access log")
+
+
+def test_the_collector_accepts_traces() -> None:
+    with collector():
+        for _ in range(2):
+            assert httpx.post(f"http://127.0.0.1:{COLLECTOR}/v1/traces", content=b"spans").status_code == 200
 
 
 def test_a_feature_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
