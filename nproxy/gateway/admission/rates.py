@@ -190,7 +190,7 @@ def limits_of(ask: Ask) -> tuple[tuple[Kind, int, int], ...]:
     If the estimate of tokens exceeds the limit, the limit is charged; the rest is charged when it is known.
     """
     rates = ask.rates
-    if rates is UNLIMITED or rates == UNLIMITED:
+    if rates is UNLIMITED:
         return ()
     counted: tuple[tuple[Kind, int, int | None], ...] = (
         ("requests", 1, rates.requests),
