@@ -39,6 +39,8 @@ class Case:
     """Milliseconds between an answer and the next request."""
     history: int = 0
     """Bytes of what was said before the question."""
+    think_ms: int = 0
+    """Milliseconds that the upstream takes from the request to the first chunk."""
 
     @property
     def unit(self) -> str:
@@ -58,11 +60,12 @@ class Case:
 
     def request(self, port: int, headers: Mapping[str, str], path: str = CHAT) -> bytes:
         """Return the bytes of one request; its last message tells the upstream how to answer."""
+        asked = f"chunks={self.chunks} pace={self.pace}" + (f" think={self.think_ms}" if self.think_ms else "")
         body = {
             "model": MODEL,
             "messages": [
                 {"role": "system", "content": "You are a helpful assistant." + SAID * (self.history // len(SAID))},
-                {"role": "user", "content": f"chunks={self.chunks} pace={self.pace}"},
+                {"role": "user", "content": asked},
             ],
             "max_tokens": self.chunks,
             **({"n": self.n} if self.n > 1 else {}),
@@ -91,3 +94,11 @@ CASES: Mapping[str, Case] = {
     "n8-paced": Case("32 requests of n=8 at a pace", 32, n=8, pace=500),
     "n8-first": Case("one request of n=8 after the other", 1, n=8, chunks=8, answers=200, pause_ms=2),
 }
+
+_THOUGHT = replace(CASES["first"], says="one stream at a time, each after 20 ms", answers=50, pace=200, think_ms=20)
+IN_TURNS: Mapping[str, Case] = {
+    **CASES,
+    "first-thought": _THOUGHT,
+    "n8-first-thought": replace(_THOUGHT, says="one request of n=8 at a time, each after 20 ms", n=8),
+}
+"""Also loads that take longer: as of a server that reads the prompt, while the gateway's core sleeps."""

@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench.gateway.accounting import cores, on_core
-from bench.gateway.cases import CASES, Case
+from bench.gateway.cases import IN_TURNS, Case
 from bench.gateway.figures import BARE, Round, cell
 from bench.gateway.measuring import quietly
 from bench.gateway.page import markdown
@@ -100,15 +100,15 @@ def main(words: Sequence[str]) -> int:
     """Play, and print the table."""
     parser = argparse.ArgumentParser(prog="bench.gateway.turns", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("checkouts", nargs="+", metavar="CHECKOUT[@PYTHON]")
-    parser.add_argument("--only", default="whole-64", help=f"some of {', '.join(CASES)}; with commas between")
+    parser.add_argument("--only", default="whole-64", help=f"some of {', '.join(IN_TURNS)}; with commas between")
     parser.add_argument("--starts", type=int, default=4, help="how often all are started anew")
     parser.add_argument("--rounds", type=int, default=5, help="of each start")
     parser.add_argument("--seconds", type=float, default=1.0, help="of each case, gateway and round")
     asked = parser.parse_args(words)
-    if unknown := set(names := asked.only.split(",")) - set(CASES):
-        parser.error(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(CASES)}")
+    if unknown := set(names := asked.only.split(",")) - set(IN_TURNS):
+        parser.error(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(IN_TURNS)}")
     peers = {BARE: PEERS[BARE], **dict(map(checkout, asked.checkouts))}
-    cases = {name: CASES[name] for name in names}
+    cases = {name: IN_TURNS[name] for name in names}
     print(table(play(peers, cases, starts=asked.starts, rounds=asked.rounds, seconds=asked.seconds)))
     return 0
 

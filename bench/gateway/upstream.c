@@ -4,10 +4,10 @@
  *     upstream PORT      (0: any port; it is printed)
  *
  * The request's text says how to answer: "chunks=64 pace=500" asks for 64 chunks, 500 per second; without pace, for
- * as many per second as the reader takes. It does not support n, like many servers: it returns one choice. An answer
- * that is not streamed has all chunks at once. Each event is an HTTP chunk of its own, and with a pace also a write
- * of its own; without one, BURST events share a write. Streams that are due within TICK are served in one turn, like
- * the steps of an engine.
+ * as many per second as the reader takes. "think=20" asks for a stream that begins after 20 ms. It does not support n,
+ * like many servers: it returns one choice. An answer that is not streamed has all chunks at once. Each event is an
+ * HTTP chunk of its own, and with a pace also a write of its own; without one, BURST events share a write. Streams that
+ * are due within TICK are served in one turn, like the steps of an engine.
  */
 #include "common.h"
 
@@ -156,13 +156,14 @@ static void answer_json(Connection *c, const char *status, const char *body, siz
 
 static void answer_chat(Connection *c, const char *body, const char *stop) {
     const char *chunks = behind(body, stop, "chunks="), *pace = behind(body, stop, "pace=");
+    const char *think = behind(body, stop, "think=");
     const char *stream = behind(body, stop, "\"stream\":"), *usage = behind(body, stop, "\"include_usage\":");
     c->chunks = chunks ? atoi(chunks) : 16;
     c->id = ++answers;
     if (stream && *stream == 't') {
         c->usage = usage && *usage == 't';
         c->period = pace && atoi(pace) > 0 ? SECOND / atoi(pace) : 0;
-        c->due = now();
+        c->due = now() + (think ? atoi(think) * (SECOND / 1000) : 0);
         c->at = 0;
         c->streaming = 1;
         say(c, SSE_HEAD, sizeof SSE_HEAD - 1);
@@ -201,7 +202,8 @@ static void look(Connection *c) {
     else answer_json(c, "200 OK", "{}", 2); /* health checks, on any path */
     c->heard -= length;
     memmove(c->input, c->input + length, c->heard);
-    if (c->streaming) serve(c); /* the head is sent with the first event */
+    if (c->streaming && c->due > now()) enter_queue(c);
+    else if (c->streaming) serve(c); /* the head is sent with the first event */
     else if (flush(c)) go_on(c);
 }
 

@@ -145,8 +145,8 @@ async def test_a_post_that_is_worked_on_goes_to_no_other_server_while_the_first_
 
     async with Server(work).running() as slow, Server(at_once).running() as other:
         health = {"interval": 0.3, "timeout": 0.2}
-        async with fleet(slow, other, health=health) as (gateway, replicas):
-            replicas[0].weight = 1000.0  # so that it is preferred
+        preferred = [{"url": slow.url, "weight": 1000.0}, other.url]
+        async with fleet(slow, other, health=health, replicas=preferred) as (gateway, replicas):
             answer = await gateway.client.post("/v1/responses", json={"model": MODEL, "input": "x"}, timeout=20)
             assert answer.status_code == 200
             assert (slow.posts, other.posts) == (1, again)

@@ -188,6 +188,19 @@ def test_the_upstream_speaks_as_openai_does() -> None:
         assert len(text) == len(whole.choices[0].message.content or "") == 20 * 5
 
 
+def test_the_upstream_thinks_before_it_begins_a_stream() -> None:
+    with (
+        upstream() as (port, _),
+        OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0) as client,
+    ):
+        begun = time.monotonic()
+        for _ in range(3):
+            messages: Any = [{"role": "user", "content": "chunks=3 pace=1000 think=50"}]
+            events = list(client.chat.completions.create(model="bench", messages=messages, stream=True))
+            assert [bool(one.choices[0].delta.content) for one in events] == [True, True, True, False]
+        assert time.monotonic() - begun >= 3 * 0.05
+
+
 def test_the_upstream_takes_a_chunked_body_and_questions_behind_each_other() -> None:
     with upstream() as (port, _), httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
         for _ in range(3):

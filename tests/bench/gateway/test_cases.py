@@ -8,7 +8,7 @@ import math
 import pytest
 
 from bench.gateway.__main__ import _chosen
-from bench.gateway.cases import CASES, PACES
+from bench.gateway.cases import CASES, IN_TURNS, PACES
 from bench.gateway.programs import Count, Told
 
 
@@ -22,6 +22,7 @@ def test_a_question_as_it_travels() -> None:
     asked = json.loads(body)
     assert (asked["n"], asked["stream"], asked["max_tokens"]) == (8, True, 64)
     assert asked["messages"][-1]["content"] == "chunks=64 pace=500"
+    assert b"chunks=8 pace=200 think=20" in IN_TURNS["n8-first-thought"].request(81, {})
     assert "n" not in json.loads(CASES["whole-16"].request(81, {}).partition(b"\r\n\r\n")[2])
 
 
