@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import NoReturn
 
 from engine.child_environment import child_environment
 
@@ -19,6 +20,19 @@ def numbers(text: str) -> tuple[int, ...]:
     if not read or min(read) < 1:
         raise argparse.ArgumentTypeError(f"must be numbers above 0 with commas between them, not {text}")
     return read
+
+
+def chosen(
+    given: str | None, all_of_them: Iterable[str], always: str | None = None, fail: Callable[[str], NoReturn] = sys.exit
+) -> list[str]:
+    """Return the given names, in the order of all of them, or all if none was given. `fail` is told of others."""
+    every = [*all_of_them]
+    if not given:
+        return every
+    wanted = {name.strip() for name in given.split(",")}
+    if unknown := wanted.difference(every):
+        fail(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(every)}")
+    return [name for name in every if name in wanted or name == always]
 
 
 def as_the_engine_runs(module: str, words: Sequence[str]) -> None:

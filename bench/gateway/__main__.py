@@ -20,6 +20,7 @@ from typing import Any
 
 import psutil
 
+from bench.engine.options import chosen
 from bench.gateway import page
 from bench.gateway.accounting import cores, family, on_core, peak_mib
 from bench.gateway.cases import CASES, Case
@@ -32,8 +33,8 @@ from tests.compatibility.installing import Unavailable
 
 def main(words: Sequence[str]) -> int:
     asked = _parser().parse_args(words)
-    names = _chosen(asked.peers, FRONTS, always=DIRECT)
-    cases = {name: CASES[name] for name in _chosen(asked.only, CASES)}
+    names = chosen(asked.peers, FRONTS, always=DIRECT)
+    cases = {name: CASES[name] for name in chosen(asked.only, CASES)}
     if asked.quick:
         asked.rounds, asked.seconds = 1, 1.0
     whole = not (asked.peers or asked.only or asked.quick)
@@ -126,16 +127,6 @@ def _line(one: Round) -> str:
         return found
     busy = f"gateway {one.gateway_busy:4.0%} of a core, load {one.load_busy:4.0%}"
     return f"{one.rate:9,.0f}/s {one.cpu_us:8.2f} us {one.first_ms:8.3f} ms  {busy}"
-
-
-def _chosen(given: str | None, all_of_them: Any, always: str | None = None) -> list[str]:
-    """Return the given names in the order of the table, or all if none was given. Raises SystemExit for others."""
-    if not given:
-        return list(all_of_them)
-    wanted = {name.strip() for name in given.split(",")}
-    if unknown := wanted - set(all_of_them):
-        sys.exit(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(all_of_them)}")
-    return [name for name in all_of_them if name in wanted or name == always]
 
 
 def _parser() -> argparse.ArgumentParser:

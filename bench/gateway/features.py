@@ -16,13 +16,12 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
+from bench.engine.options import chosen
 from bench.gateway.cases import CASES
 from bench.gateway.peers import HERE, PEERS, Peer
-from bench.gateway.turns import play, table
-from tests.ports import free_port
+from bench.gateway.turns import add_lengths, play, table
 
 PLAIN = "nothing"
-COLLECTOR = free_port()
 KEY = "sk-bench-0123456789abcdefghij"
 """The key of settings/keys.yaml."""
 
@@ -58,31 +57,31 @@ def _with(
     )
 
 
-_REPLICAS = "settings/replicas.yaml"
-FEATURES: Mapping[str, Peer] = {
-    PLAIN: _PLAIN,
-    "access log": PEERS["nproxy with access log"],
-    "client": _with(headers=OPENAI_CLIENT),
-    "traced": _with(headers=TRACED),
-    "keys": _with(
-        environment={"NPROXY_AUTH__API_KEYS_FILE": str(HERE / "settings" / "keys.yaml")},
-        headers={"Authorization": f"Bearer {KEY}"},
-    ),
-    "replicas": _with(settings=_REPLICAS),
-    "affinity": _with(settings=_REPLICAS, environment={"NPROXY_UPSTREAMS__0__BALANCE": "prefix_affinity"}),
-    "resume": _with(settings=_REPLICAS, environment={"NPROXY_UPSTREAMS__0__RESUME": "replay"}),
-    "workers": _with(environment={"NPROXY_LISTEN__WORKERS": "2"}),
-    "traces": _with(environment={"NPROXY_TELEMETRY__OTLP_ENDPOINT": f"http://127.0.0.1:{COLLECTOR}"}),
-}
-"""nproxy with one feature each. client: the headers that OpenAI's library for Python sends. traced: a header of a
-trace, which is passed on. keys: with limits of requests, choices and tokens per minute. replicas, affinity, resume:
-sixteen replicas; with affinity prompts have homes. workers: two. traces: each request is traced, and its two spans sent
-to a collector."""
+def features(collector: str = "") -> Mapping[str, Peer]:
+    """Return nproxy with one feature each. collector: the base URL of one for traces.
+
+    client: the headers that OpenAI's library for Python sends. traced: a header of a trace, which is passed on. keys:
+    with limits of requests, choices and tokens per minute. replicas, affinity, resume: sixteen replicas; with affinity
+    prompts have homes. workers: two. traces: each request is traced, and its two spans sent to the collector.
+    """
+    replicas, keys = "settings/replicas.yaml", str(HERE / "settings" / "keys.yaml")
+    return {
+        PLAIN: _PLAIN,
+        "access log": PEERS["nproxy with access log"],
+        "client": _with(headers=OPENAI_CLIENT),
+        "traced": _with(headers=TRACED),
+        "keys": _with(environment={"NPROXY_AUTH__API_KEYS_FILE": keys}, headers={"Authorization": f"Bearer {KEY}"}),
+        "replicas": _with(settings=replicas),
+        "affinity": _with(settings=replicas, environment={"NPROXY_UPSTREAMS__0__BALANCE": "prefix_affinity"}),
+        "resume": _with(settings=replicas, environment={"NPROXY_UPSTREAMS__0__RESUME": "replay"}),
+        "workers": _with(environment={"NPROXY_LISTEN__WORKERS": "2"}),
+        "traces": _with(environment={"NPROXY_TELEMETRY__OTLP_ENDPOINT": collector}),
+    }
 
 
 @contextmanager
-def collector() -> Iterator[None]:
-    """Accept traces at COLLECTOR while the block runs."""
+def collector() -> Iterator[str]:
+    """Accept traces while the block runs, and throw them away; yields the URL."""
 
     class Accepts(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -96,11 +95,11 @@ def collector() -> Iterator[None]:
         def log_message(self, *_: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", COLLECTOR), Accepts) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Accepts) as server:
         serving = Thread(target=server.serve_forever, daemon=True)
         serving.start()
         try:
-            yield
+            yield f"http://127.0.0.1:{server.server_port}"
         finally:
             server.shutdown()
             serving.join()
@@ -109,20 +108,15 @@ def collector() -> Iterator[None]:
 def main(words: Sequence[str]) -> int:
     """Play, and print the table."""
     parser = argparse.ArgumentParser(prog="bench.gateway.features", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument(
-        "--only", default=",".join(FEATURES), help=f"some of {', '.join(FEATURES)}; with commas between"
-    )
+    every = features()
+    parser.add_argument("--only", help=f"some of {', '.join(every)}; with commas between")
     parser.add_argument("--case", default="whole-64", choices=CASES, help="the load (whole-64)")
-    parser.add_argument("--starts", type=int, default=3, help="how often all are started anew")
-    parser.add_argument("--rounds", type=int, default=5, help="of each start")
-    parser.add_argument("--seconds", type=float, default=1.0, help="of each gateway and round")
+    add_lengths(parser, starts=3)
     asked = parser.parse_args(words)
-    names = asked.only.split(",")
-    if unknown := set(names) - set(FEATURES):
-        parser.error(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(FEATURES)}")
-    peers = {PLAIN: FEATURES[PLAIN], **{name: FEATURES[name] for name in names}}
+    names = chosen(asked.only, every, always=PLAIN, fail=parser.error)
     cases = {asked.case: CASES[asked.case]}
-    with collector():
+    with collector() as url:
+        peers = {name: peer for name, peer in features(url).items() if name in names}
         found = play(peers, cases, starts=asked.starts, rounds=asked.rounds, seconds=asked.seconds)
     print(table(found, PLAIN, f"by {PLAIN}"))
     return 0

@@ -21,6 +21,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+from bench.engine.options import chosen
 from bench.gateway.accounting import cores, on_core
 from bench.gateway.cases import IN_TURNS, Case
 from bench.gateway.figures import BARE, Round, cell
@@ -96,19 +97,22 @@ def table(found: Rounds, base: str = BARE, of: str = "in bare relays") -> str:
     return markdown(head, rows)
 
 
+def add_lengths(parser: argparse.ArgumentParser, starts: int) -> None:
+    """Add the options that say how long `play` takes. starts: the default."""
+    parser.add_argument("--starts", type=int, default=starts, help="how often all are started anew")
+    parser.add_argument("--rounds", type=int, default=5, help="of each start")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each case, gateway and round")
+
+
 def main(words: Sequence[str]) -> int:
     """Play, and print the table."""
     parser = argparse.ArgumentParser(prog="bench.gateway.turns", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("checkouts", nargs="+", metavar="CHECKOUT[@PYTHON]")
     parser.add_argument("--only", default="whole-64", help=f"some of {', '.join(IN_TURNS)}; with commas between")
-    parser.add_argument("--starts", type=int, default=4, help="how often all are started anew")
-    parser.add_argument("--rounds", type=int, default=5, help="of each start")
-    parser.add_argument("--seconds", type=float, default=1.0, help="of each case, gateway and round")
+    add_lengths(parser, starts=4)
     asked = parser.parse_args(words)
-    if unknown := set(names := asked.only.split(",")) - set(IN_TURNS):
-        parser.error(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(IN_TURNS)}")
+    cases = {name: IN_TURNS[name] for name in chosen(asked.only, IN_TURNS, fail=parser.error)}
     peers = {BARE: PEERS[BARE], **dict(map(checkout, asked.checkouts))}
-    cases = {name: IN_TURNS[name] for name in names}
     print(table(play(peers, cases, starts=asked.starts, rounds=asked.rounds, seconds=asked.seconds)))
     return 0
 

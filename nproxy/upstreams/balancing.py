@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Callable, Collection, Sequence
 from itertools import accumulate
 
@@ -51,20 +52,10 @@ def at_a_glance(
     Only those that are compared are looked at, so that a leg costs the same with 4 replicas as with 400. None if one of
     them may not take the call, or if others are preferred: then all must be looked at. All must have the same weight.
     """
-    many = len(replicas)
-    if many > COMPARED:
+    if (many := len(replicas)) > COMPARED:
         at, other = int(draw() * many), int(draw() * (many - 1))
         replicas = replicas[at], replicas[other + (other >= at)]
-    if not all_fit(replicas, who, now, parallel):
-        return None
-    if many == 1:
-        return replicas[0]
-    loads = [replica.choices for replica in replicas]
-    least = min(loads)
-    equals = [replica for replica, load in zip(replicas, loads, strict=True) if load == least]
-    if len(equals) == 1 or many > COMPARED:  # the two were drawn in a random order
-        return equals[0]
-    return equals[int(draw() * len(equals))]
+    return least_busy(replicas, draw) if all_fit(replicas, who, now, parallel) else None
 
 
 def choose(
@@ -103,6 +94,8 @@ def least_busy(replicas: Sequence[Replica], draw: Draw) -> Replica:
     comes close to the least busy of all, and keeps gateways that do not know each other's calls from all choosing the
     same one.
     """
+    if len(replicas) == 1:
+        return replicas[0]
     if len(replicas) > COMPARED:
         one = drawn(replicas, draw)
         replicas = one, drawn([replica for replica in replicas if replica is not one], draw)
@@ -115,6 +108,5 @@ def drawn(replicas: Sequence[Replica], draw: Draw) -> Replica:
     """One of the replicas at random, with a probability proportional to its weight."""
     if len(replicas) == 1:
         return replicas[0]
-    reached = [*accumulate(replica.weight for replica in replicas)]
-    at = draw() * reached[-1]
-    return next((replica for replica, upto in zip(replicas, reached, strict=True) if at < upto), replicas[-1])
+    reached = [*accumulate([replica.weight for replica in replicas])]
+    return replicas[bisect(reached, draw() * reached[-1], hi=len(replicas) - 1)]

@@ -87,9 +87,8 @@ class Permits:
 
     def _at_a_glance(self, group: CallGroup, now: float, parallel: int | None) -> Replica | None:
         """The replica for a leg that may go to any, if that is known without looking at all of them; else None."""
-        if group.prompt is None and self._even and len(self.replicas) <= COMPARED:
-            return at_a_glance(self.replicas, group, self._draw, now, parallel)
-        if parallel is not None or not self._all_fit(now):
+        all_compared = group.prompt is None and len(self.replicas) <= COMPARED
+        if not all_compared and (parallel is not None or not self._all_fit(now)):
             return None  # if only a few fit, all of them are compared, and a prompt may have another home
         if group.prompt is None:
             return at_a_glance(self.replicas, group, self._draw, now, parallel) if self._even else None

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from bench.gateway.__main__ import _chosen
+from bench.engine.options import chosen
 from bench.gateway.cases import CASES, IN_TURNS, PACES
 from bench.gateway.programs import Count, Told
 
@@ -48,11 +48,11 @@ def test_what_a_gateway_is_asked_for() -> None:
 
 def test_some_of_the_names_in_the_order_of_the_table() -> None:
     names = {"a": 1, "b": 2, "c": 3}
-    assert _chosen(None, names) == ["a", "b", "c"]
-    assert _chosen("c, b", names) == ["b", "c"]
-    assert _chosen("c", names, always="a") == ["a", "c"]
+    assert chosen(None, names) == ["a", "b", "c"]
+    assert chosen("c, b", names) == ["b", "c"]
+    assert chosen("c", names, always="a") == ["a", "c"]
     with pytest.raises(SystemExit, match="there is no x; there are a, b, c"):
-        _chosen("x,a", names)
+        chosen("x,a", names)
 
 
 def test_what_the_client_prints() -> None:

@@ -7,10 +7,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from bench.gateway.features import COLLECTOR, FEATURES, KEY, PLAIN, collector, main
+from bench.gateway.features import KEY, PLAIN, collector, features, main
 from bench.gateway.peers import HERE, Scene
 from nproxy.config.keys import digest_of
 from nproxy.config.loading import Source
+
+FEATURES = features("http://127.0.0.1:4318")
 
 
 @pytest.mark.parametrize("name", FEATURES)
@@ -31,9 +33,9 @@ def test_its_settings_are_valid_and_differ_from_none(name: str, tmp_path: Path) 
 
 
 def test_the_collector_accepts_traces() -> None:
-    with collector():
+    with collector() as url:
         for _ in range(2):
-            assert httpx.post(f"http://127.0.0.1:{COLLECTOR}/v1/traces", content=b"spans").status_code == 200
+            assert httpx.post(f"{url}/v1/traces", content=b"spans").status_code == 200
 
 
 def test_a_feature_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
