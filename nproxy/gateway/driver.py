@@ -96,37 +96,43 @@ class Drive:
 
     async def run(self) -> None:
         """Drive the request to its end. Raises ClientLeft, and CancelledError if the client's connection is lost."""
-        left: ClientLeft | None = None
         self._running.add(self)
         try:
             async with self._calls:
-                try:
-                    sending = None if self._carry_out(self._conduct.start()) else self._deliver()
-                    while True:
-                        if sending is not None:
-                            await sending
-                        if self._finished:
-                            break
-                        if events := await self._inbox.take(self._deal):
-                            self._carry_out(self._conduct.receive(events))
-                        sending = self._deliver()
-                except ClientLeft as gone:  # the TaskGroup would wrap it in an ExceptionGroup
-                    self._stop()
-                    left = gone
-                except asyncio.CancelledError:
-                    self._stop()
-                    raise
-                finally:
-                    self._unopened.clear()
-                    for timer in self._timers.values():
-                        timer.cancel()
-                    for task in self._legs.values():
-                        task.cancel()
+                left = await self._until_over()
         finally:
             self._running.discard(self)
             self._observer.ended()
         if left is not None:
             raise left
+
+    async def _until_over(self) -> ClientLeft | None:
+        """Execute commands until the last one, and end what is left of the legs.
+
+        Returns ClientLeft instead of raising it, because the TaskGroup would wrap it in an ExceptionGroup.
+        """
+        try:
+            sending = None if self._carry_out(self._conduct.start()) else self._deliver()
+            while True:
+                if sending is not None:
+                    await sending
+                if self._finished:
+                    return None
+                if events := await self._inbox.take(self._deal):
+                    self._carry_out(self._conduct.receive(events))
+                sending = self._deliver()
+        except ClientLeft as left:
+            self._stop()
+            return left
+        except asyncio.CancelledError:
+            self._stop()
+            raise
+        finally:
+            self._unopened.clear()
+            for timer in self._timers.values():
+                timer.cancel()
+            for task in self._legs.values():
+                task.cancel()
 
     def end(self, error: ApiError) -> bool:
         """Stop the request with an error: the drain limit is reached. False if another upstream is to be asked."""
