@@ -41,7 +41,10 @@ class Inbox:
             self._loop.call_soon(self._deal_with_all)
 
     def put(self, events: Sequence[Event]) -> asyncio.Future[None] | None:
-        """Add events. If the inbox is full, return a future that is done when it has been emptied, else None."""
+        """Add events. If the inbox is full, return a future that is done when it has been emptied, else None.
+
+        All that wait get the same future: none of them may cancel it.
+        """
         self.put_now(events)
         if self._batches < self._most:
             return None

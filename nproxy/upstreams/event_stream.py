@@ -20,7 +20,10 @@ from nproxy.upstreams.failures import FOREIGN, after_the_head, oversize, timed_o
 from nproxy.upstreams.http.reply import Reply
 
 Take: TypeAlias = Callable[[list[Event]], asyncio.Future[None] | None]
-"""Takes a batch of events, never empty. Returns a future to wait for before the next batch, None for no wait."""
+"""Takes a batch of events, never empty. Returns a future to wait for before the next batch, None for no wait.
+
+Other calls wait for the same future, so a call that is cancelled must not cancel it (`asyncio.shield`).
+"""
 
 AFTER_DONE_SECONDS = 1.0
 """How long after `[DONE]` the upstream may take to close its answer. Then its socket is closed instead of reused."""
@@ -77,7 +80,7 @@ class EventStream:
         last: Event = LegEnded(self._leg)
         try:
             if came and (room := self._segment(came)) is not None:
-                await room
+                await asyncio.shield(room)
             await self._reply.pour(self._segment)
             self._note(one_by_one(self._leg, self._decoder.close()))
         except SSEError:

@@ -515,6 +515,31 @@ async def test_cancelling_closes_the_socket_at_once(caller: Caller, came: bytes)
             await closed.wait()
 
 
+@pytest.mark.parametrize("kind", ["text/event-stream", "text/plain"])
+async def test_cancelling_a_call_that_waits_for_its_taker_leaves_the_others_waiting(caller: Caller, kind: str) -> None:
+    taken, room = asyncio.Event(), asyncio.get_running_loop().create_future()
+
+    def take(_: list[Event]) -> asyncio.Future[None]:
+        taken.set()
+        return room  # of a full inbox, which all legs share
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\n\r\ndata: {}\n\n" % kind.encode())
+        with suppress(ConnectionError):
+            while await reader.read(1 << 16):
+                pass
+
+    async with raw_server(answer) as url, asyncio.timeout(5):
+        task = asyncio.create_task(caller.client().call(replica_at(url), caller.call(stream=True), take))
+        await taken.wait()
+        await asyncio.sleep(0.01)  # it waits
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert not room.done()
+
+
 @pytest.mark.parametrize(("came", "kept"), [(b"x" * 20, b"x" * 10), (b"x" * 5, b"")], ids=["long", "slow"])
 async def test_no_more_of_an_error_is_awaited_than_its_limits_allow(
     caller: Caller, monkeypatch: pytest.MonkeyPatch, came: bytes, kept: bytes
