@@ -11,6 +11,7 @@ from aiohttp.web_response import StreamResponse
 from nproxy.gateway.exchange import Exchange
 from nproxy.gateway.response_writer import ClientLeft
 from nproxy.openai.errors import ApiError, internal_error
+from nproxy.openai.wire import error_event
 
 log = logging.getLogger("nproxy.gateway")
 
@@ -20,13 +21,17 @@ _NEVER_LOOKED = (-1, 0.0)
 
 
 async def give_up(exchange: Exchange, error: ApiError, outcome: str) -> None:
-    """Answer with an error. If an answer has begun already, abort the connection, so that it does not look complete.
+    """Answer with an error. If an answer has begun already, abort the connection, so that it does not look complete;
+    but a stream of pings ends with the error as an event.
 
     outcome: for the log. Raises ClientLeft.
     """
     exchange.record.outcome = outcome
     if exchange.response is None:
         await exchange.respond_error(error)
+    elif exchange.only_pinged:
+        exchange.record.end_status = error.status
+        await exchange.finish(error_event(error))
     else:
         exchange.abort()
 

@@ -45,6 +45,8 @@ class Exchange:
     """Further headers of the answer; names in lower case."""
     response: ResponseWriter | None = None
     """The answer; None before it has begun."""
+    only_pinged: bool = False
+    """The answer is a stream of pings, between two upstreams: an event may be its end."""
 
     @property
     def path(self) -> str:

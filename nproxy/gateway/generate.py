@@ -20,6 +20,7 @@ from nproxy.gateway.driver import Drive
 from nproxy.gateway.exchange import Exchange
 from nproxy.gateway.fallback import Fallbacks
 from nproxy.gateway.observe import Observer
+from nproxy.gateway.pings import pinged
 from nproxy.gateway.request_settings import RequestSettings
 from nproxy.gateway.response_writer import ClientLeft
 from nproxy.gateway.upstream_calls import Planned, UpstreamCalls
@@ -81,7 +82,9 @@ async def _generate(app: App, settings: RequestSettings, exchange: Exchange, req
                 await drive.run()
                 if drive.fell_back is None:
                     return
-                if (following := await fallbacks.after(grant)) is None:
+                with pinged(exchange, settings.config.stream.ping_seconds):
+                    following = await fallbacks.after(grant)
+                if following is None:
                     await drive.fail(drive.fell_back)
                     return
                 attempt = following

@@ -17,7 +17,7 @@ from nproxy.gateway.passthrough import handler
 from nproxy.openai.errors import not_ready
 from nproxy.openai.wire import PING
 from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream, raw_server
-from tests.gateway.conftest import Gateway, envelope, gateway_for
+from tests.gateway.conftest import Gateway, Stream, envelope, gateway_for
 from tests.waiting import until
 
 DOWN = Behaviour(status=503)
@@ -280,7 +280,8 @@ async def test_a_stream_that_has_only_pinged_may_go_elsewhere(upstream: FakeUpst
     upstream.behaviour = Behaviour(hold=asyncio.Event())
     async with behind(main(upstream, "spare", **HANGS), {"name": "spare", "replicas": [spare.url]}, **SOON) as gateway:
         stream = await gateway.stream(n=2)
-        assert stream.status == 200 and stream.raw.startswith(PING + b"data: ") and stream.raw.count(PING) == 1
+        assert stream.status == 200 and stream.raw.startswith(2 * PING + b"data: ")
+        assert stream.raw.count(PING) == 2, "one with the head, one between the upstreams"
         assert stream.raw.endswith(b"data: [DONE]\n\n") and len({chunk["id"] for chunk in stream.chunks}) == 1
         assert sorted(stream.finishes) == [0, 1]
         assert stream.headers["x-nproxy-upstream"] == "main"
@@ -304,6 +305,43 @@ async def test_a_stream_of_pings_that_nobody_answers_ends_in_an_event(
         asked = "spare" if has_model else "main"
         outcome = "status" if has_model else "timeout"
         labels = f'endpoint="chat/completions",model="{MODEL}",outcome="{outcome}",upstream="{asked}"'
+        assert await gateway.metric(f"nproxy_broken_answers_total{{{labels}}}") == 1
+
+
+@asynccontextmanager
+async def between_two_upstreams(
+    upstream: FakeUpstream, spare: FakeUpstream
+) -> AsyncIterator[tuple[Gateway, asyncio.Task[Stream]]]:
+    """A stream of pings whose first upstream was given up, while the other one is full."""
+    upstream.behaviour, spare.behaviour = Behaviour(hold=asyncio.Event()), Behaviour(hold=asyncio.Event())
+    full = {"name": "full", "replicas": [spare.url], "models": [MODEL, "m"], "max_inflight": 1}
+    pings = {"stream": {"headers_after_seconds": 0.05, "ping_seconds": 0.2}}
+    async with behind(main(upstream, "full", **HANGS), full, **pings) as gateway, asyncio.timeout(20):
+        holds = asyncio.create_task(gateway.ask(model="m"))
+        await spare.until(lambda: len(spare.open_calls) == 1)
+        stream = asyncio.create_task(gateway.stream())
+        await until(lambda: gateway.app.admission.waiting == 1, 20)
+        yield gateway, stream
+        spare.behaviour.hold.set()
+        await holds
+
+
+async def test_a_stream_is_pinged_between_two_upstreams(upstream: FakeUpstream, spare: FakeUpstream) -> None:
+    async with between_two_upstreams(upstream, spare) as (_, asked):
+        await asyncio.sleep(1)
+        spare.behaviour.hold.set()
+        stream = await asked
+        assert stream.raw.count(PING) >= 6 and stream.raw.endswith(b"data: [DONE]\n\n")  # ten, and few before
+
+
+async def test_at_the_end_of_a_drain_a_stream_of_pings_ends_in_an_event(
+    upstream: FakeUpstream, spare: FakeUpstream
+) -> None:
+    async with between_two_upstreams(upstream, spare) as (gateway, asked):
+        gateway.app.end(not_ready("The gateway is shutting down."))
+        stream = await asked
+        assert stream.raw.startswith(PING) and "shutting down" in stream.chunks[-1]["error"]["message"]
+        labels = f'endpoint="chat/completions",model="{MODEL}",outcome="ended",upstream="main"'
         assert await gateway.metric(f"nproxy_broken_answers_total{{{labels}}}") == 1
 
 
