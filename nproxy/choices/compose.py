@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
+from functools import partial
 
 from nproxy.choices.capability import Capability
-from nproxy.choices.continuation import continued
+from nproxy.choices.continuation import continued, prompt_parts
 from nproxy.choices.leg import Leg
 from nproxy.choices.plan import seed_sent
-from nproxy.openai.body import Spliced
+from nproxy.openai.body import Encoded, Spliced, Values
 from nproxy.openai.choice_params import FIELD, superseded
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.requests import CompletionRequest, Request
 
+_USAGE: dict[str, JSON] = {"include_usage": True}
 _WIDTHS = frozenset({"n_cmpl", "best_of"})  # nproxy chooses the best itself
 
 
 def compose(request: Request, capability: Capability, leg: Leg) -> Spliced:
-    """Return the JSON body of one leg. Legs of one request share all bytes but their last few.
+    """Return the JSON body of one leg. Legs of one request share all bytes but a few of their own.
 
     A request for one choice passes through as sent, except for the upstream's own name of the model, in a stream
     `stream_options.include_usage`, and a seed if the stream is replayed when it is cut.
     """
-    put: dict[str, JSON] = {}
+    put: Values = {}
     drop = {*leg.omit}
     if request.choice_params is not None and not (capability.exact and leg.width == request.n):
-        _own_params(request.choice_params[leg.offset], put, drop)
+        _own_params(request, request.choice_params[leg.offset], leg.offset, put, drop)
     _width(request, capability, leg, put, drop)
     _seed(request, capability, leg, put, drop)
     _stream(request, capability, leg, put, drop)
@@ -34,8 +36,7 @@ def compose(request: Request, capability: Capability, leg: Leg) -> Spliced:
         put["logprobs"] = True if request.dialect is Dialect.CHAT else 1
     one_prompt = leg.prompt is not None or not capability.prompt_lists
     if type(request) is CompletionRequest and request.listed and one_prompt:
-        prompt = request.prompt[leg.prompt or 0]
-        put["prompt"] = prompt if isinstance(prompt, str) else [*prompt]
+        put["prompt"] = Encoded(prompt_parts(request, leg.prompt or 0))
     if leg.prefix is not None:
         put.update(continued(request, leg, leg.prefix) or {})
     if capability.model is not None and capability.model != request.model:
@@ -72,14 +73,16 @@ def _takes_stream_options(request: Request, capability: Capability, leg: Leg) ->
     return "stream_options" not in leg.omit and (capability.stream_options or options_given(request))
 
 
-def _own_params(own: Mapping[str, JSON], put: dict[str, JSON], drop: set[str]) -> None:
+def _own_params(request: Request, own: Mapping[str, JSON], choice: int, put: Values, drop: set[str]) -> None:
     """Replace the request's sampling parameters by those of the leg's one choice."""
     drop.add(FIELD)
-    put.update(own)
+    for name, value in own.items():
+        may_be_long = isinstance(value, str | list | dict)
+        put[name] = _once(request, (FIELD, choice, name), partial(own.get, name)) if may_be_long else value
     drop.update(superseded(own))
 
 
-def _width(request: Request, capability: Capability, leg: Leg, put: dict[str, JSON], drop: set[str]) -> None:
+def _width(request: Request, capability: Capability, leg: Leg, put: Values, drop: set[str]) -> None:
     knows_n = capability.exact or capability.n_untested or capability.native_width != 1
     if request.n == request.drawn == 1 and knows_n:
         return
@@ -90,7 +93,7 @@ def _width(request: Request, capability: Capability, leg: Leg, put: dict[str, JS
         put["n"] = leg.width
 
 
-def _seed(request: Request, capability: Capability, leg: Leg, put: dict[str, JSON], drop: set[str]) -> None:
+def _seed(request: Request, capability: Capability, leg: Leg, put: Values, drop: set[str]) -> None:
     if not seed_sent(request, capability):
         put.pop("seed", None)
         drop.add("seed")
@@ -98,7 +101,7 @@ def _seed(request: Request, capability: Capability, leg: Leg, put: dict[str, JSO
         put["seed"] = leg.seed
 
 
-def _stream(request: Request, capability: Capability, leg: Leg, put: dict[str, JSON], drop: set[str]) -> None:
+def _stream(request: Request, capability: Capability, leg: Leg, put: Values, drop: set[str]) -> None:
     if not asked_as_stream(request, capability, leg):
         return
     if not request.stream:
@@ -107,4 +110,12 @@ def _stream(request: Request, capability: Capability, leg: Leg, put: dict[str, J
         drop.add("stream_options")
     elif not request.include_usage:
         sent = request.body.fields.get("stream_options")
-        put["stream_options"] = (dict(sent) if isinstance(sent, dict) else {}) | {"include_usage": True}
+        if isinstance(sent, dict) and sent:
+            put["stream_options"] = _once(request, "stream_options", lambda: {**sent, **_USAGE})
+        else:
+            put["stream_options"] = _USAGE
+
+
+def _once(request: Request, key: Hashable, value: Callable[[], JSON]) -> Encoded:
+    """Return a value that several legs send, and that may be long; see Body.once."""
+    return Encoded((request.body.once(key, value),))

@@ -15,6 +15,7 @@ from nproxy.choices.leg import Leg, Prefix
 from nproxy.choices.leg_output import Choice, LegOutput
 from nproxy.choices.plan import top_up
 from nproxy.choices.records import light
+from nproxy.openai.body import Body, Encoded, Values
 from nproxy.openai.choice_params import TOKEN_LIMITS, superseded
 from nproxy.openai.chunks import UpstreamChoice
 from nproxy.openai.dialect import Dialect
@@ -151,13 +152,13 @@ def _prefix(request: Request, cut: LegOutput, choice: Choice, n: int, way: ChatC
     return Prefix(script.text, script.pieces_behind(prompt if isinstance(prompt, str) else ""), way == "flag")
 
 
-def continued(request: Request, leg: Leg, prefix: Prefix) -> dict[str, JSON] | None:
+def continued(request: Request, leg: Leg, prefix: Prefix) -> Values | None:
     """Return the fields by which a leg's call continues from a prefix; None if they cannot express that."""
     own = {} if request.choice_params is None else request.choice_params[leg.offset]
     asked = {**request.body.fields, **dict.fromkeys(superseded(own)), **own}
     if any(asked.get(name) is not None for name in _FORMS) or not _free(asked.get("response_format")):
         return None
-    put: dict[str, JSON] = {}
+    put: Values = {}
     for name in (*TOKEN_LIMITS, "min_tokens"):
         limit = asked.get(name)
         if not isinstance(limit, int) or limit < 0:
@@ -167,7 +168,10 @@ def continued(request: Request, leg: Leg, prefix: Prefix) -> dict[str, JSON] | N
             put[name] = max(0, left)
         elif left < 1:
             return None  # it was at its limit, and it is not known how it ended
-    goes_on = _prompt(request, leg, prefix) if isinstance(request, CompletionRequest) else _messages(asked, prefix)
+    if isinstance(request, CompletionRequest):
+        goes_on = _prompt(request, leg, prefix)
+    else:
+        goes_on = _messages(request.body, asked, prefix)
     return None if goes_on is None else put | goes_on
 
 
@@ -175,26 +179,44 @@ def _free(form: JSON) -> bool:
     return form is None or (isinstance(form, dict) and form.get("type") == "text")
 
 
-def _prompt(request: CompletionRequest, leg: Leg, prefix: Prefix) -> dict[str, JSON] | None:
-    prompt = request.prompt[leg.prompt or 0]
+def prompt_parts(request: CompletionRequest, place: int, more: str = "") -> tuple[bytes, ...]:
+    """Return the JSON of one prompt, in parts of which calls share the long one. more: what follows its text."""
+    prompt = request.prompt[place]
+    if not isinstance(prompt, str):
+        return (request.body.once(("prompt", place), lambda: [*prompt]),)
+    return request.body.once(("prompt", place), lambda: prompt, open=1), dumps(more)[1:]
+
+
+def _prompt(request: CompletionRequest, leg: Leg, prefix: Prefix) -> Values | None:
+    place = leg.prompt or 0
+    prompt = request.prompt[place]
     if not isinstance(prompt, str):
         return None
     if not request.echo:
-        return {"prompt": prompt + prefix.text}
+        return {"prompt": Encoded(prompt_parts(request, place, prefix.text))}
     return {"prompt": prefix.text, "echo": False} if prefix.text.startswith(prompt) else None
 
 
-def _messages(asked: Mapping[str, JSON], prefix: Prefix) -> dict[str, JSON] | None:
+def _messages(body: Body, asked: Mapping[str, JSON], prefix: Prefix) -> Values | None:
     """Return the messages with the prefix at their end: as a new message, or appended to one that the client began."""
     messages = cast(list[dict[str, JSON]], asked["messages"])  # objects, and at least one: the request was validated
-    put: dict[str, JSON] = {"continue_final_message": True, "add_generation_prompt": False} if prefix.flag else {}
+    put: Values = {"continue_final_message": True, "add_generation_prompt": False} if prefix.flag else {}
     last = messages[-1]
     if last.get("role") != "assistant" or (prefix.flag and asked.get("continue_final_message") is not True):
-        return put | {"messages": [*messages, {"role": "assistant", "content": prefix.text}]}
+        begun = body.once("messages", lambda: asked["messages"], open=1)
+        own = dumps({"role": "assistant", "content": prefix.text})
+        return put | {"messages": Encoded((begun, b"," + own + b"]"))}
     content = last.get("content")
     if not isinstance(content, str):
         return None
-    return put | {"messages": [*messages[:-1], {**last, "content": content + prefix.text}]}
+
+    def up_to_content() -> JSON:
+        *before, message = messages
+        others = {key: value for key, value in message.items() if key != "content"}
+        return [*before, {**others, "content": content}]  # last, so that the prefix can follow its text
+
+    begun = body.once("messages to be continued", up_to_content, open=len('"}]'))
+    return put | {"messages": Encoded((begun, dumps(prefix.text)[1:] + b"}]"))}
 
 
 def as_one_call(usage: Usage, prefix: Prefix, prompt: int | None) -> Usage:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import orjson
 
@@ -50,20 +51,30 @@ _FIRST_KEY, _NEXT_KEY = re.compile(r"[ \t\n\r]*+\{" + _KEY), re.compile("[ \t\n\
 
 
 @frozen
-class Spliced:
-    """The body of an upstream call in two pieces, to be written one after the other.
+class Encoded:
+    """A JSON value as bytes, in parts to be written one after the other. Calls share those that `Body.once` returns."""
 
-    head: bytes shared by all legs that touch the same keys. tail: this leg's own few fields.
+    parts: tuple[bytes, ...]
+
+
+Values: TypeAlias = "dict[str, JSON | Encoded]"
+"""Values to be spliced into a body, by key."""
+
+
+@frozen
+class Spliced:
+    """The body of an upstream call, in parts to be written one after the other.
+
+    All calls that touch the same keys share the first part, and all calls the parts of `Encoded` values.
     """
 
-    head: bytes
-    tail: bytes
+    parts: tuple[bytes, ...]
 
     def __len__(self) -> int:
-        return len(self.head) + len(self.tail)
+        return sum(map(len, self.parts))
 
     def __bytes__(self) -> bytes:
-        return self.head + self.tail
+        return b"".join(self.parts)
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -78,6 +89,7 @@ class Body:
     fields: Mapping[str, JSON]
     _spans: Mapping[str, tuple[int, int]] | None = None  # key -> where `"key": value` is in raw; None: `_as_written`
     _heads: dict[frozenset[str], bytes] = field(default_factory=dict)
+    _encoded: dict[Hashable, bytes] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"Body({len(self.raw)} bytes)"  # what a client wrote must not get into logs
@@ -110,21 +122,36 @@ class Body:
             raw, spans = _once(raw, spans)
         return cls(raw, fields, spans)
 
-    def splice(self, set: dict[str, JSON], drop: Collection[str] = ()) -> Spliced:
+    def once(self, key: Hashable, value: Callable[[], JSON], open: int = 0) -> bytes:
+        """Return the JSON of a value that several calls send. The value is made and encoded once for each key.
+
+        open: so many closing characters are left out, as the caller adds something to a text, a list or an object.
+        """
+        encoded = self._encoded.get(key)
+        if encoded is None:
+            written = dumps(value())
+            encoded = self._encoded[key] = written[: len(written) - open]
+        return encoded
+
+    def splice(self, set: Values, drop: Collection[str] = ()) -> Spliced:
         """Return the body with the fields of `set` in place of its own and without those named in `drop`.
 
-        Untouched values keep their exact bytes. The head is built once for each set of touched keys.
+        Untouched values keep their exact bytes. The head is built once for each set of touched keys. Values of `set`
+        are encoded for each call; long ones should be `Encoded`.
         """
         touched = frozenset(self.fields.keys() & {*set, *drop})
         if not set and not touched:
-            return Spliced(self.raw, b"")
+            return Spliced((self.raw,))
         head = self._heads.get(touched)
         if head is None:
             head = self._heads[touched] = self._without(touched)
         if not set:
-            return Spliced(head, b"}")
+            return Spliced((head, b"}"))
         comma = b"," if len(touched) < len(self.fields) else b""
-        return Spliced(head, comma + dumps(set)[1:])
+        for value in set.values():
+            if type(value) is Encoded:
+                return Spliced((head, *_members(set, comma), b"}"))
+        return Spliced((head, comma + dumps(set)[1:]))
 
     def _without(self, touched: Collection[str]) -> bytes:
         """Return the object with all members but these, and without the closing brace."""
@@ -134,6 +161,17 @@ class Body:
             return dumps({key: value for key, value in self.fields.items() if key not in touched})[:-1]
         kept = [self.raw[start:end] for key, (start, end) in self._spans.items() if key not in touched]
         return b"{" + b",".join(kept)
+
+
+def _members(set: Values, comma: bytes) -> Iterator[bytes]:
+    """Yield the members of an object; comma: before the first one."""
+    for key, value in set.items():
+        yield comma + dumps(key) + b":"
+        if isinstance(value, Encoded):
+            yield from value.parts
+        else:
+            yield dumps(value)
+        comma = b","
 
 
 def _refused(why: str) -> ApiError:

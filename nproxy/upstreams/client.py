@@ -83,7 +83,7 @@ class Client:
         """
         started = self._connections.loop.time()
         limit = self._limits.first if call.streamed else self._limits.whole
-        url, parts, deadline = replica.url(call.path), (call.body.head, call.body.tail), started + limit.seconds
+        url, parts, deadline = replica.url(call.path), call.body.parts, started + limit.seconds
         reply = await self.send(replica, hdrs.METH_POST, url, call.fields, parts, deadline, call.own)
         if not isinstance(reply, Reply):
             take([LegFailed(call.leg, timed_out(limit.which) if isinstance(reply, TimeoutError) else reply)])

@@ -143,4 +143,4 @@ def test_B8_legs_that_are_added_have_the_seeds_of_their_choices() -> None:
 def test_legs_share_what_is_the_same() -> None:
     request = chat(n=3, choice_params=[{"top_p": 0.1}, {"top_p": 0.2}, {"top_p": 0.3}])
     legs = make_plan(request, FANOUT, drawing()).legs
-    assert len({id(compose(request, FANOUT, leg).head) for leg in legs}) == 1
+    assert len({id(compose(request, FANOUT, leg).parts[0]) for leg in legs}) == 1

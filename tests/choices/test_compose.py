@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from nproxy.choices.capability import Capability
 from nproxy.choices.compose import asked_as_stream, compose
-from nproxy.choices.leg import Leg
+from nproxy.choices.leg import Leg, Prefix
 from nproxy.choices.plan import make_plan
 from nproxy.openai.body import Body
 from nproxy.openai.requests import Limits, Request, parse_chat
 from tests.choices.conduct_player import EXACT, FANOUT, MODEL, NATIVE, UNTESTED, chat, completion, drawing
+from tests.openai.spliced import held
 
 BASE = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
 
@@ -152,7 +154,60 @@ def test_J8_I1_other_fields_go_to_every_leg() -> None:
         assert (body["suffix"], body["stop"], body["logit_bias"]) == ("s", ["x"], {"1": -1})
 
 
-def test_legs_share_their_bytes() -> None:
-    request = chat(n=128)
-    legs = make_plan(request, FANOUT, drawing()).legs
-    assert len({id(compose(request, FANOUT, leg).head) for leg in legs}) == 1
+LONG = "x" * 100_000
+MESSAGES = [{"role": "user", "content": LONG}]
+BEGUN = [{"role": "user", "content": "go on"}, {"content": LONG, "role": "assistant", "name": "é"}]
+MORE, FLAGGED = Prefix('"and é', 1, False), Prefix('"and é', 1, True)
+FLAGS = {"continue_final_message": True, "add_generation_prompt": False}
+
+
+@pytest.mark.parametrize(
+    ("request_", "prefix", "sent"),
+    [
+        pytest.param(chat(n=128, messages=MESSAGES), None, {"messages": MESSAGES}, id="messages"),
+        pytest.param(completion(n=128, prompt=[LONG]), None, {"prompt": LONG}, id="listed prompt"),
+        pytest.param(completion(n=128, prompt=[[7] * 50_000]), None, {"prompt": [7] * 50_000}, id="token ids"),
+        pytest.param(
+            chat(n=128, stream=True, stream_options={"x": LONG}),
+            None,
+            {"stream_options": {"x": LONG, "include_usage": True}},
+            id="stream_options",
+        ),
+        pytest.param(
+            completion(n=2, prompt=["a"] * 64, choice_params=[{"stop": LONG}, {"stop": [LONG], "seed": 3}]),
+            None,
+            {"prompt": "a", "stop": LONG},
+            id="choice_params",
+        ),
+        pytest.param(
+            chat(n=128, messages=MESSAGES),
+            MORE,
+            {"messages": [*MESSAGES, {"role": "assistant", "content": MORE.text}]},
+            id="a chat goes on",
+        ),
+        pytest.param(
+            chat(n=128, messages=BEGUN),
+            MORE,
+            {"messages": [BEGUN[0], {**BEGUN[1], "content": LONG + MORE.text}]},
+            id="a message goes on",
+        ),
+        pytest.param(
+            chat(n=128, messages=BEGUN, **FLAGS),
+            FLAGGED,
+            {"messages": [BEGUN[0], {**BEGUN[1], "content": LONG + MORE.text}], **FLAGS},
+            id="a message goes on as the client asked",
+        ),
+        pytest.param(completion(n=128, prompt=LONG), MORE, {"prompt": LONG + MORE.text}, id="a prompt goes on"),
+        pytest.param(
+            completion(n=128, prompt=[LONG]), MORE, {"prompt": LONG + MORE.text}, id="a listed prompt goes on"
+        ),
+    ],
+)
+def test_legs_share_what_is_long(request_: Request, prefix: Prefix | None, sent: dict[str, Any]) -> None:
+    """128 legs do not hold 128 copies of it, in whichever field it is."""
+    one_by_one = replace(FANOUT, prompt_lists=False)
+    legs = [replace(leg, prefix=prefix) for leg in make_plan(request_, one_by_one, drawing()).legs]
+    calls = [compose(request_, one_by_one, leg) for leg in legs]
+    assert len(calls) == 128 and held(calls) < 2 * 100_000 + 128 * 300
+    body = json.loads(bytes(calls[0]))
+    assert {name: body.get(name) for name in sent} == sent and not body.keys() & {"n", "choice_params"}

@@ -67,7 +67,7 @@ class Caller:
         body = {"model": "fake-model", "messages": [], "stream": stream, **fields}
         sent = {"Content-Type": "application/json", **(headers or {})}
         head, tail = json.dumps(body).encode(), b" "
-        return Call(3, "/chat/completions", Fields.of(sent), Spliced(head, tail), streamed=stream, own_key=own_key)
+        return Call(3, "/chat/completions", Fields.of(sent), Spliced((head, tail)), streamed=stream, own_key=own_key)
 
     async def batches(self, url: str, call: Call, **timeouts: float | None) -> list[list[Event]]:
         batches: list[list[Event]] = []
