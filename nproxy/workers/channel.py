@@ -9,6 +9,7 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from typing import cast
 
+from nproxy.concurrency.shared_runs import SharedRuns
 from nproxy.workers.frames import Frames, FrameTooLong, frame
 from nproxy.workers.messages import Admission, Json, Message, NotAMessage, Query, Question, Result, decode, encode
 
@@ -44,6 +45,7 @@ class Channel(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._numbers = itertools.count()
         self._asked: dict[int, asyncio.Future[Json]] = {}
+        self._questions = SharedRuns(self._ask)
 
     async def messages(self) -> AsyncIterator[Message]:
         """Yield the received messages until the channel closes, except answers to `ask` and those for `admission`."""
@@ -76,8 +78,18 @@ class Channel(asyncio.Protocol):
             self._transport.write(data)
 
     async def ask(self, what: Question, seconds: float) -> Json:
-        """Ask the peer, and return its answer. Raises ChannelClosed, and TimeoutError after so many seconds."""
+        """Ask the peer, and return its answer. Raises ChannelClosed, and TimeoutError after so many seconds.
+
+        The peer has one query of a kind at a time, however many ask and leave; those who ask meanwhile share the next.
+        """
         if self._transport is None or self._transport.is_closing():
+            raise ChannelClosed
+        async with asyncio.timeout(seconds):
+            return await self._questions.result((what, seconds))
+
+    async def _ask(self, question: tuple[Question, float]) -> Json:
+        what, seconds = question
+        if self._closed.is_set():
             raise ChannelClosed
         number = next(self._numbers)
         answer = self._asked[number] = asyncio.get_running_loop().create_future()

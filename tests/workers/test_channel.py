@@ -15,6 +15,7 @@ from nproxy.workers import frames
 from nproxy.workers.channel import Channel, ChannelClosed, connect
 from nproxy.workers.frames import frame
 from nproxy.workers.messages import Admission, Beat, Message, NotAMessage, Query, Ready, Result, encode
+from tests.waiting import until
 
 
 @dataclass
@@ -66,12 +67,12 @@ async def test_a_question_without_an_answer_ends(pair: Pair) -> None:
 
 async def test_an_answer_to_who_has_just_given_up_is_dropped_and_nothing_is_left_of_the_question(pair: Pair) -> None:
     asked = asyncio.ensure_future(pair.channel.ask("metrics", 30))
-    await asyncio.sleep(0)
+    await until(lambda: bool(pair.channel._asked))
     asked.cancel()  # what a timeout does, too
     pair.channel.data_received(frame(encode(Result(0, "late"))))
     with pytest.raises(asyncio.CancelledError):
         await asked
-    assert not pair.channel._asked
+    await until(lambda: not pair.channel._asked)
 
 
 async def test_a_message_that_is_too_long_is_not_sent_and_the_channel_stays(
@@ -139,6 +140,40 @@ async def test_before_somebody_listens_messages_of_admission_control_are_dropped
     other = await connect(pair.peer)
     pair.channel.close()
     assert await rest(other) == [Ready("1")]
+
+
+async def test_a_peer_has_one_query_of_a_kind_at_a_time_however_many_ask_and_leave(pair: Pair) -> None:
+    other = await connect(pair.peer)
+    queries = other.messages()
+    asked = [asyncio.ensure_future(pair.channel.ask("metrics", 30))]
+    first = await anext(queries)
+    for _ in range(100):
+        asked.append(asyncio.ensure_future(pair.channel.ask("metrics", 30)))
+        await asyncio.sleep(0)
+    for one in asked[:50]:
+        one.cancel()
+    assert isinstance(first, Query)
+    other.send(Result(first.number, "first"))
+    second = await anext(queries)
+    assert isinstance(second, Query)
+    other.send(Result(second.number, "second"))
+    async with asyncio.timeout(5):
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+    assert answers[50:] == 51 * ["second"], "the first answer may be older than their questions"
+    assert other._inbox.empty() and not pair.channel._asked
+    other.close()
+
+
+async def test_a_query_without_an_answer_is_followed_by_another(pair: Pair) -> None:
+    with pytest.raises(TimeoutError):
+        await pair.channel.ask("metrics", 0.01)
+    other = await connect(pair.peer)
+    queries = other.messages()
+    asked = asyncio.ensure_future(pair.channel.ask("metrics", 0.5))
+    numbers = [query.number for query in (await anext(queries), await anext(queries)) if isinstance(query, Query)]
+    other.send(Result(numbers[-1], "here"))
+    assert await asked == "here" and len(numbers) == 2
+    other.close()
 
 
 async def test_a_peer_that_goes_ends_the_questions_to_it(pair: Pair) -> None:
