@@ -13,12 +13,13 @@ from nproxy.openai.jsonvalue import JSON
 def in_place(answer: UpstreamChunk, promised: int) -> UpstreamChunk:
     """Number the choices of a whole answer by position, if their indices do not number all of them.
 
-    An answer with fewer choices than promised is left as it is.
+    An answer with fewer choices than promised is left as it is, unless two of them have the same index.
     """
     count = len(answer.choices)
-    if count < promised or (count == 1 and answer.choices[0].index == 0):
+    if count == 1 and (count < promised or answer.choices[0].index == 0):
         return answer
-    if {choice.index for choice in answer.choices} == set(range(count)):
+    indices = {choice.index for choice in answer.choices}
+    if indices == set(range(count)) or (count < promised and len(indices) == count):
         return answer
     return replace(answer, choices=tuple(replace(choice, index=place) for place, choice in enumerate(answer.choices)))
 

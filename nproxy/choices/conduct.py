@@ -31,6 +31,7 @@ from nproxy.choices.commands import (
 from nproxy.choices.events import (
     Event,
     Failure,
+    FailureKind,
     LegBody,
     LegChunk,
     LegChunks,
@@ -268,6 +269,8 @@ class Conduct:
         if another_way is None:
             self._roster.move(run, Signal.FAIL)
             self._losses.add(unscored(self._request, run.leg, failure))
+            if failure.kind is FailureKind.SHORT and self._merge.outputs[run.leg.number].unplaced:
+                self._losses.partial = False  # the client has read choices under what may be wrong indices
             if self._losses.partial:
                 self._merge.give_up(run.leg.number, as_error([failure], retries_spent=False))
         else:

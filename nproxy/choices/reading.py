@@ -7,12 +7,12 @@ from nproxy.openai.chunks import MalformedChunk, UpstreamChoice, UpstreamChunk, 
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.in_band import status_in_band
 from nproxy.openai.jsonvalue import dumps, loads
-from nproxy.openai.sse import SSEDecoder, SSEError, SSEEvent
+from nproxy.openai.sse import BOM, SSEDecoder, SSEError, SSEEvent
 from nproxy.openai.unread import loads_but_long_parts
 
 _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 """How a stream of events may begin; the last is a comment. No JSON begins so."""
-LONGEST_FIELD = max(map(len, _FIELDS))
+LONGEST_FIELD = len(BOM) + max(map(len, _FIELDS))
 
 
 class LegFault(Exception):
@@ -70,7 +70,7 @@ def begins_events(body: bytes) -> bool:
 
     Its first LONGEST_FIELD bytes that are not blank decide.
     """
-    return body.lstrip().startswith(_FIELDS)
+    return body.lstrip().removeprefix(BOM).startswith(_FIELDS)
 
 
 def read_events(body: bytes) -> list[SSEEvent]:

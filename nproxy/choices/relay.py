@@ -84,6 +84,8 @@ class Relay(Merge):
     # ---- writing
 
     def _keep(self, output: LegOutput, body: bytes, came: dict[str, JSON]) -> None:
+        if self._request.stream:
+            return  # it has been written as frames, under names that stay
         if output.surplus or (output.whole and not _all_there(came, output.choices)):
             self._take_names(came)  # it is written anew: without surplus choices, in order, under the right indices
         elif len(self.outputs) == 1 and not self._as_merged:

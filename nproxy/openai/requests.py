@@ -205,6 +205,7 @@ def _asked(
 ) -> Asked:
     """Return a request, from what both dialects have in common. own: the fields that only this class has, in order."""
     stream, options = bool(sent.get("stream")), sent.get("stream_options") or _NO_OPTIONS
+    include_usage = bool(options.get("include_usage"))
     n, drawn = _widths(sent, body, prompts, limits)
     model = sent.get("model") or default_model
     if model is None:
@@ -216,8 +217,8 @@ def _asked(
         drawn,
         sent.get("seed"),
         stream,
-        bool(options.get("include_usage")),
-        bool(options.get("continuous_usage_stats")),
+        include_usage,
+        include_usage and bool(options.get("continuous_usage_stats")),
         sent.get("temperature"),
         logprobs_asked,
         bool(sent.get("use_beam_search")),

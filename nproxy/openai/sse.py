@@ -10,7 +10,8 @@ BETWEEN = b"\n\ndata: "
 """The bytes between the data of two consecutive events, if each has one line of data and nothing else."""
 
 _LF, _CR = b"\n\r"  # as numbers: bytes are searched for one ten times as fast as for a one-byte string
-_BOM = b"\xef\xbb\xbf"
+BOM = b"\xef\xbb\xbf"
+"""May come first."""
 
 
 class SSEError(ValueError):
@@ -113,11 +114,11 @@ class SSEDecoder:
 
     def _without_bom(self, data: bytes) -> bytes:
         start = (self._start or b"") + data
-        if len(start) < len(_BOM) and _BOM.startswith(start):
+        if len(start) < len(BOM) and BOM.startswith(start):
             self._start = start
             return b""
         self._start = None
-        return start.removeprefix(_BOM)
+        return start.removeprefix(BOM)
 
     def _with_lf(self, data: bytes) -> bytes:
         """Make every line end an LF. A CR ends its line at once, so a following LF in the next segment is dropped."""

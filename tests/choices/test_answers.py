@@ -129,6 +129,20 @@ def test_C7_the_indices_of_a_short_answer_tell_which_are_missing() -> None:
     assert contents_of(play.reply) == ["first", "second", "third"]
 
 
+@pytest.mark.parametrize("seen", [2, 3])
+def test_C2_C7_choices_of_a_short_answer_that_share_an_index_go_by_position(seen: int) -> None:
+    said = [
+        {"index": 0, "message": {"role": "assistant", "content": word}, "finish_reason": "stop"}
+        for word in ("first", "second", "third")[:seen]
+    ]
+    play = Play(chat(n=3), NATIVE)
+    play.answers(0, answer(choices=said))
+    if seen < 3:
+        assert [(opened.leg.offset, opened.leg.width) for opened in play.opened[1:]] == [(2, 1)]
+        play.answers(1, answer("third"))
+    assert contents_of(play.reply) == ["first", "second", "third"]
+
+
 def test_C7_a_top_up_that_fails_fails_the_request() -> None:
     play = Play(chat(n=2), NATIVE)
     play.answers(0, answer("first"))

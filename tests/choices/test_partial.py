@@ -125,6 +125,17 @@ def test_K3_prompt_lists_keep_their_places() -> None:
     assert play.headers["x-nproxy-partial"] == "2/4"
 
 
+def test_K3_J2_choices_of_which_it_is_unclear_whose_they_are_are_no_part_of_an_answer() -> None:
+    """Two of three choices for each of two prompts, in a stream: the third may be of the second prompt."""
+    play = partial(completion(prompt=["p", "q"], n=3, stream=True), EXACT)
+    play.streams(0, *(text(str(at), index=at, finish="stop") for at in range(4)), DONE)
+    assert "error" in play.frames[-1] and play.finish == "short"
+    play = partial(completion(prompt=["p", "q"], n=3, stream=True), EXACT)
+    play.says(0, *(text(str(at), index=at, finish="stop") for at in range(4)))
+    play.fails(0, FailureKind.CUT)
+    assert play.frames[-1] == "[DONE]", "all six were on their way"
+
+
 def test_K3_a_choice_that_came_in_vain_before_it_was_lost_is_counted_once() -> None:
     """It is unclear whose the only choice is, so each prompt is asked for by itself; for the second one that fails."""
     unclear = Capability(native_width=None, json_usage=False)

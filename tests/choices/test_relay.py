@@ -13,6 +13,7 @@ from tests.choices.conduct_player import (
     ALIASED,
     CREATED,
     EXACT,
+    FANOUT,
     ID,
     MODEL,
     NATIVE,
@@ -198,6 +199,17 @@ def test_E12_running_usage_passes_where_asked_for() -> None:
     ]
     play.streams(0, *events, usage_chunk(3, 1), DONE)
     assert play.emitted == framed(*events, usage_chunk(3, 1), DONE)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("options", [{}, {"include_usage": False}])
+def test_E8_running_usage_is_asked_for_only_together_with_usage(n: int, options: dict[str, bool]) -> None:
+    """So vLLM takes it. The upstream shows it, because nproxy asks for usage for itself."""
+    play = Play(chat(n=n, stream=True, stream_options={**options, "continuous_usage_stats": True}), FANOUT)
+    for leg in range(n):
+        told = {"usage": usage(3, 1)}
+        play.streams(leg, delta("x", role="assistant", top=told), delta(finish="stop", top=told), usage_chunk(3, 1))
+    assert play.finish == "ok" and not any(frame.get("usage") for frame in play.frames[:-1])
 
 
 def test_E12_running_usage_of_one_choice_passes_with_its_details() -> None:
@@ -396,6 +408,19 @@ def test_K14_both_ways() -> None:
     play = Play(chat(), NATIVE)
     play.streams(0, delta("a", role="assistant"), delta("b"), delta(finish="stop"), DONE)
     assert play.reply["choices"][0]["message"]["content"] == "ab"
+
+
+@pytest.mark.parametrize("indices", [[None], [0, 1], [1]], ids=["none", "one too many", "a wrong one"])
+def test_D5_K14_a_body_in_answer_to_a_stream_has_one_id(indices: list[int | None]) -> None:
+    said = [
+        {"message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}
+        | ({} if index is None else {"index": index})
+        for index in indices
+    ]
+    play = Play(chat(stream=True, stream_options=ASKED), NATIVE)
+    play.answers(0, answer(choices=said, id="own", created=7, usage=usage(3, 1)))
+    frames = play.frames[:-1]
+    assert frames[-1]["usage"] and len({(frame["id"], frame["created"]) for frame in frames}) == 1
 
 
 @pytest.mark.parametrize("n", [1, 2])

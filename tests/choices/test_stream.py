@@ -334,7 +334,9 @@ def test_J_completions_have_no_prelude() -> None:
     assert [(c["index"], c["text"]) for c in choices_in(play.frames)] == [(1, "x")]
 
 
-@pytest.mark.parametrize("begin", [b"", b"\n", b": PROCESSING\n\n", b"event: message\n", b"id: 1\n", b"retry: 5\n\n"])
+@pytest.mark.parametrize(
+    "begin", [b"", b"\n", b"\xef\xbb\xbf", b": PROCESSING\n\n", b"event: message\n", b"id: 1\n", b"retry: 5\n\n"]
+)
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("n", [1, 2])
 def test_K17_events_under_another_content_type(n: int, stream: bool, begin: bytes) -> None:

@@ -293,7 +293,7 @@ _ERRORS = [
     ),
     ("K13", CHOICES + "failures.py", "    if retries_spent and", "    if False and"),
     ("K8", CHOICES + "failures.py", "return status if status < 500 and", "return status if False and"),
-    ("K17", CHOICES + "reading.py", "return body.lstrip().startswith(_FIELDS)", "return False"),
+    ("K17", CHOICES + "reading.py", "return body.lstrip().removeprefix(BOM).startswith(_FIELDS)", "return False"),
     ("K16", OPENAI + "chunks.py", "return error or None", "return error"),
     ("K18", OPENAI + "chunks.py", "if not is_done(mark):", "if True:"),
     ("K18", CHOICES + "relay.py", 'body.rstrip().endswith(b"]")', "False"),
