@@ -11,11 +11,11 @@ from heapq import heapify, heappop, heapreplace
 from itertools import groupby, islice, takewhile
 from operator import attrgetter
 
-from engine.blocks import BlockPool, BlockTable
+from engine.blocks import BlockPool
 from engine.sequence import Sequence, SequenceGroup, State
 
 by_age = attrgetter("age")
-_LOOK_AHEAD = 64  # waiting groups that are considered per admission
+_LOOK_AHEAD = 64  # waiting groups that are considered per admission or claim
 _LOOK_PAST = 2048  # waiting groups that are gone through for these; one that waits for what another does costs little
 _AGAIN = 4  # blocks that are computed again, per block that each running sequence can still take
 PATIENCE = 16
@@ -70,6 +70,14 @@ def _lacks(sequence: Sequence, awaited: Iterable[tuple[int, bytes]]) -> bool:
     return False
 
 
+def _prompts(running: Iterable[Sequence]) -> list[Sequence]:
+    """Return the sequences whose prompt is being computed.
+
+    One whose last chunk is in flight is in DECODE already, with tokens in flight.
+    """
+    return [one for one in running if one.state is State.PREFILL or one.in_flight]
+
+
 class Queue:
     """The waiting sequences, oldest first, and the rules by which they are admitted.
 
@@ -106,6 +114,7 @@ class Queue:
         passed: list[SequenceGroup] = []
         room = self._max_sequences  # how many sequences may overtake those
         awaited: set[tuple[int, bytes]] = set()
+        prompts = _prompts(running)
         considered = 0
         for sequence in islice(self._heads(), _LOOK_PAST):
             width = sequence.width
@@ -118,10 +127,10 @@ class Queue:
             considered += 1
             if width <= most:
                 known = self._known(sequence)
-                if coming := self._coming(sequence, len(known), running):
+                if coming := self._coming(sequence, known, prompts):
                     awaited.add(coming)
                     continue
-                reserve = self._reserve(sequence, len(known)) * slots
+                reserve = self._reserve(sequence, known) * slots
                 if self._blocks(sequence, width, known) + reserve <= self._pool.available:
                     for group in passed:
                         group.overtaken += width
@@ -138,8 +147,8 @@ class Queue:
         runs more sequences than it would. Such a wider group gives slots up, but never its oldest sequence. Since that
         one still runs, the group has no claim to get slots back: its preempted sequences wait for their turn. So a
         request for one choice waits for PATIENCE steps, and one step for each claim before its own, however wide the
-        other requests are. The oldest claim that can be met goes first. wanted: blocks that the running rows take in
-        this step.
+        other requests are. Of the _LOOK_AHEAD oldest claims, the first that can be met goes first. wanted: blocks that
+        the running rows take in this step.
 
         A wide group claims nothing from one that is as wide, and while that one lives, narrow ones claim its slots. So
         after LONG_PATIENCE steps, if it still cannot have a slot for each choice, it claims one for its leader alone.
@@ -154,16 +163,16 @@ class Queue:
         freed: list[int] | None = None  # counted for the first claim that has victims: it looks at all their blocks
         present = {sequence.group.arrival for sequence in running}
         slots = sum([sequence.width for sequence in running])
-        for sequence in self._heads():
+        prompts = _prompts(running)
+        due = (head for head in self._heads() if head.waiting_since <= latest and head.group.arrival not in present)
+        for sequence in islice(due, _LOOK_AHEAD):
             group = sequence.group
-            if sequence.waiting_since > latest or group.arrival in present:
-                continue
             overdue = sequence.width > 1 and sequence.waiting_since <= self.steps - LONG_PATIENCE
             widths = (sequence.width, 1) if overdue else (sequence.width,)
             if shares[0] >= -widths[-1]:
                 continue  # no group runs more than that
             known = self._known(sequence)
-            if self._coming(sequence, len(known), running):
+            if self._coming(sequence, known, prompts):
                 continue
             freed = freed or self._freed([victim for victim, _ in victims])
             for width in widths:
@@ -204,17 +213,17 @@ class Queue:
         heads = (next(siblings) for _, siblings in groupby(self.waiting, key=lambda sequence: sequence.group.arrival))
         return (head for head in heads if head.waiting_since < self.steps and not head.in_flight)
 
-    def _known(self, sequence: Sequence) -> BlockTable:
-        """Return the blocks that need not be computed.
+    def _known(self, sequence: Sequence) -> int:
+        """Return how many of its first blocks need not be computed; this gives its blocks their keys.
 
         The last token always is computed, because its logits are drawn from.
         """
         most = (sequence.prefill_length - 1) // self._pool.block_size
         sequence.name_blocks(most, self._pool.block_size)
-        known = self._pool.find(sequence.keys, most) if sequence.group.skips_known_blocks else ()
-        return known[: len(known) // self._unit * self._unit]
+        known = self._pool.count_known(sequence.keys, most) if sequence.group.skips_known_blocks else 0
+        return known // self._unit * self._unit
 
-    def _coming(self, sequence: Sequence, known: int, running: Iterable[Sequence]) -> tuple[int, bytes] | None:
+    def _coming(self, sequence: Sequence, known: int, prompts: Iterable[Sequence]) -> tuple[int, bytes] | None:
         """Return place and key of the next block that a sequence lacks (the last one of the next unit), if a running
         prompt is going to compute it.
         """
@@ -222,15 +231,13 @@ class Queue:
         if last >= (sequence.prefill_length - 1) // self._pool.block_size or not sequence.group.skips_known_blocks:
             return None
         key = sequence.keys[last]
-        # A prompt whose last chunk is in flight is in DECODE already, with tokens in flight.
-        prompts = [one for one in running if one.state is State.PREFILL or one.in_flight]
         return (last, key) if any(key in one.keys[last : last + 1] for one in prompts) else None
 
-    def _blocks(self, sequence: Sequence, width: int, known: BlockTable) -> int:
+    def _blocks(self, sequence: Sequence, width: int, known: int) -> int:
         """Return how many available blocks it needs: for all its tokens, and a new one for each sequence that will
         leave prefill, which an Embed's does not.
         """
-        held = sum([self._pool.holders(block) > 0 for block in known])
+        held = self._pool.count_held(sequence.keys, known)
         if sequence.group.pooling is not None:
             return -(-sequence.length // self._pool.block_size) - held
         return sequence.length // self._pool.block_size + width - held
@@ -246,10 +253,10 @@ class Queue:
             return 1
         return max((sequence.length // self._pool.block_size - known) // _AGAIN, 1)
 
-    def _start(self, sequence: Sequence, known: BlockTable) -> None:
+    def _start(self, sequence: Sequence, known: int) -> None:
         self.waiting.remove(sequence)
         size = self._pool.block_size
-        held = self._pool.fork(known)
+        held = self._pool.fork(self._pool.find(sequence.keys, known))
         sequence.blocks = (*held, *self._pool.take(-(-sequence.length // size) - len(held)))
         sequence.computed = len(held) * size
         sequence.move(State.PREFILL)

@@ -129,10 +129,17 @@ class BlockPool:
         self._let_go(block)
         return (*table[:index], known, *table[index + 1 :])
 
+    def count_known(self, keys: Sequence[bytes], most: int) -> int:
+        """Count the known blocks of a chain of keys, at most `most`."""
+        return bisect_left(keys, True, hi=most, key=lambda key: key not in self._known)
+
+    def count_held(self, keys: Sequence[bytes], known: int) -> int:
+        """Count the blocks that tables hold, of the first `known` ones of a chain of keys, all known."""
+        return bisect_left(keys, True, hi=known, key=lambda key: not self._holders[self._known[key]])
+
     def find(self, keys: Sequence[bytes], most: int) -> BlockTable:
         """Return the known blocks of a chain of keys, at most `most`. They are not held yet: fork them at once."""
-        count = bisect_left(keys, True, hi=most, key=lambda key: key not in self._known)
-        return tuple([self._known[key] for key in keys[:count]])
+        return tuple([self._known[key] for key in keys[: self.count_known(keys, most)]])
 
     def release(self, table: Iterable[int]) -> None:
         """Release one holder's blocks, last block first, so that a prompt's first blocks are evicted last."""

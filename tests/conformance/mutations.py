@@ -384,7 +384,7 @@ _BYTES = [
     ("P2", OPENAI + "sse.py", '.replace(b"\\r\\n", b"\\n").replace(b"\\r", b"\\n")', '.replace(b"\\r\\n", b"\\n")'),
     ("P2", OPENAI + "sse.py", 'self._after_cr = data.endswith(b"\\r")', "self._after_cr = False"),
     ("P3", OPENAI + "sse.py", 'joined = b"\\n".join(data)', 'joined = data[0] if data else b""'),
-    ("P4", OPENAI + "sse.py", "return start.removeprefix(_BOM)", "return start"),
+    ("P4", OPENAI + "sse.py", "return start.removeprefix(BOM)", "return start"),
     (
         "P5",
         OPENAI + "sse.py",

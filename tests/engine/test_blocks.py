@@ -109,6 +109,17 @@ def test_what_is_published_is_found_while_it_is_held_and_afterwards() -> None:
     pool.check_integrity([table[:2]] * 2)
 
 
+def test_known_and_held_blocks_of_a_chain_are_counted() -> None:
+    pool = BlockPool(6, 16, keep=True)
+    chain = [b"a", b"ab", b"abc", b"x"]
+    table = published(pool, *chain[:3])
+    assert [pool.count_known(chain, most) for most in range(5)] == [0, 1, 2, 3, 3]
+    assert pool.count_held(chain, 3) == 3
+    assert pool.fork(table[:1]) == table[:1]
+    pool.release(table)
+    assert (pool.count_known(chain, 4), pool.count_held(chain, 3), pool.count_held(chain, 0)) == (3, 1, 0)
+
+
 def test_a_pool_that_keeps_nothing_forgets_with_the_last_holder() -> None:
     pool = BlockPool(4, 16)
     table = published(pool, b"a", b"ab")

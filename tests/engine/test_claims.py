@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
@@ -171,6 +172,19 @@ def test_a_claim_whose_blocks_are_not_there_after_all_goes_on_waiting() -> None:
     assert queue.waiting[-1] is claimant
     check(engine)
     assert queue.meet(claimant, wanted=0)
+
+
+def test_a_step_looks_at_no_more_claims_however_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of them can be met: each prompt is larger than what the wide request can give."""
+    engine = wide_in_a_tight_pool().engine
+    for group in range(1, 301):
+        engine.add(add(group, 110, 1, 3))
+    for _ in range(PATIENCE + 2):
+        engine.step()
+    looked = Mock(wraps=engine.scheduler.pool.count_known)
+    monkeypatch.setattr(engine.scheduler.pool, "count_known", looked)
+    assert engine.scheduler.queue.claim(engine.scheduler.running, 10_000) is None
+    assert looked.call_count == 64
 
 
 def narrow_load(answers: Answers, waiting: int, first: int = 100) -> list[Add]:
