@@ -15,7 +15,7 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections import OrderedDict
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from engine.child_environment import child_environment
 from engine.errors import GrammarError
@@ -32,7 +32,7 @@ _TOKEN_SECONDS = 0.25  # in a step, it would delay all sequences' next tokens by
 _MEMORY = 8 << 30  # bytes of address space, few of which are ever used
 _START_SECONDS = 60.0
 _KEPT = 64
-_MOST_WAITING = 8  # new grammars; those that have passed before never wait
+_MOST_WAITING = 64  # new grammars; those that have passed before never wait
 _RETRY_SECONDS = 5
 _DYING_SECONDS = 5.0  # from its last output to its end, on a busy machine
 _LINE = 16 << 20  # a text may grow when it is turned into Lark, or written as JSON
@@ -44,6 +44,14 @@ class _Died(Exception):
 
 class _Late(Exception):
     """The process had to be ended, or was, and it is unknown whether the grammar or the machine was at fault."""
+
+
+@dataclass(slots=True, eq=False)
+class _Trial:
+    """A new grammar that is tried for all requests that have it. waiters: how many of them wait for the result."""
+
+    task: asyncio.Task[str]
+    waiters: int = 0
 
 
 class Compiling:
@@ -71,7 +79,7 @@ class Compiling:
         self._memory = memory
         self._process: Process | None = None
         self._turn = asyncio.Lock()
-        self._waiting = 0
+        self._trials: dict[str, _Trial] = {}  # of new grammars, by text, until nobody waits for the result
         self._passed: OrderedDict[str, str] = OrderedDict()
 
     async def check(self, structure: Structure) -> Structure:
@@ -88,20 +96,25 @@ class Compiling:
     async def _passed_text(self, grammar: str) -> str:
         if len(grammar.encode()) > MOST_BYTES:
             raise GrammarError(f"it is longer than {MOST_BYTES} bytes")
-        if grammar not in self._passed:
-            if self._waiting >= _MOST_WAITING:
+        if (text := self._passed.get(grammar)) is not None:
+            self._passed.move_to_end(grammar)
+            return text
+        trial = self._trials.get(grammar)
+        if trial is None:
+            if len(self._trials) >= _MOST_WAITING:
                 raise overloaded("Too many new grammars are waiting to be compiled.", retry_after=_RETRY_SECONDS)
-            self._waiting += 1
-            try:
-                async with self._turn:
-                    return await self._tried(grammar)
-            finally:
-                self._waiting -= 1
-        self._passed.move_to_end(grammar)
-        return self._passed[grammar]
+            trial = self._trials[grammar] = _Trial(asyncio.create_task(self._tried(grammar)))
+        trial.waiters += 1
+        try:
+            return await asyncio.shield(trial.task)
+        finally:
+            trial.waiters -= 1
+            if not trial.waiters:
+                trial.task.cancel()  # if it is not over: all who wanted it have left
+                del self._trials[grammar]
 
     async def _tried(self, grammar: str) -> str:
-        if (text := self._passed.get(grammar)) is None:  # it may have passed for another request in the meantime
+        async with self._turn:
             try:
                 text = await self._ask(await self._running(), grammar, self._wall_seconds)
             except _Died as error:
@@ -110,9 +123,9 @@ class Compiling:
                 raise engine_unavailable(
                     "The grammar could not be compiled now.", retry_after=_RETRY_SECONDS
                 ) from error
-            self._passed[grammar] = text
-            if len(self._passed) > _KEPT:
-                self._passed.popitem(last=False)
+        self._passed[grammar] = text
+        if len(self._passed) > _KEPT:
+            self._passed.popitem(last=False)
         return text
 
     def kill(self) -> None:
@@ -172,7 +185,7 @@ class Compiling:
             raise _Late from error
         except OSError:  # it died before it had read everything
             line = b""
-        except BaseException:  # the client disconnected; the answer must not be taken for that of the next grammar
+        except BaseException:  # the clients disconnected; the answer must not be taken for that of the next grammar
             await self.close()
             raise
         if not line.endswith(b"\n"):

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import tokenizers
@@ -221,17 +222,45 @@ async def test_neither_is_one_that_is_killed_in_the_middle_of_its_answer(monkeyp
 async def test_what_has_passed_does_not_wait_and_few_new_ones_may() -> None:
     async with compiling() as by:
         async with held_up(by):
-            waiting = [asyncio.ensure_future(by.check(pattern("b" * (i + 1)))) for i in range(8)]
+            waiting = [asyncio.ensure_future(by.check(pattern("b" * (i + 1)))) for i in range(64)]
             for _ in range(20):
                 await asyncio.sleep(0)
-            assert by._waiting == len(waiting)
+            assert len(by._trials) == len(waiting)
             assert await by.check(pattern("a")) == pattern("a")
             with pytest.raises(ApiError) as error:
                 await by.check(pattern("c"))
             assert (error.value.status, error.value.headers["retry-after"]) == (429, "5")
             assert not any(one.done() for one in waiting)
-        assert await asyncio.gather(*waiting) == [pattern("b" * (i + 1)) for i in range(8)]
+        assert await asyncio.gather(*waiting) == [pattern("b" * (i + 1)) for i in range(64)]
         assert await by.check(pattern("c")) == pattern("c")
+        assert not by._trials
+
+
+async def test_a_new_grammar_is_tried_once_for_all_who_ask_for_it_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Mock(wraps=Compiling._ask)
+    monkeypatch.setattr(Compiling, "_ask", lambda *of: asked(*of))
+    async with compiling() as by:
+        together = await asyncio.gather(*(by.check(pattern("a")) for _ in range(200)))
+        assert together == 200 * [pattern("a")]
+        assert asked.call_count == 2, "one at the start of the process"
+        refused = await asyncio.gather(*(by.check(REFUSED[0][0]) for _ in range(3)), return_exceptions=True)
+        assert [error.status for error in refused if isinstance(error, ApiError)] == [400, 400, 400]
+        assert asked.call_count == 3 and not by._trials
+
+
+async def test_who_leaves_takes_no_answer_from_others() -> None:
+    async with compiling() as by:
+        await by.check(pattern("a"))
+        leaving, staying = (asyncio.ensure_future(by.check(pattern("b"))) for _ in range(2))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        leaving.cancel()
+        assert await staying == pattern("b")
+        gone = asyncio.ensure_future(by.check(pattern("c")))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        gone.cancel()
+        assert await by.check(pattern("c")) == pattern("c"), "another trial, as that of the first request is given up"
 
 
 async def test_a_client_that_leaves_takes_its_answer_along() -> None:
