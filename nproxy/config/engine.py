@@ -45,7 +45,7 @@ class Engine(Settings):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """The data type in which the model computes."""
     quantization: Literal["int8"] | None = None
-    """On a CPU, store the model's weights as int8 and multiply in int8: less memory, faster, nearly the same scores."""
+    """On a CPU, store the model's weights as int8 and multiply in int8: less memory, faster, other scores."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """The device to run on; auto: a CUDA device if there is one."""
     kernels: Literal["auto", "torch", "native", "triton"] = "auto"

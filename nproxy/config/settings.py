@@ -98,7 +98,7 @@ class Limits(Settings):
     body_mib: Mebibytes = 10
     """Maximum size of a request body, in MiB."""
     inflight_choices: Count = 1024
-    """Maximum number of choices in flight; beyond it, requests wait in the queue."""
+    """Maximum number of choices in flight, at least `n_policy.max_n`; beyond it, requests wait in the queue."""
     per_key_choices: Count = 512
     """Maximum number of choices in flight of one key; beyond it, its requests wait in the queue."""
     queue_choices: Whole = 1024
@@ -235,9 +235,10 @@ class Config(Settings):
             yield conflict("needs an engine or at least one upstream")
         names: list[str] = [] if self.engine is None else [ENGINE_UPSTREAM]
         for position, upstream in enumerate(self.upstreams):
-            if upstream.name in names:
-                taken_by = "the built-in engine" if upstream.name == ENGINE_UPSTREAM else "another upstream"
-                yield conflict(f"is taken by {taken_by}", "upstreams", position, "name")
+            if upstream.name == ENGINE_UPSTREAM:
+                yield conflict("is the name of the built-in engine", "upstreams", position, "name")
+            elif upstream.name in names:
+                yield conflict("is taken by another upstream", "upstreams", position, "name")
             names.append(upstream.name)
         if self.passthrough.upstream is not None and self.passthrough.upstream not in names:
             yield conflict(f"is not the name of an upstream; there are: {', '.join(names)}", "passthrough", "upstream")

@@ -111,7 +111,11 @@ BAD = {
     ),
     "the engine's name": (
         "engine: {}\nupstreams:\n- {name: engine, replicas: [http://a]}",
-        "nproxy.yaml:3: upstreams[0].name: is taken by the built-in engine",
+        "nproxy.yaml:3: upstreams[0].name: is the name of the built-in engine",
+    ),
+    "the engine's name without an engine": (
+        "upstreams:\n- {name: engine, replicas: [http://a]}",
+        "nproxy.yaml:2: upstreams[0].name: is the name of the built-in engine",
     ),
     "fallback to nowhere": (
         "upstreams:\n- {name: a, replicas: [http://a]}\n- {name: b, replicas: [http://b], fallback: [c]}",

@@ -32,7 +32,7 @@ class EngineStage(Stage):
 
     async def start(self, *, config: dict[str, Any] | None = None, **settings: Any) -> Gateway:
         """Start the gateway: keywords are the upstream's settings, `config` further parts."""
-        upstream = {"name": "engine", "replicas": [self.engine.url], "n": "native", "wire": "exact", **settings}
+        upstream = {"name": "tiny", "replicas": [self.engine.url], "n": "native", "wire": "exact", **settings}
         self._gateway = await self._begin({"upstreams": [upstream], **(config or {})})
         return await self.gateway()
 

@@ -104,7 +104,7 @@ async def test_E7_one_usage_chunk_and_null_before(stage: EngineStage, path: str)
 async def test_E8_what_was_not_asked_for_stays_inside(stage: EngineStage, n: int, fields: dict[str, Any]) -> None:
     answer = await stage.stream(n=n, ignore_eos=True, **fields)  # the reader refuses any `usage`
     assert answer.done
-    line = 'nproxy_tokens_total{model="tiny",side="client",type="completion",upstream="engine"}'
+    line = 'nproxy_tokens_total{model="tiny",side="client",type="completion",upstream="tiny"}'
     assert await (await stage.gateway()).metric(line) in (8.0 * n, 0.0)
 
 
