@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from engine.blocks import BlockPool, BlockTable
+from engine.blocks import BlockPool
 from engine.core import Core
 from engine.messages import Abort, Add, Embed
 from tests.engine.scheduling import Answers, assert_right, assert_tokens, engine_of, follow, run, vector_of
@@ -122,14 +122,14 @@ def test_however_many_wait_for_a_prompt_they_keep_nobody_out(monkeypatch: pytest
         engine.add(follow(group, prompt))
     engine.add(follow(201, (1, 2, 3)))
     looks = 0
-    find = BlockPool.find
+    count_known = BlockPool.count_known
 
-    def counted(pool: BlockPool, keys: Sequence[bytes], most: int) -> BlockTable:
+    def counted(pool: BlockPool, keys: Sequence[bytes], most: int) -> int:
         nonlocal looks
         looks += 1
-        return find(pool, keys, most)
+        return count_known(pool, keys, most)
 
-    monkeypatch.setattr(BlockPool, "find", counted)
+    monkeypatch.setattr(BlockPool, "count_known", counted)
     answers = Answers(engine)
     while 201 not in answers.started:
         looks = 0
