@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heapreplace
 from itertools import groupby, islice, takewhile
 from operator import attrgetter
+from typing import NamedTuple
 
 from engine.blocks import BlockPool
 from engine.sequence import Sequence, SequenceGroup, State
@@ -78,6 +79,14 @@ def _prompts(running: Iterable[Sequence]) -> list[Sequence]:
     return [one for one in running if one.state is State.PREFILL or one.in_flight]
 
 
+class Claim(NamedTuple):
+    """A waiting sequence that may take others' place. width: how many slots it takes. victims: to be preempted."""
+
+    sequence: Sequence
+    width: int
+    victims: list[Sequence]
+
+
 class Queue:
     """The waiting sequences, oldest first, and the rules by which they are admitted.
 
@@ -140,8 +149,8 @@ class Queue:
             room = min(room, len(sequence.group.sequences) - sequence.group.overtaken)
         return None
 
-    def claim(self, running: list[Sequence], wanted: int) -> tuple[Sequence, list[Sequence]] | None:
-        """Return the next sequence that has a claim to run, and the sequences to preempt for it; None if there is none.
+    def claim(self, running: list[Sequence], wanted: int) -> Claim | None:
+        """Return the next claim to run that can be met; None if there is none.
 
         A sequence has a claim if it has waited for PATIENCE steps, no sequence of its group runs, and another group
         runs more sequences than it would. Such a wider group gives slots up, but never its oldest sequence. Since that
@@ -166,7 +175,6 @@ class Queue:
         prompts = _prompts(running)
         due = (head for head in self._heads() if head.waiting_since <= latest and head.group.arrival not in present)
         for sequence in islice(due, _LOOK_AHEAD):
-            group = sequence.group
             overdue = sequence.width > 1 and sequence.waiting_since <= self.steps - LONG_PATIENCE
             widths = (sequence.width, 1) if overdue else (sequence.width,)
             if shares[0] >= -widths[-1]:
@@ -180,16 +188,19 @@ class Queue:
                 blocks = self._blocks(sequence, width, known) + wanted - self._pool.available
                 least = max(slots + width - self._max_sequences, bisect_left(freed, blocks), 0)
                 if most and least <= most:
-                    group.alone = group.alone or width < sequence.width
-                    return sequence, [victim for victim, _ in victims[:least]]
+                    return Claim(sequence, width, [victim for victim, _ in victims[:least]])
         return None
 
-    def meet(self, sequence: Sequence, wanted: int) -> bool:
-        """Start the prefill of a sequence whose claim was found; return False if there are too few blocks after all."""
-        # There are not if blocks that it shares with a preempted sequence were held by that sequence alone.
+    def meet(self, claim: Claim, wanted: int) -> bool:
+        """Start the prefill of a claim whose victims were preempted; return False if there are too few blocks after
+        all, as blocks that it shares with a victim were held by that one alone. wanted: as for `claim`.
+        """
+        sequence = claim.sequence
         known = self._known(sequence)
-        if self._blocks(sequence, sequence.width, known) + wanted > self._pool.available:
+        if self._blocks(sequence, claim.width, known) + wanted > self._pool.available:
             return False
+        if claim.width < sequence.width:
+            sequence.group.alone = True
         self._start(sequence, known)
         return True
 

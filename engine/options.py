@@ -228,7 +228,7 @@ def _memory(parser: argparse.ArgumentParser) -> None:
         "--max-sequences",
         type=int,
         metavar="N",
-        help=f"sequences that run at once ({_DEFAULT['max_sequences']}); n is at most this number, over HTTP at most 128",
+        help=f"sequences that run at once ({_DEFAULT['max_sequences']}); n is at most this, over HTTP at most 128",
     )
     add(
         "--max-batch-tokens",

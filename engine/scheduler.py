@@ -327,11 +327,10 @@ class Scheduler:
         """
         wanted = blocks_wanted(self.running, self.pool) if self.queue.waiting else 0
         if claim := self.queue.claim(self.running, wanted):
-            sequence, victims = claim
-            for victim in victims:
+            for victim in claim.victims:
                 self._preempt(victim)
-            if self.queue.meet(sequence, wanted):
-                self._let_in(sequence)
+            if self.queue.meet(claim, wanted):
+                self._let_in(claim.sequence)
 
     def _preempt(self, sequence: Sequence) -> None:
         self.running.remove(sequence)

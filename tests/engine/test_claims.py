@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from engine.admission import LONG_PATIENCE, PATIENCE, giving_way
+from engine.admission import LONG_PATIENCE, PATIENCE, Claim, giving_way
 from engine.blocks import BlockPool
 from engine.core import Core
 from engine.messages import Abort, Add
@@ -168,10 +168,11 @@ def test_a_claim_whose_blocks_are_not_there_after_all_goes_on_waiting() -> None:
     engine.add(add(1, 5, 1, 3))
     queue = engine.scheduler.queue
     claimant = queue.waiting[-1]
-    assert not queue.meet(claimant, wanted=engine.scheduler.pool.available)
+    claim = Claim(claimant, claimant.width, [])
+    assert not queue.meet(claim, wanted=engine.scheduler.pool.available)
     assert queue.waiting[-1] is claimant
     check(engine)
-    assert queue.meet(claimant, wanted=0)
+    assert queue.meet(claim, wanted=0)
 
 
 def test_a_step_looks_at_no_more_claims_however_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
