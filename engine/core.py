@@ -114,6 +114,12 @@ class Core:
         self._failures = 0
         self._steps = 0
         self._reads = Reads()
+        self._midway = False
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether something was raised in the middle of a step, as by Ctrl-C: then the state is of no use any more."""
+        return self._midway
 
     @property
     def places_taken(self) -> int:
@@ -154,6 +160,7 @@ class Core:
         Raises CoreFailed if several steps in a row cannot be run.
         """
         began = time.perf_counter()
+        self._midway = True
         self._release()
         done = self._take() if self._submitted and self.scheduler.hindered else None
         batch = self.scheduler.schedule()
@@ -167,6 +174,7 @@ class Core:
         since, now = max(since, self._ended), time.perf_counter()
         if done:
             self._ended = now
+        self._midway = False
         return StepDone(
             tokens=outcome.tokens,
             failed=failed,
@@ -240,6 +248,7 @@ class Core:
         message = "the engine failed while computing this answer"
         self._failed += [GroupFailed(group, message, "failed") for group in self.scheduler.abort_batch(batch)]
         if not isinstance(error, Exception):
+            self._midway = False  # all is as if the batch had never been
             raise error
         _log.error("a step of %d rows and %d chunks failed", len(batch.rows), len(batch.chunks), exc_info=error)
         self._failures += 1

@@ -113,11 +113,15 @@ class SharedCore:
             core.add(message)
 
     def _step(self) -> None:
+        core = self._loaded
         try:
-            done = self._loaded.step()
-        except CoreFailed:
-            self._core = None  # its state of the sequences is no longer valid
-            self._why_none = "this engine has failed; see its log"
+            done = core.step()
+        except BaseException as error:
+            failed = isinstance(error, CoreFailed)
+            if failed or core.cut_short:
+                self._core = None  # its state of the sequences is no longer valid
+                why = "has failed; see its log" if failed else "was interrupted in a step; load it anew"
+                self._why_none = f"this engine {why}"
             raise
         news: list[News | GroupFailed] = [*done.started, *done.tokens, *done.embedded, *done.failed]
         for one in news:

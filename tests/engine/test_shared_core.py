@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock
 
 import pytest
 
@@ -74,3 +75,18 @@ def test_ctrl_c_in_a_step_ends_what_it_was_for_and_the_engine_goes_on(
     core.leave([1])
     after = add(2, 3, 2, 9)
     assert_right(run(engine, after), after)
+
+
+@pytest.mark.parametrize("part", ["schedule", "receive"])
+def test_ctrl_c_in_the_middle_of_a_change_ends_the_engine(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would go on with blocks that are held by nobody, or by two."""
+    engine = engine_of()
+    core, waiting = SharedCore(engine, room=16), deque([add(0, 3, 1, 9)])
+    core.news([0], waiting)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(engine.scheduler, part, Mock(side_effect=KeyboardInterrupt))
+        while True:
+            core.news([0], waiting)
+    core.leave([0])
+    with pytest.raises(EngineError, match="interrupted in a step"):
+        core.news([1], deque([add(1, 3, 1, 9)]))
