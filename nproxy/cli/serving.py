@@ -21,9 +21,10 @@ from nproxy import models
 from nproxy.cli import engine_child, engine_needs
 from nproxy.cli.open_files import take_all_files
 from nproxy.cli.wrong_use import FAILED, WRONG_USE
-from nproxy.config import Config, Engine, Reading, loopback
+from nproxy.config import Config, Engine, Reading
 from nproxy.gateway import loop
 from nproxy.gateway.listening import BACKLOG
+from nproxy.gateway.open_port import warn_of_an_open_port
 from nproxy.gateway.reload import Reload
 from nproxy.gateway.serve import serve
 from nproxy.telemetry import logs
@@ -57,7 +58,7 @@ def run(reading: Reading, log_level: str) -> None:
     with ExitStack() as stack:
         sock = stack.enter_context(_listen(listen.host, listen.port, "--port"))
         admin_sock = None if admin is None else stack.enter_context(_listen(admin.host, admin.port, "admin.port"))
-        _warn_of_an_open_port(config)
+        warn_of_an_open_port(config)
         _warn_of_many_workers(config, os.cpu_count() or 1)
         model = None if config.engine is None else _model(config.engine, reading)
         try:
@@ -66,11 +67,6 @@ def run(reading: Reading, log_level: str) -> None:
             raise ServeFailed(str(error), WRONG_USE) from error
         except (engine_child.EngineFailed, WorkersFailed) as error:
             raise ServeFailed(str(error)) from error
-
-
-def _warn_of_an_open_port(config: Config) -> None:
-    if config.auth is None and not loopback(config.listen.host):
-        log.warning("no key is required: anybody who can reach the port can use the servers; `auth` sets keys")
 
 
 def _warn_of_many_workers(config: Config, processors: int) -> None:

@@ -59,7 +59,7 @@ def _why_unreadable(file: FilePath) -> str | None:
         contents(file)
     except OSError as error:
         return f"cannot read {file}: {(error.strerror or str(error)).lower()}"
-    return None
+    return f"cannot read {file} twice: it is a pipe" if file.is_fifo() else None
 
 
 def why_unusable(tls: Tls) -> tuple[str, str] | None:

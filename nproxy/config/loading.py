@@ -16,6 +16,9 @@ from nproxy.config.settings import Config
 from nproxy.config.tree import ConfigError, Origin, Problem, Tree, read_file
 from nproxy.config.watching import Digest, digest
 
+_EMPTIED = "is empty; it is probably still being written"
+_READ_ONCE = "is a pipe, which can be read only once; restart nproxy"
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:
@@ -39,6 +42,8 @@ class Reading:
     """The contents of the files of the certificate and its key, if there is one."""
     files: Mapping[Path, Digest | None] = field(repr=False)
     """The digest of each file that influences the settings; None for one that did not exist."""
+    empty: bool
+    """Whether the file of the settings contains none."""
 
     def checked(self) -> Config:
         """Return the settings. Raises ConfigError with the problems if there are any."""
@@ -52,8 +57,12 @@ class Reading:
         return {file: content for file, content in self.files.items() if file != self.source.file}
 
     def again(self) -> Reading:
-        """Read the same source again. Blocks."""
-        return self.source.read()
+        """Read the same source again. Blocks.
+
+        A file that has lost all its settings is refused, because it is probably still being written, and empty settings
+        are valid: they would need no key, for example. So is a pipe, which has nothing more.
+        """
+        return self.source.read(self)
 
     def message(self) -> dict[str, Any]:
         """Return valid settings as plain data for another process, which then need not look up secrets.
@@ -92,8 +101,8 @@ class Source:
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ), repr=False)
     adjust: Callable[[Tree], None] | None = None
 
-    def read(self) -> Reading:
-        """Read everything anew. Blocks; does not raise for problems with the settings."""
+    def read(self, before: Reading | None = None) -> Reading:
+        """Read everything anew. Blocks; does not raise for problems with the settings. before: see Reading.again."""
         folder = self.file.parent if self.file is not None else Path()
         files: dict[Path, Digest | None] = {} if self.file is None else {self.file: digest(self.file)}
         secrets: dict[str, str] = {}
@@ -101,9 +110,11 @@ class Source:
         config, problems = None, []
         keys: tuple[Key, ...] = ()
         pair: tuple[bytes, bytes] | None = None
+        empty = False
         try:
             if self.file is not None:
-                tree = read_file(self.file)
+                tree = read_file(self.file) if before is None else _read_again(self.file, before)
+                empty = not tree.data
             lay_environment(tree, self.environ)
             if self.adjust is not None:
                 self.adjust(tree)
@@ -113,7 +124,17 @@ class Source:
             config = wanted
         except ConfigError as error:
             problems = error.problems
-        return Reading(self, config, tuple(problems), tree, folder, secrets, keys, pair, files)
+        return Reading(self, config, tuple(problems), tree, folder, secrets, keys, pair, files, empty)
+
+
+def _read_again(file: Path, before: Reading) -> Tree:
+    """Read a file of settings into a tree. Raises ConfigError, as `read_file` does, and for what `again` refuses."""
+    if file.is_fifo():
+        raise ConfigError([Problem(Origin(str(file)), (), _READ_ONCE)])
+    tree = read_file(file)
+    if not tree.data and not before.empty:
+        raise ConfigError([Problem(tree.root, (), _EMPTIED)])
+    return tree
 
 
 def load(

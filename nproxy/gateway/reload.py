@@ -13,6 +13,7 @@ from typing import Literal
 
 from nproxy.concurrency.daemon_thread import in_daemon_thread
 from nproxy.config import Config, ConfigError, Problem, Reading, Watch, needs_restart
+from nproxy.gateway.open_port import warn_of_an_open_port
 from nproxy.telemetry.common_metrics import CommonMetrics
 
 POLL_SECONDS = 1.0
@@ -147,6 +148,8 @@ class Reloader:
             self._apply(reading)
         except ConfigError as error:
             return _refused(at, error.problems)
+        if served.checked().auth is not None:
+            warn_of_an_open_port(reading.config)
         self._served = reading
         return Reload(at, "applied", changed=changed)
 

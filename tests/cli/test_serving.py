@@ -24,6 +24,7 @@ import pytest
 
 from nproxy.cli import engine_needs, serving
 from nproxy.config import Config, Origin, Source
+from nproxy.gateway.open_port import warn_of_an_open_port
 from tests.clients import plain_client
 from tests.fakes.upstream import MODEL, FakeUpstream
 from tests.ports import free_port
@@ -264,7 +265,7 @@ def test_the_call_to_try_shows_a_key_where_one_is_asked_for(model: str | None) -
 def test_an_open_port_is_warned_of(
     host: str, auth: dict[str, str] | None, warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    serving._warn_of_an_open_port(Config.model_validate({"listen": {"host": host}, "engine": {}, "auth": auth}))
+    warn_of_an_open_port(Config.model_validate({"listen": {"host": host}, "engine": {}, "auth": auth}))
     assert [record.getMessage() for record in caplog.records] == warned * [
         "no key is required: anybody who can reach the port can use the servers; `auth` sets keys"
     ]

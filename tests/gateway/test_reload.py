@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from nproxy.config import Reading, Source
-from nproxy.gateway import reload
+from nproxy.gateway import open_port, reload
 from nproxy.gateway.reload import History, Reload, Reloader
 from nproxy.gateway.serve import follow, serve
 from nproxy.openai.jsonvalue import dumps
@@ -237,6 +237,29 @@ async def test_a_file_that_is_gone_changes_nothing(gateway: Following) -> None:
     assert (await gateway.ask(n=2)).status_code == 200
 
 
+@pytest.mark.parametrize("left", ["", "\n", "# all is gone\n", "{}"])
+async def test_a_file_that_has_lost_everything_changes_nothing(gateway: Following, left: str) -> None:
+    """Empty settings can be valid, with an engine or options of the command line, and need no key."""
+    gateway.file.write_text(left)
+    reload = await gateway.reloader.reload()
+    assert reload.outcome == "refused" and "is empty; it is probably still being written" in reload.problems[0]
+    assert (await gateway.ask()).status_code == 200
+
+
+async def test_a_key_that_is_no_longer_asked_for_is_warned_of(
+    settings: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(open_port, "loopback", lambda host: False)
+    closed = {**settings, "auth": {"api_key": "secret-key"}}
+    async with following(tmp_path / "nproxy.yaml", closed) as gateway:
+        opened = {name: section for name, section in closed.items() if name != "auth"}
+        assert (await gateway.reload(opened)).outcome == "applied"
+        assert "no key is required" in caplog.text
+        caplog.clear()
+        assert (await gateway.reload({**opened, "n_policy": {"max_n": 2}})).outcome == "applied"
+        assert "no key is required" not in caplog.text
+
+
 async def test_what_needs_a_restart_refuses_the_whole(gateway: Following, settings: dict[str, Any]) -> None:
     reload = await gateway.reload({**settings, "listen": {"port": 1, "host": "::1"}, "n_policy": {"max_n": 2}})
     assert reload.outcome == "refused"
@@ -284,8 +307,8 @@ async def test_keys_are_served_as_they_were_checked(
     """Their file is read once: what becomes of it after that is for the next reload."""
     file, read = gateway.file.with_name("keys.yaml"), Source.read
 
-    def read_at_the_last_moment(source: Source) -> Reading:
-        reading = read(source)
+    def read_at_the_last_moment(source: Source, before: Reading | None = None) -> Reading:
+        reading = read(source, before)
         file.unlink()
         return reading
 
