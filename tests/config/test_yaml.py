@@ -151,6 +151,10 @@ BAD = {
         "upstreams:\n- {name: a, replicas: ['ftp://a']}",
         "nproxy.yaml:2: upstreams[0].replicas[0]: must begin with http://, https:// or unix:/",
     ),
+    "NUL in a socket's path": (
+        'upstreams:\n- {name: a, replicas: ["unix:/a\\0b"]}',
+        "nproxy.yaml:2: upstreams[0].replicas[0]: must not contain a NUL character",
+    ),
     "credentials in a URL": (
         "upstreams:\n- {name: a, replicas: ['http://u:pw@a/v1']}",
         "nproxy.yaml:2: upstreams[0].replicas[0]: must not contain credentials; use api_key",

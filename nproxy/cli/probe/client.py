@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from queue import SimpleQueue
+from threading import Thread
 
 import httpx
 
@@ -59,9 +60,28 @@ class Client:
                 return self._beside(question)
             case Together(posts, after):
                 time.sleep(after)
-                with ThreadPoolExecutor(len(posts)) as at_once:
-                    first, *others = at_once.map(self._once, posts)
+                first, *others = self._at_once(posts)
                 return replace(first, others=others)
+
+    def _at_once(self, posts: Sequence[Post]) -> list[Reply]:
+        """Ask in threads that nobody waits for at the end of the process: Ctrl-C must not wait for the answers."""
+        came: SimpleQueue[tuple[int, Reply | BaseException]] = SimpleQueue()
+
+        def ask(place: int, post: Post) -> None:
+            try:
+                came.put((place, self._once(post)))
+            except BaseException as error:  # raised where it is waited for
+                came.put((place, error))
+
+        for place, post in enumerate(posts):
+            Thread(target=ask, args=(place, post), daemon=True).start()
+        replies: dict[int, Reply] = {}
+        while len(replies) < len(posts):
+            place, reply = came.get()
+            if isinstance(reply, BaseException):
+                raise reply
+            replies[place] = reply
+        return [replies[place] for place in range(len(posts))]
 
     def _url(self, path: str, *, root: bool = False) -> str:
         base = self.target.url

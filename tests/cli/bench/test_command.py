@@ -47,6 +47,17 @@ async def test_the_json_keeps_its_shape() -> None:
     assert value["per_second"]["choices"] == pytest.approx(18 / value["wall_seconds"])
 
 
+async def test_a_report_is_saved_though_nobody_reads_what_is_printed(tmp_path: Path) -> None:
+    file = tmp_path / "report.json"
+    async with FakeUpstream(NATIVE) as server:
+        command = (sys.executable, "-m", "nproxy", "bench", server.url, "--requests", "2", "--save", str(file))
+        with Path("/dev/full").open("wb") as full:
+            process = await asyncio.create_subprocess_exec(*command, stdout=full, stderr=full)
+            async with asyncio.timeout(60):
+                assert await process.wait() != 0
+    assert json.loads(file.read_bytes())["requests"]["ok"] == 2
+
+
 async def test_the_table_is_plain_in_a_pipe_and_compares(tmp_path: Path) -> None:
     file = tmp_path / "before.json"
     words = ("--requests", "4", "--prompt", "hello", "--completions", "--seed", "7", "--temperature", "0.5")

@@ -19,3 +19,10 @@ def test_a_change_that_is_not_valid_leaves_the_file_and_nothing_beside_it(tmp_pa
         change(file, lambda text, keys: "keys: [{name: a}]\n")
     assert file.read_text() == KEYS
     assert [*tmp_path.iterdir()] == [file]
+
+
+def test_a_link_to_itself_is_one_clear_line(tmp_path: Path) -> None:
+    file = tmp_path / "keys.yaml"
+    file.symlink_to(file)
+    with pytest.raises(WrongUse, match=r"keys\.yaml: too many levels of symbolic links"):
+        change(file, lambda text, keys: text)

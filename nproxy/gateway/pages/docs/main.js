@@ -28,7 +28,7 @@ dark.addEventListener("change", paint);
 addEventListener("storage", paint);
 paint();
 
-const linked = decodeURIComponent(location.hash).startsWith(`#/${PASSED}`);
+const linked = [`#/${PASSED}`, `#/${encodeURIComponent(PASSED)}`].some((place) => location.hash.startsWith(place));
 
 const reference = globalThis.SwaggerUIBundle({
   url: DOCUMENT,
