@@ -34,7 +34,10 @@ class SharedRuns(Generic[K, T]):
         if before is not None:
             await asyncio.wait([before])
         self._running[key] = self._next.pop(key)
-        return await self._work(key)
+        try:
+            return await self._work(key)
+        finally:
+            del self._running[key]  # with its result, which may be long
 
 
 def _retrieve(run: asyncio.Task[Any]) -> None:

@@ -47,6 +47,7 @@ async def test_who_asks_while_it_runs_shares_the_next_run() -> None:
     assert await first == ("a", 1)
     assert await asyncio.gather(*others) == 9 * [("a", 2)]
     assert (work.runs, work.most_at_once) == (2, 1)
+    assert not shared._running and not shared._next
 
 
 async def test_keys_have_nothing_to_do_with_each_other() -> None:
