@@ -173,12 +173,17 @@ class Queue:
         present = {sequence.group.arrival for sequence in running}
         slots = sum([sequence.width for sequence in running])
         prompts = _prompts(running)
-        due = (head for head in self._heads() if head.waiting_since <= latest and head.group.arrival not in present)
-        for sequence in islice(due, _LOOK_AHEAD):
+        considered = 0
+        for sequence in self._heads():
+            if sequence.waiting_since > latest or sequence.group.arrival in present:
+                continue
             overdue = sequence.width > 1 and sequence.waiting_since <= self.steps - LONG_PATIENCE
             widths = (sequence.width, 1) if overdue else (sequence.width,)
             if shares[0] >= -widths[-1]:
                 continue  # no group runs more than that
+            if considered == _LOOK_AHEAD:
+                return None
+            considered += 1
             known = self._known(sequence)
             if self._coming(sequence, known, prompts):
                 continue

@@ -14,18 +14,19 @@ from nproxy.openai.wire import PING
 def pinged(exchange: Exchange, seconds: float | None) -> Iterator[None]:
     """If a stream has begun, send its client pings while the block runs, so that it is never silent for `seconds`.
 
-    Nobody else may write to the stream meanwhile. If the block is left with an exception, the stream may still end with
-    an event.
+    seconds: None for no pings. Nobody else may write to the stream meanwhile. If the block is left with an exception,
+    the stream may still end with an event.
     """
-    if exchange.response is None or seconds is None:
+    if exchange.response is None:
         yield
         return
-    pings = asyncio.create_task(_ping(exchange, seconds / 2))
+    pings = None if seconds is None else asyncio.create_task(_ping(exchange, seconds / 2))
     exchange.only_pinged = True
     try:
         yield
     finally:
-        pings.cancel()
+        if pings is not None:
+            pings.cancel()
     exchange.only_pinged = False
 
 

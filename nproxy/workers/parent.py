@@ -54,7 +54,7 @@ from nproxy.workers.reports import pack
 from nproxy.workers.status import together
 from nproxy.workers.supervisor import Supervisor
 
-ASK_SECONDS = 3.0
+ASK_SECONDS = 2.0
 """How long a worker may take to report its status."""
 
 log = logging.getLogger("nproxy.workers")

@@ -73,8 +73,9 @@ LEAVE_SECONDS = 30.0
 LEGS_SECONDS = 0.25
 """How often a worker that hands over looks which calls it still has, for its successor."""
 
-ASK_SECONDS = 5.0
-"""How long the parent may take to ask all workers."""
+ASK_SECONDS = 6.0
+"""How long the parent may take to answer for all workers. It waits two seconds for each of them, and whoever asks
+meanwhile waits for the next question."""
 
 log = logging.getLogger("nproxy.workers")
 

@@ -188,6 +188,21 @@ def test_a_step_looks_at_no_more_claims_however_many_wait(monkeypatch: pytest.Mo
     assert looked.call_count == 64
 
 
+@pytest.mark.parametrize("wide", [63, 200])
+def test_groups_that_can_claim_nothing_do_not_hide_one_that_can(wide: int) -> None:
+    answers = Answers(engine_of(4000, tokens=200, sequences=8))
+    answers.engine.add(add(0, 5, 8, 40))
+    answers.step()
+    for group in range(1, wide + 1):
+        answers.engine.add(add(group, 5, 8, 40))
+    arrived = {999: len(answers.steps)}
+    answers.engine.add(add(999, 5, 1, 3))
+    while (999, 0) not in answers.finish:
+        assert len(answers.steps) < 2 * PATIENCE
+        answers.step()
+    assert waited(answers, arrived) == [PATIENCE]
+
+
 def narrow_load(answers: Answers, waiting: int, first: int = 100) -> list[Add]:
     """Add single requests until so many of them have not started; return those that were added."""
     missing = waiting - sum([one.group.id >= 100 for one in answers.engine.scheduler.queue.waiting])

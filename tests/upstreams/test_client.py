@@ -515,6 +515,36 @@ async def test_cancelling_closes_the_socket_at_once(caller: Caller, came: bytes)
             await closed.wait()
 
 
+@pytest.mark.parametrize(
+    ("first", "rest"),
+    [
+        (b"\xef\xbb\xbfretry", b": 5\n"),
+        (b"\xef", b"\xbb\xbfretry: 5\n"),
+        (b"\n\xef\xbb\xbfeven", b"t: message\n"),
+        (b"retr", b"y: 5\n"),
+    ],
+)
+async def test_K17_how_events_under_another_content_type_begin_may_come_in_pieces(
+    caller: Caller, first: bytes, rest: bytes
+) -> None:
+    taken = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n" + first)
+        await asyncio.sleep(0.05)
+        writer.write(rest + b"data: {}\n\n")
+        with suppress(ConnectionError):
+            while await reader.read(1 << 16):
+                pass
+
+    async with raw_server(answer) as url, asyncio.timeout(5):
+        call = caller.client().call(replica_at(url), caller.call(stream=True), lambda _: taken.set())
+        task = asyncio.create_task(call)
+        await taken.wait()  # though the answer goes on
+        task.cancel()
+
+
 @pytest.mark.parametrize("kind", ["text/event-stream", "text/plain"])
 async def test_cancelling_a_call_that_waits_for_its_taker_leaves_the_others_waiting(caller: Caller, kind: str) -> None:
     taken, room = asyncio.Event(), asyncio.get_running_loop().create_future()

@@ -21,7 +21,7 @@ from nproxy.gateway.admission.server import AdmissionServer
 from nproxy.openai.errors import ApiError
 from nproxy.openai.jsonvalue import dumps
 from nproxy.upstreams.upstreams import Upstreams
-from nproxy.workers import worker
+from nproxy.workers import parent, supervisor, worker
 from nproxy.workers.channel import Channel, connect
 from nproxy.workers.messages import (
     PROTOCOL,
@@ -206,6 +206,11 @@ async def test_it_has_no_metrics_if_its_parent_has_none(
         assert (await asking).status_code == 503
         monkeypatch.setattr(worker, "ASK_SECONDS", 0.001)
         assert (await client.get(f"{told.url}/metrics")).status_code == 503
+
+
+def test_who_asks_while_a_worker_hangs_is_answered_with_what_the_others_say() -> None:
+    """The parent gives that worker up, asks it again for those who came meanwhile, and needs time for the answer."""
+    assert 2 * max(parent.ASK_SECONDS, supervisor.REPORT_SECONDS) + 2 <= worker.ASK_SECONDS
 
 
 async def test_it_tells_nothing_of_the_others_once_its_channel_is_closed() -> None:

@@ -256,10 +256,13 @@ async def test_who_leaves_takes_no_answer_from_others() -> None:
             await asyncio.sleep(0)
         leaving.cancel()
         assert await staying == pattern("b")
-        gone = asyncio.ensure_future(by.check(pattern("c")))
-        for _ in range(3):
-            await asyncio.sleep(0)
-        gone.cancel()
+        async with held_up(by):
+            gone = asyncio.ensure_future(by.check(pattern("c")))
+            await asyncio.sleep(0.01)
+            (trial,) = by._trials.values()
+            gone.cancel()
+            await asyncio.wait([gone, trial.task], timeout=10)
+            assert trial.task.cancelled() and not by._trials
         assert await by.check(pattern("c")) == pattern("c"), "another trial, as that of the first request is given up"
 
 
