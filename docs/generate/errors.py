@@ -38,8 +38,9 @@ stands for a value.
 }
 ```
 
-- An upstream's own error keeps its status (but a 401 or 403 that refuses nproxy's own key is a 502 `upstream_auth`) and is converted to this form; fields besides the four are kept. An error
-  within a 200 gets the status that it names if that is a 4xx (except 401 and 403), otherwise 502.
+- An upstream's own error keeps its status (but a 401 or 403 that refuses nproxy's own key is a 502 `upstream_auth`)
+  and is converted to this form; fields besides the four are kept. An error within a 200 gets the status that it names
+  if that is a 4xx (except 401 and 403), otherwise 502.
 - In a stream that has begun, the status can no longer change: the error is an event `data: {"error": {...}}`, and no
   `[DONE]` follows. With `on_leg_failure: partial` it is in the choice that failed, next to `finish_reason: "error"`.
 - `retry-after` (and `retry-after-ms`) say when to try again. `x-should-retry: false` tells OpenAI's clients not to:

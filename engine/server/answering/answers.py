@@ -39,8 +39,8 @@ class Writing(Protocol):
     def end(self, usage: Usage) -> bytes:
         """Return what a stream ends with when all choices are done."""
 
-    def failure(self, error: ApiError) -> bytes:
-        """Return what a stream ends with after an error."""
+    def failure(self, error: ApiError, unsent: bytes) -> bytes:
+        """Return what a stream ends with after an error. unsent: the prelude, if it was not sent yet; else empty."""
 
     def answer(
         self, choices: Sequence[ChoiceText], usage: Usage, prompt_logprobs: Sequence[Sequence[Logprobs | None] | None]
@@ -108,7 +108,7 @@ class Answer:
                 pieces = await self._next_by(written + _PING_SECONDS)
             data = prelude + await self._frames(pieces or (), continuous) + self._writer.end(self._usage())
         except ApiError as error:
-            data = self._writer.failure(error)
+            data = self._writer.failure(error, prelude)
         async with asyncio.timeout(_WRITE_SECONDS):
             await response.write_eof(data)
 

@@ -62,8 +62,8 @@ class Writer:
         """Return the chunk without choices that carries the usage, if it was asked for, and `[DONE]`."""
         return (self._wire.usage_tail(usage) if self._wire.include_usage else b"") + DONE_FRAME
 
-    def failure(self, error: ApiError) -> bytes:
-        """Return an error as the stream's last event."""
+    def failure(self, error: ApiError, unsent: bytes) -> bytes:
+        """Return an error as the stream's last event, alone if nothing was sent: a gateway may then ask elsewhere."""
         return error_event(error)
 
     def answer(

@@ -78,6 +78,8 @@ def _read_asked(members: Members) -> _Asked:
         raise wrong_type("model", "a string", model)
     if form is not None and form not in _FORMATS:
         raise invalid_request("'encoding_format' must be 'float' or 'base64'.", param="encoding_format")
+    if not isinstance(user := members.get("user"), str | None):
+        raise wrong_type("user", "a string", user)
     inputs, _ = read_prompts(members.values, "input")
     if len(inputs) > _MOST_INPUTS:
         raise invalid_request(f"At most {_MOST_INPUTS} inputs are allowed per request.", param="input")

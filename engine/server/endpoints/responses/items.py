@@ -32,6 +32,18 @@ def read_items(value: JSON, new_id: NewId) -> list[Item]:
     return [_read_item(item, f"input.{number}", new_id) for number, item in enumerate(value)]
 
 
+def check_ids(before: Sequence[Item], items: Sequence[Item]) -> None:
+    """Raise ApiError 400 for an item that is in the conversation already, such as the last answer sent once more."""
+    known = {item["id"] for item in before}
+    for number, item in enumerate(items):
+        if item["id"] in known:
+            raise invalid_request(
+                f"The conversation already has an item '{shorten(str(item['id']))}'; each may be in it once.",
+                param=f"input.{number}.id",
+            )
+        known.add(item["id"])
+
+
 def messages_of(items: Sequence[Item], instructions: str | None) -> list[dict[str, JSON]]:
     """Return the chat that a checked list of items amounts to, after its instructions.
 

@@ -10,7 +10,7 @@ from typing import Any
 from engine.server.asking.harmless import HARMLESS, check_harmless
 from engine.server.asking.members import Members
 from engine.server.asking.sampling import FIELDS as SAMPLING
-from engine.server.endpoints.responses.items import Item, NewId, messages_of, read_items
+from engine.server.endpoints.responses.items import Item, NewId, check_ids, messages_of, read_items
 from nproxy.openai.errors import ApiError, invalid_request
 from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.refusals import missing, wrong_type
@@ -77,6 +77,7 @@ class Asked:
         """
         fields, members = self.fields, Members(self.fields)
         asked: dict[str, Any] = {name: fields[name] for name in _AS_IN_CHAT & fields.keys()}
+        check_ids(before, self.items)
         asked["messages"] = messages_of([*before, *self.items], self.instructions)
         asked["max_completion_tokens"] = members.integer("max_output_tokens", 1)
         asked["response_format"] = _format(members.object("text"))

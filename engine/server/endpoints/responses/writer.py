@@ -19,6 +19,9 @@ from nproxy.openai.usage import Usage
 
 Response = dict[str, JSON]
 
+_CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
+"""OpenAI's codes of a response that failed, by status. To repeat a request that is at fault itself would not help."""
+
 
 class ResponseWriter:
     """Writes what Answer sends.
@@ -49,11 +52,11 @@ class ResponseWriter:
         whole = self._whole(usage)
         return last + self._events([(str(whole["status"]), {"response": whole})])
 
-    def failure(self, error: ApiError) -> bytes:
-        """Return the response so far, with the reason why it failed."""
-        code = "rate_limit_exceeded" if error.status == 429 else "server_error"
+    def failure(self, error: ApiError, unsent: bytes) -> bytes:
+        """Return the response so far, with the reason why it failed; also its beginning, as its events are numbered."""
+        code = _CODES.get(error.status, "server_error")
         failed = self._response("failed", error={"code": code, "message": error.message})
-        return self._events([("failed", {"response": failed})])
+        return unsent + self._events([("failed", {"response": failed})])
 
     def answer(
         self, choices: Sequence[ChoiceText], usage: Usage, prompt_logprobs: Sequence[Sequence[Logprobs | None] | None]

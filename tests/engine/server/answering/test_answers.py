@@ -44,8 +44,8 @@ class Plain:
         self.usages.append(usage)
         return b">"
 
-    def failure(self, error: ApiError) -> bytes:
-        return f"!{error.message}".encode()
+    def failure(self, error: ApiError, unsent: bytes) -> bytes:
+        return unsent + f"!{error.message}".encode()
 
     def answer(
         self, choices: Sequence[ChoiceText], usage: Usage, prompt_logprobs: Sequence[Sequence[Logprobs | None] | None]
@@ -143,6 +143,10 @@ def test_an_error_before_the_first_token_is_the_requests_and_one_behind_it_the_s
         late.loop.call_later(2, late.inbox.fail, invalid_request("No."))
         await late.stream()
         assert (late.written, late.closes, late.ticket.over) == ([(1, b"<a"), (2, b"!No.")], False, False)
+        silent = Scene(monkeypatch)
+        silent.loop.call_later(40, silent.inbox.fail, invalid_request("No."))
+        await silent.stream()
+        assert silent.written == [(30, PING), (40, b"<!No.")]
 
     run(scene())
 

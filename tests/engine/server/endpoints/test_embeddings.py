@@ -139,6 +139,7 @@ async def test_the_model_may_be_left_out_unless_an_adapter_might_be_meant(path: 
         ({"dimensions": 2}, "dimensions", 400),
         ({"dimensions": 0}, "dimensions", 400),
         ({"truncate": True}, "truncate", 400),
+        ({"user": 5}, "user", 400),
     ],
 )
 async def test_what_is_refused(path: Path, fields: dict[str, Any], param: str, status: int) -> None:

@@ -72,8 +72,21 @@ def test_each_field_has_its_place_in_the_chat(sent: dict[str, Any], meant: dict[
 
 
 def test_items_before_come_before_and_instructions_are_not_theirs() -> None:
-    given = asked(instructions="Brief.").chat(asked(input="first", instructions="Old.").items)
+    earlier = read_asked({"model": "m", "input": "first", "instructions": "Old."}, lambda prefix: f"{prefix}_1")
+    given = asked(instructions="Brief.").chat(earlier.items)
     assert [message["content"] for message in given["messages"]] == ["Brief.", "first", "hi"]
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_an_item_is_in_a_conversation_once(before: bool) -> None:
+    """As if a client sends the last answer and `previous_response_id`: the model would read it twice."""
+    said = {"type": "message", "id": "msg_1", "role": "assistant", "content": "one"}
+    earlier = asked(input=[said]).items if before else []
+    more = {"role": "user", "content": "two"}
+    request = asked(input=[said, more] if before else [more, said, said])
+    with pytest.raises(ApiError, match="already has an item 'msg_1'") as raised:
+        request.chat(earlier)
+    assert (raised.value.status, raised.value.param) == (400, "input.0.id" if before else "input.2.id")
 
 
 def test_what_the_response_repeats() -> None:

@@ -154,18 +154,30 @@ def test_an_answer_without_a_word_is_an_empty_message() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "code"), [(500, "server_error"), (503, "server_error"), (429, "rate_limit_exceeded")]
+    ("status", "code"),
+    [(500, "server_error"), (503, "server_error"), (429, "rate_limit_exceeded"), (400, "invalid_prompt")],
 )
 def test_a_failure_is_the_streams_last_event_and_is_not_kept(status: int, code: str) -> None:
     scene = Scene()
     scene.writer.prelude()
     scene.writer.chunk(piece(Content("a")))
-    data = scene.writer.failure(ApiError(status, "It broke.", type="server_error"))
+    data = scene.writer.failure(ApiError(status, "It broke.", type="server_error"), b"")
     failed = json.loads(data.partition(b"\ndata: ")[2])
     assert failed["type"] == "response.failed"
     assert failed["response"]["error"] == {"code": code, "message": "It broke."}
     assert failed["response"]["completed_at"] is None
     assert scene.kept == []
+
+
+def test_a_response_that_fails_before_anything_was_sent_has_its_beginning() -> None:
+    scene = Scene()
+    data = scene.writer.failure(ApiError(503, "It broke.", type="server_error"), scene.writer.prelude())
+    events = [json.loads(line.removeprefix(b"data: ")) for line in data.splitlines() if line.startswith(b"data: ")]
+    assert [(event["sequence_number"], event["type"]) for event in events] == [
+        (0, "response.created"),
+        (1, "response.in_progress"),
+        (2, "response.failed"),
+    ]
 
 
 def test_only_what_is_complete_has_a_time_of_its_end() -> None:
