@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import sys
-from contextlib import suppress
 
 import httpx
 import pytest
@@ -14,7 +13,7 @@ import pytest
 from nproxy.cli.probe.client import Client
 from nproxy.cli.probe.questions import Post, Reply, Together
 from nproxy.cli.target import parse_target
-from tests.fakes.upstream import raw_server
+from tests.fakes.upstream import Behaviour, FakeUpstream
 
 
 class Answering(Client):
@@ -45,34 +44,32 @@ def test_replies_come_in_the_order_of_the_questions() -> None:
 
 
 PROGRAM = """
-import sys, httpx
+import signal, sys, httpx
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 from nproxy.cli.probe.client import Client
 from nproxy.cli.probe.questions import Post, Together
 from nproxy.cli.target import parse_target
 with httpx.Client(timeout=60) as http:
     client = Client(parse_target(sys.argv[1], None), 60.0, http)
-    client.ask(Together([Post("/chat/completions", {"n": 1})] * 8))
+    client.ask(Together([Post("/chat/completions", {"model": "fake-model", "messages": []})] * 8))
 """
 
 
 async def test_ctrl_c_waits_for_no_answer() -> None:
-    asked = asyncio.Semaphore(0)
-
-    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(asyncio.IncompleteReadError):
-            await reader.readuntil(b"\r\n\r\n")
-            asked.release()
-        with suppress(ConnectionError):
-            while await reader.read(1 << 16):
-                pass
-
-    async with raw_server(silent) as url:
+    async with FakeUpstream(Behaviour(hold=asyncio.Event())) as upstream:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", PROGRAM, url, stderr=asyncio.subprocess.PIPE, env={**os.environ, "PYTHONPATH": "."}
+            *(sys.executable, "-c", PROGRAM, upstream.url),
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": "."},
         )
-        async with asyncio.timeout(30):
-            for _ in range(8):
-                await asked.acquire()
-            process.send_signal(signal.SIGINT)
-            _, said = await process.communicate()
+        try:
+            async with asyncio.timeout(30):
+                await upstream.until(lambda: len(upstream.open_calls) == 8, 30)
+                process.send_signal(signal.SIGINT)
+                _, said = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.communicate()
+        await upstream.until(lambda: not upstream.open_calls, 30)
     assert process.returncode == -signal.SIGINT and said.decode().rstrip().endswith("KeyboardInterrupt")
