@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 
 from nproxy.choices.capability import Capability
-from nproxy.choices.continuation import continued, prompt_parts
+from nproxy.choices.continuation import continued, encoded_prompt
 from nproxy.choices.leg import Leg
 from nproxy.choices.plan import seed_sent
 from nproxy.openai.body import Encoded, Spliced, Values
@@ -36,7 +36,7 @@ def compose(request: Request, capability: Capability, leg: Leg) -> Spliced:
         put["logprobs"] = True if request.dialect is Dialect.CHAT else 1
     one_prompt = leg.prompt is not None or not capability.prompt_lists
     if type(request) is CompletionRequest and request.listed and one_prompt:
-        put["prompt"] = Encoded(prompt_parts(request, leg.prompt or 0))
+        put["prompt"] = encoded_prompt(request, leg.prompt or 0)
     if leg.prefix is not None:
         put.update(continued(request, leg, leg.prefix) or {})
     if capability.model is not None and capability.model != request.model:
@@ -76,9 +76,8 @@ def _takes_stream_options(request: Request, capability: Capability, leg: Leg) ->
 def _own_params(request: Request, own: Mapping[str, JSON], choice: int, put: Values, drop: set[str]) -> None:
     """Replace the request's sampling parameters by those of the leg's one choice."""
     drop.add(FIELD)
-    for name, value in own.items():
-        may_be_long = isinstance(value, str | list | dict)
-        put[name] = _once(request, (FIELD, choice, name), partial(own.get, name)) if may_be_long else value
+    for name in own:
+        put[name] = _once(request, (FIELD, choice, name), partial(own.get, name))
     drop.update(superseded(own))
 
 

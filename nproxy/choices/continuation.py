@@ -179,12 +179,12 @@ def _free(form: JSON) -> bool:
     return form is None or (isinstance(form, dict) and form.get("type") == "text")
 
 
-def prompt_parts(request: CompletionRequest, place: int, more: str = "") -> tuple[bytes, ...]:
-    """Return the JSON of one prompt, in parts of which calls share the long one. more: what follows its text."""
+def encoded_prompt(request: CompletionRequest, place: int, more: str = "") -> Encoded:
+    """Return one prompt, of which calls share what is long. more: what follows its text."""
     prompt = request.prompt[place]
     if not isinstance(prompt, str):
-        return (request.body.once(("prompt", place), lambda: [*prompt]),)
-    return request.body.once(("prompt", place), lambda: prompt, open=1), dumps(more)[1:]
+        return Encoded((request.body.once(("prompt", place), lambda: [*prompt]),))
+    return Encoded((request.body.once(("prompt", place), lambda: prompt, open=1), dumps(more)[1:]))
 
 
 def _prompt(request: CompletionRequest, leg: Leg, prefix: Prefix) -> Values | None:
@@ -193,7 +193,7 @@ def _prompt(request: CompletionRequest, leg: Leg, prefix: Prefix) -> Values | No
     if not isinstance(prompt, str):
         return None
     if not request.echo:
-        return {"prompt": Encoded(prompt_parts(request, place, prefix.text))}
+        return {"prompt": encoded_prompt(request, place, prefix.text)}
     return {"prompt": prefix.text, "echo": False} if prefix.text.startswith(prompt) else None
 
 
@@ -211,9 +211,8 @@ def _messages(body: Body, asked: Mapping[str, JSON], prefix: Prefix) -> Values |
         return None
 
     def up_to_content() -> JSON:
-        *before, message = messages
-        others = {key: value for key, value in message.items() if key != "content"}
-        return [*before, {**others, "content": content}]  # last, so that the prefix can follow its text
+        others = {key: value for key, value in last.items() if key != "content"}
+        return [*messages[:-1], {**others, "content": content}]  # last, so that the prefix can follow its text
 
     begun = body.once("messages to be continued", up_to_content, open=len('"}]'))
     return put | {"messages": Encoded((begun, dumps(prefix.text)[1:] + b"}]"))}

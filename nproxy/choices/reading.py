@@ -12,7 +12,7 @@ from nproxy.openai.unread import loads_but_long_parts
 
 _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 """How a stream of events may begin; the last is a comment. No JSON begins so."""
-LONGEST_FIELD = len(BOM) + max(map(len, _FIELDS))
+LONGEST_START = len(BOM) + max(map(len, _FIELDS))
 
 
 class LegFault(Exception):
@@ -68,7 +68,7 @@ def read_answer(body: bytes, dialect: Dialect, *, in_part: bool = False) -> Upst
 def begins_events(body: bytes) -> bool:
     """Whether a body consists of events, whatever its content-type says.
 
-    Its first LONGEST_FIELD bytes that are not blank decide.
+    Its first LONGEST_START bytes that are not blank decide.
     """
     return body.lstrip().removeprefix(BOM).startswith(_FIELDS)
 

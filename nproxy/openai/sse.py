@@ -11,7 +11,7 @@ BETWEEN = b"\n\ndata: "
 
 _LF, _CR = b"\n\r"  # as numbers: bytes are searched for one ten times as fast as for a one-byte string
 BOM = b"\xef\xbb\xbf"
-"""May come first."""
+"""The byte order mark, which may come before the first event."""
 
 
 class SSEError(ValueError):

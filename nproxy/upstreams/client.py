@@ -14,7 +14,7 @@ from yarl import URL
 
 from nproxy.choices.events import Event, Failure, FailureKind, LegBody, LegEnded, LegFailed
 from nproxy.choices.failure_table import NO_CAPACITY, Follows, follows
-from nproxy.choices.reading import LONGEST_FIELD, begins_events
+from nproxy.choices.reading import LONGEST_START, begins_events
 from nproxy.config import Timeouts
 from nproxy.openai.body import Spliced
 from nproxy.openai.frozen import frozen
@@ -190,8 +190,8 @@ class Client:
                     break
                 parts.append(data)
                 size += len(data)
-                if (call.streamed or declared) and len(start) < LONGEST_FIELD:
-                    start = (start + data).lstrip()[:LONGEST_FIELD]
+                if (call.streamed or declared) and len(start) < LONGEST_START:
+                    start = (start + data).lstrip()[:LONGEST_START]
                     if begins_events(start) or (declared and start[:1] not in (b"", b"{")):
                         return b"".join(parts)
                 if size > most:

@@ -6,8 +6,7 @@ import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from queue import SimpleQueue
-from threading import Thread
+from functools import partial
 
 import httpx
 
@@ -15,6 +14,7 @@ from nproxy.cli import direct
 from nproxy.cli.probe.interview import ProbeFailed
 from nproxy.cli.probe.questions import Beside, Get, Leave, Post, Question, Reply, Together
 from nproxy.cli.target import Target
+from nproxy.concurrency.daemon_thread import start_daemon_thread
 
 LARGEST = 16 * 1024 * 1024
 """Maximum size of an answer in bytes; a larger one counts as no answer."""
@@ -64,24 +64,9 @@ class Client:
                 return replace(first, others=others)
 
     def _at_once(self, posts: Sequence[Post]) -> list[Reply]:
-        """Ask in threads that nobody waits for at the end of the process: Ctrl-C must not wait for the answers."""
-        came: SimpleQueue[tuple[int, Reply | BaseException]] = SimpleQueue()
-
-        def ask(place: int, post: Post) -> None:
-            try:
-                came.put((place, self._once(post)))
-            except BaseException as error:  # raised where it is waited for
-                came.put((place, error))
-
-        for place, post in enumerate(posts):
-            Thread(target=ask, args=(place, post), daemon=True).start()
-        replies: dict[int, Reply] = {}
-        while len(replies) < len(posts):
-            place, reply = came.get()
-            if isinstance(reply, BaseException):
-                raise reply
-            replies[place] = reply
-        return [replies[place] for place in range(len(posts))]
+        """Ask in threads that the process does not wait for at its end: Ctrl-C must not wait for the answers."""
+        asked = [start_daemon_thread(partial(self._once, post), "nproxy-probe") for post in posts]
+        return [one.result() for one in asked]
 
     def _url(self, path: str, *, root: bool = False) -> str:
         base = self.target.url
