@@ -82,7 +82,11 @@ async def open_upload(app: App, exchange: Exchange, reservation: MemoryReservati
         body = await _json_body(app, exchange.caller.bucket, raw)
         return Upload(raw, None, body), _model_of(body)
     rest = chunks(request, app.settings.body_limit)
-    if names_matter and plain and request.content_type == "multipart/form-data":
+    is_form = names_matter and plain and request.content_type == "multipart/form-data"
+    if request.content_length is not None and request.content_length <= REPEATABLE_BYTES:
+        raw = b"".join([data async for data in rest])
+        return Upload(raw, None), forms.model_of(raw) if is_form else None
+    if is_form:
         known, named = b"", None
         async for data in rest:
             known += data
@@ -90,8 +94,6 @@ async def open_upload(app: App, exchange: Exchange, reservation: MemoryReservati
             if named is not None or len(known) >= PEEK_BYTES:
                 break
         return Upload(known, rest), named
-    if request.content_length is not None and request.content_length <= REPEATABLE_BYTES:
-        return Upload(b"".join([data async for data in rest]), None), None
     return Upload(b"", rest), None
 
 

@@ -136,9 +136,21 @@ async def test_a_body_is_json_whatever_is_said_of_it(upstream: FakeUpstream, sai
         assert plain.status_code == 400 and envelope(plain)["param"] == "model"
 
 
-@pytest.mark.parametrize("encoding", [None, "gzip"])
-async def test_a_connection_that_is_closed_as_it_is_used_again_fails_no_short_request(encoding: str | None) -> None:
-    body, came = b'{"input": "x"}', []
+FORM = b'--x\r\ncontent-disposition: form-data; name="model"\r\n\r\nm\r\n--x--\r\n'
+
+
+@pytest.mark.parametrize(
+    ("said", "body"),
+    [
+        ({}, b'{"input": "x"}'),
+        ({"content-encoding": "gzip"}, b'{"input": "x"}'),
+        ({"content-type": "multipart/form-data; boundary=x"}, FORM),
+    ],
+)
+async def test_a_connection_that_is_closed_as_it_is_used_again_fails_no_short_request(
+    said: dict[str, str], body: bytes
+) -> None:
+    came = []
 
     async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -146,12 +158,16 @@ async def test_a_connection_that_is_closed_as_it_is_used_again_fails_no_short_re
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
         await reader.readuntil(b"\r\n\r\n")  # the next request on this connection
 
-    async with raw_server(once) as url, gateway_for({"upstreams": [{"name": "u", "replicas": [url]}]}) as gateway:
-        headers = {} if encoding is None else {"content-encoding": encoding}
-        for _ in range(3):
-            answer = await gateway.client.post("/v1/embeddings", content=body, headers=headers)
-            assert (answer.status_code, answer.text) == (200, "ok")
-        assert came == [body] * 3
+    async with raw_server(once) as url:
+        upstreams = [{"name": "u", "replicas": [url]}]
+        if body is FORM:  # it is read for its model
+            upstreams[0]["models"] = ["m"]
+            upstreams.append({"name": "other", "replicas": ["http://127.0.0.1:9/v1"], "models": ["other"]})
+        async with gateway_for({"upstreams": upstreams}) as gateway:
+            for _ in range(3):
+                answer = await gateway.client.post("/v1/embeddings", content=body, headers=said)
+                assert (answer.status_code, answer.text) == (200, "ok")
+    assert came == [body] * 3
 
 
 async def test_an_upstream_that_is_down() -> None:
