@@ -47,7 +47,7 @@ def nanoseconds(asked: Request, how: Resume, stream: list[bytes]) -> float:
     """Return the time per chunk in one round."""
     kind = Relay if asked.n == 1 else Merge
     merge = kind(asked, "id", 1, "m", record=recorder(asked, how))
-    merge.add(Leg(0, 0, 1))
+    merge.legs.add(Leg(0, 0, 1))
     started = time.perf_counter_ns()
     for data in stream:
         merge.chunk(0, data)

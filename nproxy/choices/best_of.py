@@ -43,7 +43,7 @@ class BestOf(Merge):
         return super().close()
 
     def _choose(self) -> None:
-        n, drawn = self._request.n, self.n
+        n, drawn = self._request.n, self.legs.n
         for prompt in range(self._request.prompts):
             of_prompt = self._choices[prompt * drawn : (prompt + 1) * drawn]
             # the sort is stable: of equals, the earlier one comes first
@@ -70,7 +70,7 @@ class BestOf(Merge):
         request = self._request
         if not isinstance(request, CompletionRequest) or not request.echo:
             return None
-        return request.prompt[choice.index // self.n]
+        return request.prompt[choice.index // self.legs.n]
 
     def _rate(self, output: LegOutput) -> None:
         for choice in output.choices:

@@ -95,10 +95,12 @@ class Conduct:
         self._capability = capability
         self._settings = settings
         self._merge = merge_for(request, plan, capability, settings, names)
+        self._legs = self._merge.legs
         self._held = held_back(plan.legs)  # the legs that wait for another one, by this one
         held = {*chain(*self._held.values())} if self._held else ()
         self._roster = Roster(plan.legs, partial(with_seeds, request, capability, draw), held)
-        self._recovery = Recovery(request, capability, self._roster, self._merge, settings, budget, jitter)
+        notes = self._merge.notes
+        self._recovery = Recovery(request, capability, self._roster, self._legs, notes, settings, budget, jitter)
         self._losses = Losses(settings.partial and plan.n <= request.n)  # best_of needs all
         self._gathering = False
         self._said_all: list[int] = []  # legs that have sent everything, as of the events being received
@@ -272,7 +274,7 @@ class Conduct:
             if failure.kind is FailureKind.SHORT and self._merge.outputs[run.leg.number].unplaced:
                 self._losses.partial = False  # the client has read choices under what may be wrong indices
             if self._losses.partial:
-                self._merge.give_up(run.leg.number, as_error([failure], retries_spent=False))
+                self._legs.give_up(run.leg.number, as_error([failure], retries_spent=False))
         else:
             self._commands += another_way
 
@@ -351,7 +353,7 @@ class Conduct:
         if self._recovery.omit:
             run.leg = replace(run.leg, omit=self._recovery.omit)
         run.alone = self._recovery.alone
-        self._merge.add(run.leg)
+        self._legs.add(run.leg)
         self._roster.move(run, _OPEN)
         self._commands.append(OpenLeg(run.leg, run.attempt, run.alone, run.waits))
         run.waits = False
@@ -379,7 +381,7 @@ class Conduct:
 
         It is if the client has read the beginning of a choice whose end the leg can still bring.
         """
-        return self._buffer.begun and self._merge.owes(run.leg)
+        return self._buffer.begun and self._legs.owes(run.leg)
 
     def _succeed(self) -> None:
         """Every choice is finished, or some are and a partial answer is allowed."""

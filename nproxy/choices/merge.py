@@ -13,12 +13,11 @@ from operator import itemgetter
 from nproxy.choices.bodies import as_chunks, in_place
 from nproxy.choices.commands import Anomaly, ChoiceFinished, Command, Spent
 from nproxy.choices.fold import folded
-from nproxy.choices.leg import Leg
 from nproxy.choices.leg_output import Choice, LegOutput
+from nproxy.choices.leg_outputs import LegOutputs
 from nproxy.choices.reading import in_band, read_answer, read_chunk, read_message
 from nproxy.choices.records import Record
 from nproxy.choices.settings import Names
-from nproxy.choices.tally import Tally
 from nproxy.openai.chunks import EMPTY_VALUES, UpstreamChoice, UpstreamChunk, is_done, is_null
 from nproxy.openai.dialect import CHAT
 from nproxy.openai.errors import ApiError
@@ -45,15 +44,13 @@ LOST = "error"
 class Merge:
     """Merges the legs of one request.
 
-    Each leg is introduced with `add`; then `chunk` and `body` take what it sent, and `end` says that it is over.
-    `close` returns the last bytes once every choice is finished. `outputs`: what each leg has said so far, by its
-    number. `frames` collects what the client of a stream is to read next, `notes` commands for metrics and lessons; the
-    caller empties both. What a choice said is written where it is noted, so a fault in another choice of the same chunk
-    cannot lose it.
+    Each leg is introduced with `legs.add`; then `chunk` and `body` take what it sent, and `end` says that it is over.
+    `close` returns the last bytes once every choice is finished. `frames` collects what the client of a stream is to
+    read next, `notes` commands for metrics and lessons; the caller empties both. What a choice said is written where it
+    is noted, so a fault in another choice of the same chunk cannot lose it.
 
-    record: makes the record of what the client is sent of one choice, so that another call can resume one that was cut;
-    None if none is resumed. n: choices per prompt that the legs bring; None if as many as the client asked for.
-    logprobs: whether a whole answer shows log probabilities.
+    record, counts_all: see LegOutputs. n: choices per prompt that the legs bring; None if as many as the client asked
+    for. logprobs: whether a whole answer shows log probabilities.
     """
 
     _rates = False
@@ -66,6 +63,7 @@ class Merge:
         record: Callable[[], Record] | None = None,
         n: int | None = None,
         logprobs: bool = True,
+        counts_all: bool = False,
     ) -> None:
         self.frames: list[bytes] = []
         self.notes: list[Command] = []
@@ -74,84 +72,12 @@ class Merge:
         with_usage = request.stream and request.include_usage
         must = request.stream and must_call(request.body.fields)
         self._wire = Wire(request.dialect, *names, None, with_usage, must)
-        self.n = request.n if n is None else n
         self._logprobs = logprobs
-        self._record = record
-        self._choices = [self._unheard(index) for index in range(request.prompts * self.n)]
-        # the leg that brings each choice now
-        self._bringers: list[LegOutput | None] = [None] * len(self._choices)
-        self.outputs: dict[int, LegOutput] = {}
-        self._tally = Tally(self.outputs)
+        self.legs = legs = LegOutputs(request, request.n if n is None else n, record, counts_all=counts_all)
+        self.outputs, self._choices, self._bringers, self._tally = legs.outputs, legs.choices, legs.bringers, legs.tally
         self._opened = False  # the prelude has been written
-        self._read_before = False  # by the client, of legs that others have taken over
         # else every chunk is parsed: text offsets need every text
         self._teaches = self._chat or not request.logprobs_asked
-
-    def add(self, leg: Leg) -> None:
-        """Introduce a leg, or its next call.
-
-        Choices that another leg, or an earlier call, failed to bring begin anew with this one. Exceptions are finished
-        choices, and those that the client has read in part and this call continues.
-        """
-        choices = []
-        for index in leg.client_indices(self.n, self._request.prompts):
-            choice = self._choices[index]
-            if self._bringers[index] is not None:
-                if choice.kept:
-                    choice.continue_with_another_call()
-                else:
-                    choice = self._choices[index] = self._unheard(index, choice.counted)
-            choices.append(choice)
-        cut = self.outputs.get(leg.number)
-        if cut is not None:
-            self._tally.forgo(cut)
-        elif leg.prefix is not None:
-            self._tally.renew()
-        self.outputs[leg.number] = output = LegOutput.begun(leg, choices, cut)
-        for choice in choices:
-            self._bringers[choice.index] = output
-
-    def _unheard(self, index: int, counted: bool = False) -> Choice:
-        """Return a choice for which nothing has come."""
-        choice = Choice(index)
-        choice.counted = counted
-        if self._record is not None:
-            choice.sent = self._record()
-        return choice
-
-    def drop(self, number: int) -> None:
-        """Forget a leg whose choices other legs bring."""
-        self._tally.forgo(self.outputs.pop(number))
-
-    def disown(self, number: int) -> None:
-        """Forget a leg, and all that it brought: other legs bring its choices anew."""
-        for choice in self.outputs[number].choices:
-            self._choices[choice.index] = self._unheard(choice.index, choice.finished)
-            self._bringers[choice.index] = None
-        self.drop(number)
-
-    def hand_over(self, number: int) -> None:
-        """Let other legs bring what this one did not finish. If it finished nothing, it is forgotten."""
-        self._read_before = self.client_has_read_any
-        output = self.outputs[number]
-        output.kept = frozenset(index for index, choice in enumerate(output.choices) if choice.finished)
-        self._tally.renew()
-        if not output.kept:
-            self.drop(number)
-
-    def client_has_read(self, number: int) -> bool:
-        """Whether the client has read something that this leg said, so that the leg cannot say it anew."""
-        return self._request.stream and self.outputs[number].generated
-
-    @property
-    def client_has_read_any(self) -> bool:
-        """Whether the client has read something that any leg said, be it one that is forgotten."""
-        return self._read_before or any(map(self.client_has_read, self.outputs))
-
-    def owes(self, leg: Leg) -> bool:
-        """Whether the client has read the beginning of a choice whose end this leg can still bring."""
-        choices = [self._choices[index] for index in leg.client_indices(self.n, self._request.prompts)]
-        return any(choice.sent and not choice.finished for choice in choices)
 
     def chunk(self, number: int, data: bytes, name: str = "") -> bool:
         """Take one event of a leg, and write the client's frames for it. Returns False if it does not count as one.
@@ -228,12 +154,6 @@ class Merge:
                 if choice.finished:
                     self._written(choice)
         return missing
-
-    def give_up(self, number: int, error: ApiError) -> None:
-        """Mark the choices that a leg did not finish as lost. The leg is over."""
-        for choice in self.outputs[number].choices:
-            if not choice.finished:
-                choice.lost = error
 
     @property
     def delivered(self) -> int:

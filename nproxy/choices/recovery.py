@@ -1,4 +1,4 @@
-"""Recovery of a failed leg: try it again, ask for less, call it by itself, or resume it where it broke off."""
+"""Recovery of a failed leg: try it again, ask for less, call it by itself, have it wait, or resume it where it broke off."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from nproxy.choices.events import Failure, FailureKind, Timer, TimerKind
 from nproxy.choices.failure_table import SERVICE_UNAVAILABLE, Follows, follows, no_room
 from nproxy.choices.learning import Learning, of_unfinished
 from nproxy.choices.leg import Leg
+from nproxy.choices.leg_outputs import LegOutputs
 from nproxy.choices.lessons import Lesson, OneAtATime, Verdict
-from nproxy.choices.merge import Merge
 from nproxy.choices.plan import narrower, split_by_prompt
 from nproxy.choices.remedies import OmittableField, Remedy, Reseeded, SplitPrompts, TooWide, Without, one_by_one, remedy
 from nproxy.choices.retry import (
@@ -51,10 +51,10 @@ _REFUSED: Mapping[OmittableField, AnomalyKind] = {
 class Recovery:
     """Recovers the legs of one request: moves them in the roster, and returns the commands that are needed besides.
 
-    settings, budget, jitter: as in Conduct. omit: what the upstream refused; no further leg is sent with it. alone:
-    further legs are called on a replica that has no other call. parallel: how many calls may be open at once; None for
-    any number. retries_spent: a failure that another attempt might have made good was left to stand, because no
-    attempts, or no budget, were left.
+    notes: takes what is to be counted of resumes, as Merge.notes. settings, budget, jitter: as in Conduct. omit: what
+    the upstream refused; no further leg is sent with it. alone: further legs are called on a replica that has no other
+    call. parallel: how many calls may be open at once; None for any number. retries_spent: a failure that another
+    attempt might have made good was left to stand, because no attempts, or no budget, were left.
     """
 
     def __init__(
@@ -62,7 +62,8 @@ class Recovery:
         request: Request,
         capability: Capability,
         roster: Roster,
-        merge: Merge,
+        legs: LegOutputs,
+        notes: list[Command],
         settings: ConductSettings,
         budget: Callable[[], bool],
         jitter: Callable[[], float],
@@ -74,7 +75,8 @@ class Recovery:
         self._request = request
         self._capability = capability
         self._roster = roster
-        self._merge = merge
+        self._legs = legs
+        self._notes = notes
         self._learning: Learning | None = None  # None until the upstream has refused something
         self._on_trial = capability.alone_on_trial
         self._crowded = False
@@ -98,7 +100,7 @@ class Recovery:
 
     def broken_off(self, run: LegProgress, failure: Failure, *, beside: bool) -> tuple[Failure, list[Command]]:
         """A leg has ended and is not whole: return its failure, and what that teaches. beside: as in LegEnded."""
-        output = self._merge.outputs[run.leg.number]
+        output = self._legs.outputs[run.leg.number]
         if not output.broke_off:
             return failure, [*map(Learn, of_unfinished(self._request, self._capability, output))]
         if not beside:
@@ -116,14 +118,14 @@ class Recovery:
 
     def prompt_by_prompt(self, run: LegProgress) -> list[Command]:
         """Replace a leg whose answer is of no use, because it is unclear which of its prompts the choices belong to."""
-        self._merge.disown(run.leg.number)
+        self._legs.disown(run.leg.number)
         self._roster.move(run, Signal.END)
         self._roster.add(split_by_prompt(run.leg, self._request.prompts))
         return [Anomaly("short_answer")]
 
     def recover(self, run: LegProgress, failure: Failure) -> list[Command] | None:
         """Find another way for a failed leg. Returns None if there is none and the failure stands."""
-        if self._came_to_nobody(failure) and (run.resumed or self._merge.client_has_read_any):
+        if self._came_to_nobody(failure) and (run.resumed or self._legs.client_has_read_any):
             waits = self._wait(run, failure)
             if waits is None and run.resumed:
                 self._resumed(run, "failed")
@@ -131,7 +133,7 @@ class Recovery:
         if run.resumed and not failure.room:
             self._resumed(run, "differs" if failure.kind is FailureKind.DIFFERS else "failed")
         if run.state is LegState.SPEAKING:
-            read = self._merge.client_has_read(run.leg.number)
+            read = self._legs.client_has_read(run.leg.number)
             return self._resume(run, failure) if read else self._begin_anew(run, failure)
         for way in WAYS:
             if (commands := way(self, run, failure)) is not None:
@@ -174,7 +176,7 @@ class Recovery:
     def _replace(self, run: LegProgress, legs: Sequence[Leg], lesson: Lesson | None) -> None:
         """Replace a leg that was refused by others. lesson: what their success teaches."""
         self._roster.move(run, Signal.END)
-        self._merge.drop(run.leg.number)
+        self._legs.drop(run.leg.number)
         stand_ins = self._roster.add(legs)
         if lesson is not None:
             self._learning = self._learning or Learning()
@@ -205,7 +207,7 @@ class Recovery:
     def _goes_to_another_upstream(self, failure: Failure) -> bool:
         """Whether another upstream is asked instead of waiting for this one as long as it wishes."""
         waits = not failure.another and (failure.retry_after or 0.0) > LONGEST_WITH_ANOTHER_SECONDS
-        return waits and self._settings.fallback_available and not self._merge.client_has_read_any
+        return waits and self._settings.fallback_available and not self._legs.client_has_read_any
 
     def _wait_for_room_here(self, run: LegProgress, failure: Failure) -> list[Command] | None:
         return None if failure.room == "elsewhere" else self._wait_for_room(run, failure)
@@ -221,7 +223,7 @@ class Recovery:
         """
         if self._settings.retries_per_leg == 0 or not failure.room:
             return None
-        if failure.room != "siblings" and self._settings.fallback_available and not self._merge.client_has_read_any:
+        if failure.room != "siblings" and self._settings.fallback_available and not self._legs.client_has_read_any:
             return None
         noted: list[Command] = [Retried(run.leg.number, failure.kind)]
         if not self._crowded:
@@ -236,7 +238,7 @@ class Recovery:
         unready = failure.kind is FailureKind.STATUS and failure.status in (502, SERVICE_UNAVAILABLE)
         if not unready or self._settings.retries_per_leg == 0:
             return None
-        return self._wait(run, failure) if run.resumed or self._merge.client_has_read_any else None
+        return self._wait(run, failure) if run.resumed or self._legs.client_has_read_any else None
 
     # ---- waiting for a replica, and the ways for a leg that had begun to answer
 
@@ -291,7 +293,7 @@ class Recovery:
             self._roster.pause(run, Signal.RESTART)
             return [self._timer(run, failure)]
         parts = self._roster.split(run, legs)
-        self._merge.hand_over(run.leg.number)
+        self._legs.hand_over(run.leg.number)
         return [self._timer(part, failure) for part in parts]
 
     def _continuing(self, run: LegProgress) -> list[Leg] | None:
@@ -299,11 +301,11 @@ class Recovery:
             return None  # the engine assigns them by a choice's place in its one call
         if self._request.dialect is Dialect.CHAT and self._settings.chat_continues == "no":
             return None
-        cut = self._merge.outputs[run.leg.number]
-        return continuing(self._request, cut, self._merge.n, self._settings.chat_continues)
+        cut = self._legs.outputs[run.leg.number]
+        return continuing(self._request, cut, self._legs.n, self._settings.chat_continues)
 
     def _resumed(self, run: LegProgress, outcome: ResumeOutcome) -> None:
-        self._merge.notes.append(Resumed(run.leg.number, self._settings.resume, outcome))
+        self._notes.append(Resumed(run.leg.number, self._settings.resume, outcome))
 
     def _timer(self, run: LegProgress, failure: Failure) -> SetTimer:
         return SetTimer(Timer(TimerKind.RETRY, run.leg.number), pause_seconds(failure, run.retries - 1, self._jitter()))

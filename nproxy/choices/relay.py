@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nproxy.choices.leg import Leg
 from nproxy.choices.leg_output import Choice, LegOutput
 from nproxy.choices.merge import Merge
 from nproxy.choices.records import Record
@@ -66,20 +65,13 @@ class Relay(Merge):
         exact: bool = False,
         record: Callable[[], Record] | None = None,
     ) -> None:
-        super().__init__(request, names, record)
+        self._counts_all = exact or request.choices == 1  # usage beside a choice is that of its whole call
+        super().__init__(request, names, record, counts_all=self._counts_all)
         self._shown = shown
-        self._counts_all = exact or len(self._choices) == 1  # usage beside a choice is that of its whole call
-        self._as_merged = False
         self._named = False  # id, created and model have been taken from the upstream
         self._roles: set[int] = set()  # choices whose role has been written
         self._tails: list[bytes] = []
         self._body: bytes | None = None
-
-    def add(self, leg: Leg) -> None:
-        super().add(leg)
-        self.outputs[leg.number].reported.counts_all = self._counts_all
-        if leg.prompt is not None or (self._record is not None and any(choice.sent for choice in self._choices)):
-            self._as_merged = True
 
     # ---- writing
 
@@ -88,7 +80,7 @@ class Relay(Merge):
             return  # it has been written as frames, under names that stay
         if output.surplus or (output.whole and not _all_there(came, output.choices)):
             self._take_names(came)  # it is written anew: without surplus choices, in order, under the right indices
-        elif len(self.outputs) == 1 and not self._as_merged:
+        elif len(self.outputs) == 1 and not self.legs.several_names:
             marked = body[-1:] != b"}" and body.rstrip().endswith(b"]")  # `[DONE]` is behind it
             if self._shown is not None:
                 body = dumps(came | {"model": self._shown})
@@ -107,7 +99,7 @@ class Relay(Merge):
     ) -> bytes:
         if not data or not self._request.stream:
             return super()._frame(output, data, chunk, position, choice, piece)
-        if self._as_merged:
+        if self.legs.several_names:
             return self._role(choice) + super()._frame(output, data, chunk, position, choice, piece)
         wanted = self._wanted(output, chunk, chunk.came["choices"][position], choice, piece)
         written = self._role_first(choice, piece)
@@ -147,7 +139,7 @@ class Relay(Merge):
         return _as_it_came(data, chunk.came, self._renamed(chunk.came))
 
     def _usage_tail(self, usage: Usage) -> bytes:
-        if self._as_merged or len(self._tails) != 1 or len(self.outputs) != 1:
+        if self.legs.several_names or len(self._tails) != 1 or len(self.outputs) != 1:
             return super()._usage_tail(usage)
         came = loads(self._tails[0])
         return _as_it_came(self._tails[0], came, self._renamed(came) | {"usage": came["usage"]})

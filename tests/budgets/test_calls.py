@@ -105,10 +105,13 @@ async def test_a_scrape(what: str, budget: float) -> None:
         }
         app = App(Config.model_validate({"upstreams": [upstream]}))
         look(app)  # the first time, capabilities are looked up
-        calls = Calls()
-        with calls.counted():
-            look(app)
+        calls, made = Calls(), []
+        for _ in range(3):  # something else may call in between
+            before = calls.made
+            with calls.counted():
+                look(app)
+            made.append(calls.made - before)
         await app.close()
-        return calls.made
+        return min(made)
 
     check(f"a {what} in a scrape", (await looked(200) - await looked(100)) / 100, budget)

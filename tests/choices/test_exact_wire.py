@@ -48,7 +48,7 @@ def exact_stream(dialect: Dialect, wire: Wire, said: list[tuple[int, str]], tail
 
 
 def written(merge: Merge, events: list[bytes]) -> bytes:
-    merge.add(Leg(0, 0, 3))
+    merge.legs.add(Leg(0, 0, 3))
     for data in events:
         merge.chunk(0, data)
     assert merge.end(0) == []

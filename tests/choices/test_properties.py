@@ -227,7 +227,7 @@ def rewritten_as_parsed(
     def merged(*, parse_all: bool) -> Merge:
         merge = kind(request, Names(ID, CREATED, MODEL))
         for leg in legs:
-            merge.add(leg)
+            merge.legs.add(leg)
             if parse_all:
                 merge.outputs[leg.number].rewriter = Forgetful()  # type: ignore[assignment]
         return merge

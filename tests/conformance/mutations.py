@@ -499,7 +499,7 @@ _NATIVE = [
     ("R8", CHOICES + "merge.py", "if is_null(data):", "if False:"),
     ("R9", UPSTREAMS + "upstream.py", "if others.may_have_interrupted:", "if False:"),
     ("R9", CHOICES + "failure_table.py", "INTERRUPTED: Follows.ELSEWHERE | Follows.RESUMES", "INTERRUPTED: Follows(0)"),
-    ("R9", CHOICES + "merge.py", "return self._request.stream and self.outputs[number].generated", "return False"),
+    ("R9", CHOICES + "leg_outputs.py", "return self._stream and self.outputs[number].generated", "return False"),
     ("R9", CHOICES + "recovery.py", "return [Learn(OneAtATime(verdict))]", "return []"),
     ("R9", UPSTREAMS + "upstream.py", "leg=call.leg, alone=alone, waits", "leg=call.leg, waits"),
     ("R10", CHOICES + "remedies.py", "if not failure.body and failure.status in _AT_FAULT:", "if False:"),
