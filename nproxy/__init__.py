@@ -15,7 +15,7 @@ fan-out: the mode of a plan with several legs.
 leg: one upstream call made for one client request; it brings `width` choices from index `offset` on, and keeps its
 number if the call is repeated.
 LegOutput: what one leg has said so far; LegOutputs holds them, and knows which leg brings which choice.
-LegProgress: a leg with its state and its attempts so far; variables call it `run`.
+LegRun: a leg with its state and its attempts so far.
 lesson: a fact about an upstream that an answer taught, kept for later plans.
 merge: the state machine that turns the answers of all legs into the one answer that the client reads.
 native: the mode of a plan with one leg for all n choices, whose answer goes through merge because it may need

@@ -50,7 +50,7 @@ from nproxy.choices.plan import Plan, Way, seed_given, seed_sent, top_up, with_s
 from nproxy.choices.reading import LegFault, begins_events, read_events
 from nproxy.choices.recovery import Recovery
 from nproxy.choices.remedies import unscored
-from nproxy.choices.roster import LegProgress, Roster
+from nproxy.choices.roster import LegRun, Roster
 from nproxy.choices.segments import split_chunks
 from nproxy.choices.settings import ConductSettings, Names
 from nproxy.choices.states import LegState, Signal
@@ -202,12 +202,12 @@ class Conduct:
         if run := self._roster.called.get(event.leg):
             self._failed(run, event.failure)
 
-    def _spoke(self, run: LegProgress) -> None:
+    def _spoke(self, run: LegRun) -> None:
         self._roster.move(run, _SPEAK)
         if self._request.stream and not self._buffer.begun and not self._doomed:
             self._begin()
 
-    def _ended(self, run: LegProgress, beside: bool = False, cut: bool = False) -> None:
+    def _ended(self, run: LegRun, beside: bool = False, cut: bool = False) -> None:
         """The answer is over: it was whole, or other legs bring what is missing, or it failed.
 
         beside: as in LegEnded. cut: the call broke off after its last choice had finished, so what follows the choices
@@ -233,7 +233,7 @@ class Conduct:
             self._commands += map(Learn, of_usage(self._request, self._capability, output))
         self._commands += self._recovery.succeeded(run, output.streamed)
 
-    def _note_width(self, run: LegProgress, missing: Sequence[int], *, streamed: bool) -> None:
+    def _note_width(self, run: LegRun, missing: Sequence[int], *, streamed: bool) -> None:
         """Learn how many choices the upstream returns per call, and add legs for those that are missing."""
         leg, n, prompts = run.leg, self._plan.n, self._request.prompts
         got = width_brought(leg, missing, n, prompts)
@@ -242,7 +242,7 @@ class Conduct:
             self._commands.append(Anomaly("short_answer"))
             self._roster.add(top_up(leg, missing, n, prompts, got))
 
-    def _unplaced(self, run: LegProgress) -> bool:
+    def _unplaced(self, run: LegRun) -> bool:
         """If it is unclear which prompts a leg's choices are for, and the client has none, ask prompt by prompt."""
         number = run.leg.number
         if self._request.stream or self._doomed or not self._merge.outputs[number].unplaced:
@@ -250,12 +250,12 @@ class Conduct:
         self._commands += (CallEnded(number), *self._recovery.prompt_by_prompt(run))
         return True
 
-    def _faulty(self, run: LegProgress, failure: Failure) -> None:
+    def _faulty(self, run: LegRun, failure: Failure) -> None:
         """Fail a leg because of what it sent, while its call is still open."""
         self._commands.append(CancelLeg(run.leg.number))
         self._failed(run, failure)
 
-    def _failed(self, run: LegProgress, failure: Failure) -> None:
+    def _failed(self, run: LegRun, failure: Failure) -> None:
         self._roster.release(self._held.pop(run.leg.number, ()))
         if self._merge.outputs[run.leg.number].whole:
             self._commands.append(Anomaly("cut_after_finish"))
@@ -263,7 +263,7 @@ class Conduct:
         else:
             self._lost(run, failure)
 
-    def _lost(self, run: LegProgress, failure: Failure) -> None:
+    def _lost(self, run: LegRun, failure: Failure) -> None:
         """Not all choices of the leg came: recover it, or let the failure stand."""
         self._commands.append(CallEnded(run.leg.number, failure))
         given_up = self._doomed and not self._still_wanted(run)
@@ -349,7 +349,7 @@ class Conduct:
         elif self._roster.unsettled == 0:
             self._succeed()
 
-    def _open(self, run: LegProgress) -> None:
+    def _open(self, run: LegRun) -> None:
         if self._recovery.omit:
             run.leg = replace(run.leg, omit=self._recovery.omit)
         run.alone = self._recovery.alone
@@ -376,7 +376,7 @@ class Conduct:
         # one failure is enough; if a partial answer is allowed, nothing must be left
         return not (self._losses.partial and (self._roster.unsettled or self._merge.delivered))
 
-    def _still_wanted(self, run: LegProgress) -> bool:
+    def _still_wanted(self, run: LegRun) -> bool:
         """Whether a leg is called again after the request has failed.
 
         It is if the client has read the beginning of a choice whose end the leg can still bring.

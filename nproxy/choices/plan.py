@@ -168,8 +168,8 @@ def _refuse_the_impossible(request: Request, capability: Capability, n: int, leg
         )
 
 
-def runs(offsets: Collection[int], width: int) -> list[range]:
-    """Cut offsets (in rising order) into runs of consecutive ones, each at most `width` long."""
+def stretches(offsets: Collection[int], width: int) -> list[range]:
+    """Cut offsets (in rising order) into stretches of consecutive ones, each at most `width` long."""
     cut: list[range] = []
     for offset in offsets:
         if cut and offset == cut[-1].stop and len(cut[-1]) < width:
@@ -182,7 +182,8 @@ def runs(offsets: Collection[int], width: int) -> list[range]:
 def narrower(leg: Leg, width: int) -> list[Leg]:
     """Return legs of at most `width` for the choices of `leg`, which was refused. The caller numbers and seeds them."""
     return [
-        replace(leg, offset=run.start, width=len(run)) for run in runs(range(leg.offset, leg.offset + leg.width), width)
+        replace(leg, offset=stretch.start, width=len(stretch))
+        for stretch in stretches(range(leg.offset, leg.offset + leg.width), width)
     ]
 
 
@@ -202,9 +203,9 @@ def top_up(leg: Leg, missing: Sequence[int], n: int, prompts: int, width: int) -
         by_prompt.setdefault(index // n, []).append(index % n)
     rows = list(by_prompt.values())
     if leg.prompt is None and len(rows) == prompts and all(row == rows[0] for row in rows):
-        return [replace(leg, offset=run.start, width=len(run)) for run in runs(rows[0], width)]
+        return [replace(leg, offset=stretch.start, width=len(stretch)) for stretch in stretches(rows[0], width)]
     return [
-        replace(leg, offset=run.start, width=len(run), prompt=prompt)
+        replace(leg, offset=stretch.start, width=len(stretch), prompt=prompt)
         for prompt, row in by_prompt.items()
-        for run in runs(row, width)
+        for stretch in stretches(row, width)
     ]

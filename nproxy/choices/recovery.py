@@ -1,4 +1,4 @@
-"""Recovery of a failed leg: try it again, ask for less, call it by itself, have it wait, or resume it where it broke off."""
+"""Recovery of a failed leg: repeat it, ask for less, call it alone, have it wait, or resume it where it broke off."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from nproxy.choices.retry import (
     retryable,
     untried,
 )
-from nproxy.choices.roster import LegProgress, Roster
+from nproxy.choices.roster import LegRun, Roster
 from nproxy.choices.settings import ConductSettings
 from nproxy.choices.states import LegState, Signal
 from nproxy.openai.dialect import Dialect
@@ -84,7 +84,7 @@ class Recovery:
         self._budget = budget
         self._jitter = jitter
 
-    def succeeded(self, run: LegProgress, streamed: bool) -> list[Command]:
+    def succeeded(self, run: LegRun, streamed: bool) -> list[Command]:
         """A leg has ended well: return what that teaches about earlier refusals and interruptions.
 
         streamed: its answer came as events.
@@ -98,7 +98,7 @@ class Recovery:
             lessons += self._verdict(run, "confirmed")
         return lessons
 
-    def broken_off(self, run: LegProgress, failure: Failure, *, beside: bool) -> tuple[Failure, list[Command]]:
+    def broken_off(self, run: LegRun, failure: Failure, *, beside: bool) -> tuple[Failure, list[Command]]:
         """A leg has ended and is not whole: return its failure, and what that teaches. beside: as in LegEnded."""
         output = self._legs.outputs[run.leg.number]
         if not output.broke_off:
@@ -109,21 +109,21 @@ class Recovery:
         self.parallel = 1
         return INTERRUPTED, [Learn(OneAtATime("suspected"))]
 
-    def _verdict(self, run: LegProgress, verdict: Verdict) -> list[Command]:
+    def _verdict(self, run: LegRun, verdict: Verdict) -> list[Command]:
         """Return what a stream teaches that had a replica to itself: whether calls must be made one at a time."""
         if not (self._on_trial and run.alone):
             return []
         self._on_trial = False
         return [Learn(OneAtATime(verdict))]
 
-    def prompt_by_prompt(self, run: LegProgress) -> list[Command]:
+    def prompt_by_prompt(self, run: LegRun) -> list[Command]:
         """Replace a leg whose answer is of no use, because it is unclear which of its prompts the choices belong to."""
         self._legs.disown(run.leg.number)
         self._roster.move(run, Signal.END)
         self._roster.add(split_by_prompt(run.leg, self._request.prompts))
         return [Anomaly("short_answer")]
 
-    def recover(self, run: LegProgress, failure: Failure) -> list[Command] | None:
+    def recover(self, run: LegRun, failure: Failure) -> list[Command] | None:
         """Find another way for a failed leg. Returns None if there is none and the failure stands."""
         if self._came_to_nobody(failure) and (run.resumed or self._legs.client_has_read_any):
             waits = self._wait(run, failure)
@@ -142,13 +142,13 @@ class Recovery:
 
     # ---- the ways for a leg that had not begun to answer: each returns None if it is of no use
 
-    def _without_what_was_refused(self, run: LegProgress, failure: Failure) -> list[Command] | None:
+    def _without_what_was_refused(self, run: LegRun, failure: Failure) -> list[Command] | None:
         return self._ask_for_less(run, remedy(self._request, self._capability, run.leg, failure))
 
-    def _one_by_one(self, run: LegProgress, failure: Failure) -> list[Command] | None:
+    def _one_by_one(self, run: LegRun, failure: Failure) -> list[Command] | None:
         return self._ask_for_less(run, one_by_one(self._request, self._capability, run.leg, failure))
 
-    def _ask_for_less(self, run: LegProgress, remedy: Remedy | None) -> list[Command] | None:
+    def _ask_for_less(self, run: LegRun, remedy: Remedy | None) -> list[Command] | None:
         """Do without what the upstream refused, if that is possible."""
         match remedy:
             case None:
@@ -173,7 +173,7 @@ class Recovery:
                 self._replace(run, split_by_prompt(run.leg, self._request.prompts), one_each)
                 return [Anomaly("prompt_lists_refused")]
 
-    def _replace(self, run: LegProgress, legs: Sequence[Leg], lesson: Lesson | None) -> None:
+    def _replace(self, run: LegRun, legs: Sequence[Leg], lesson: Lesson | None) -> None:
         """Replace a leg that was refused by others. lesson: what their success teaches."""
         self._roster.move(run, Signal.END)
         self._legs.drop(run.leg.number)
@@ -182,7 +182,7 @@ class Recovery:
             self._learning = self._learning or Learning()
             self._learning.replaced(lesson, stand_ins)
 
-    def _try_again(self, run: LegProgress, failure: Failure) -> list[Command] | None:
+    def _try_again(self, run: LegRun, failure: Failure) -> list[Command] | None:
         """Try the same again after a pause, if that may help and is allowed."""
         if not retryable(failure) and not (run.resumed and resumable(failure)):
             return None
@@ -209,13 +209,13 @@ class Recovery:
         waits = not failure.another and (failure.retry_after or 0.0) > LONGEST_WITH_ANOTHER_SECONDS
         return waits and self._settings.fallback_available and not self._legs.client_has_read_any
 
-    def _wait_for_room_here(self, run: LegProgress, failure: Failure) -> list[Command] | None:
+    def _wait_for_room_here(self, run: LegRun, failure: Failure) -> list[Command] | None:
         return None if failure.room == "elsewhere" else self._wait_for_room(run, failure)
 
-    def _wait_for_room_elsewhere(self, run: LegProgress, failure: Failure) -> list[Command] | None:
+    def _wait_for_room_elsewhere(self, run: LegRun, failure: Failure) -> list[Command] | None:
         return self._wait_for_room(run, failure) if failure.room == "elsewhere" else None
 
-    def _wait_for_room(self, run: LegProgress, failure: Failure) -> list[Command] | None:
+    def _wait_for_room(self, run: LegRun, failure: Failure) -> list[Command] | None:
         """Have a refused leg wait until other calls have freed capacity, at the gate, which sees all requests.
 
         That costs no attempt, because calls are being answered. If none of them belongs to this request, another
@@ -233,7 +233,7 @@ class Recovery:
         self._roster.again(run)
         return noted
 
-    def _wait_until_it_has_started(self, run: LegProgress, failure: Failure) -> list[Command] | None:
+    def _wait_until_it_has_started(self, run: LegRun, failure: Failure) -> list[Command] | None:
         """Wait if the server may be there but not ready, or a proxy answers that does not reach it."""
         unready = failure.kind is FailureKind.STATUS and failure.status in (502, SERVICE_UNAVAILABLE)
         if not unready or self._settings.retries_per_leg == 0:
@@ -248,7 +248,7 @@ class Recovery:
             return self._settings.retries_per_leg > 0
         return failure.kind is FailureKind.UNAVAILABLE
 
-    def _wait(self, run: LegProgress, failure: Failure) -> list[Command] | None:
+    def _wait(self, run: LegRun, failure: Failure) -> list[Command] | None:
         """Ask for a replica once more: the client has read something, so its request can no longer be refused.
 
         That costs no attempt, because no server has taken the leg; the total wait is bounded. If it is not known how
@@ -265,7 +265,7 @@ class Recovery:
         self._roster.pause(run)
         return [Retried(run.leg.number, failure.kind), SetTimer(Timer(TimerKind.RETRY, run.leg.number), seconds)]
 
-    def _begin_anew(self, run: LegProgress, failure: Failure) -> list[Command] | None:
+    def _begin_anew(self, run: LegRun, failure: Failure) -> list[Command] | None:
         """Try the same again, although it had begun to answer; by itself, if it ended because of another call."""
         if not resumable(failure) or not self._granted(run):
             return None
@@ -276,7 +276,7 @@ class Recovery:
         self._roster.pause(run, Signal.RESTART)
         return [retried, self._timer(run, failure)]
 
-    def _resume(self, run: LegProgress, failure: Failure) -> list[Command] | None:
+    def _resume(self, run: LegRun, failure: Failure) -> list[Command] | None:
         """Continue in another call from where the client's answer broke off."""
         if self._settings.resume == "off" or not resumable(failure):
             return None
@@ -296,7 +296,7 @@ class Recovery:
         self._legs.hand_over(run.leg.number)
         return [self._timer(part, failure) for part in parts]
 
-    def _continuing(self, run: LegProgress) -> list[Leg] | None:
+    def _continuing(self, run: LegRun) -> list[Leg] | None:
         if self._request.choice_params is not None and self._capability.exact:
             return None  # the engine assigns them by a choice's place in its one call
         if self._request.dialect is Dialect.CHAT and self._settings.chat_continues == "no":
@@ -304,13 +304,13 @@ class Recovery:
         cut = self._legs.outputs[run.leg.number]
         return continuing(self._request, cut, self._legs.n, self._settings.chat_continues)
 
-    def _resumed(self, run: LegProgress, outcome: ResumeOutcome) -> None:
+    def _resumed(self, run: LegRun, outcome: ResumeOutcome) -> None:
         self._notes.append(Resumed(run.leg.number, self._settings.resume, outcome))
 
-    def _timer(self, run: LegProgress, failure: Failure) -> SetTimer:
+    def _timer(self, run: LegRun, failure: Failure) -> SetTimer:
         return SetTimer(Timer(TimerKind.RETRY, run.leg.number), pause_seconds(failure, run.retries - 1, self._jitter()))
 
-    def _granted(self, run: LegProgress) -> bool:
+    def _granted(self, run: LegRun) -> bool:
         """Take one more attempt for a leg, if it has one left and the budget grants it."""
         per_leg = self._settings.retries_per_leg
         if run.retries >= per_leg or not self._budget():

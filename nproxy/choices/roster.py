@@ -11,7 +11,7 @@ from nproxy.choices.states import FINAL, HOLDS_A_CALL, IDLE, TRANSITIONS, LegSta
 
 
 @dataclass(slots=True)
-class LegProgress:
+class LegRun:
     """A leg and its state."""
 
     leg: Leg
@@ -51,18 +51,18 @@ class Roster:
         seeds: Callable[[Sequence[Leg], set[int]], Sequence[Leg]],
         held: Collection[int] = (),
     ) -> None:
-        self.called: dict[int, LegProgress] = {}
+        self.called: dict[int, LegRun] = {}
         self.queue: list[int] = []
         self.unsettled = 0
         self._seeds = seeds
-        self.runs: dict[int, LegProgress] = {}
+        self.runs: dict[int, LegRun] = {}
         self._enlist(legs, held)
 
-    def callers(self) -> list[LegProgress]:
+    def callers(self) -> list[LegRun]:
         """Return the legs that hold a call, by number."""
         return [self.called[number] for number in sorted(self.called)]
 
-    def move(self, run: LegProgress, signal: Signal) -> None:
+    def move(self, run: LegRun, signal: Signal) -> None:
         """Change a leg's state by a signal. Raises KeyError if the state does not allow the signal."""
         state = run.state = TRANSITIONS[run.state, signal]
         self.changed = True
@@ -73,23 +73,23 @@ class Roster:
         if state in FINAL:
             self.unsettled -= 1
 
-    def resume(self, run: LegProgress) -> None:
+    def resume(self, run: LegRun) -> None:
         """End a leg's pause. It waits for its turn again."""
         self.move(run, Signal.RESUME)
         self._call_in_turn(run.leg.number)
 
-    def again(self, run: LegProgress, signal: Signal = Signal.PAUSE) -> None:
+    def again(self, run: LegRun, signal: Signal = Signal.PAUSE) -> None:
         """Have a leg called once more, as soon as it is its turn."""
         run.attempt += 1
         self.move(run, signal)
         self.resume(run)
 
-    def pause(self, run: LegProgress, signal: Signal = Signal.PAUSE) -> None:
+    def pause(self, run: LegRun, signal: Signal = Signal.PAUSE) -> None:
         """Have a leg called once more after its pause, which `resume` ends."""
         run.attempt += 1
         self.move(run, signal)
 
-    def split(self, run: LegProgress, legs: Sequence[Leg]) -> list[LegProgress]:
+    def split(self, run: LegRun, legs: Sequence[Leg]) -> list[LegRun]:
         """End a leg that was cut, and have others bring what it did not. They pause first."""
         self.move(run, Signal.END)
         parts = [self.runs[number] for number in sorted(self.add(legs, held=True))]
@@ -104,7 +104,7 @@ class Roster:
             if self.runs[number].state is LegState.WAITING:
                 self._call_in_turn(number)
 
-    def next_waiting(self, parallel: int | None) -> LegProgress | None:
+    def next_waiting(self, parallel: int | None) -> LegRun | None:
         """Return the next leg of the queue, None if `parallel` calls are open. The caller opens it."""
         if parallel is not None and len(self.called) >= parallel:
             return None
@@ -119,7 +119,7 @@ class Roster:
         self._enlist(self._seeds(numbered, taken), numbers if held else ())
         return numbers
 
-    def drop_idle(self, *, keep: Callable[[LegProgress], bool]) -> None:
+    def drop_idle(self, *, keep: Callable[[LegRun], bool]) -> None:
         """Cancel the legs that wait or pause, except those to keep."""
         for run in self.runs.values():
             if run.state in IDLE and not keep(run):
@@ -129,7 +129,7 @@ class Roster:
     def _enlist(self, legs: Sequence[Leg], held: Collection[int]) -> None:
         for leg in legs:
             number = leg.number
-            self.runs[number] = LegProgress(leg)
+            self.runs[number] = LegRun(leg)
             if number not in held:
                 heapq.heappush(self.queue, number)
         self.unsettled += len(legs)

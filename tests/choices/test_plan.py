@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nproxy.choices.capability import Capability
 from nproxy.choices.leg import Leg
-from nproxy.choices.plan import make_plan, narrower, runs, top_up
+from nproxy.choices.plan import make_plan, narrower, stretches, top_up
 from nproxy.openai.errors import ApiError
 from nproxy.openai.requests import Request
 from tests.choices.conduct_player import EXACT, FANOUT, NATIVE, UNTESTED, chat, completion, drawing
@@ -164,9 +164,9 @@ def test_B7_every_prompt_uses_the_same_seeds() -> None:
     assert seeds(completion(prompt=["a", "b"], n=2, seed=5)) == [5, 6]
 
 
-def test_runs() -> None:
-    assert runs([0, 1, 2, 4, 5, 9], 2) == [range(2), range(2, 3), range(4, 6), range(9, 10)]
-    assert runs([], 3) == []
+def test_stretches() -> None:
+    assert stretches([0, 1, 2, 4, 5, 9], 2) == [range(2), range(2, 3), range(4, 6), range(9, 10)]
+    assert stretches([], 3) == []
 
 
 def test_narrower_legs_cover_the_refused_one() -> None:
