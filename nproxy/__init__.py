@@ -39,7 +39,7 @@ CancelHandle: it ends a call from outside while the call waits for its upstream.
 capability: what an upstream can do for one model: its widest `n`, seeds, stream_options, lists of prompts ...
 ConcurrentCalls: it tells whether another call at the same replica may have interrupted this one.
 FreedSlot: the capacity that the end of a call leaves at a replica, for which a waiting leg may be admitted.
-gate: the part of an upstream that knows its replicas and gives each leg a permit for one of them.
+gate: the part of an upstream that knows its replicas and gives each leg a slot of one of them.
 health check: a request that asks whether a replica is alive, apart from the calls; a look is the same thing.
 lease: the time for which a server that registered itself over the admin port counts as a replica (ADR 0027).
 OverloadQueue: the fair queue of the legs of one account that a full server has refused (ADR 0049).
@@ -48,7 +48,9 @@ is something else: it finds out what a server can do.
 registry: the servers that registered themselves, and the addresses that are being drained.
 release delay: the time between the end of an answer and the moment when the server counts the call as ended.
 replica: one server of an upstream: one base URL, or one Unix socket (the built-in engine).
+ReplicaCall: the call of a replica as a leg holds it, from the wait for a slot until the slot is given back.
 retry budget: the limit on retries at one upstream: a share of its calls of the last ten seconds, and ten a second.
+slot: one of the `parallel` calls that a replica may have at once.
 upstream: a named group of replicas that serve the same models under the same settings.
 
 Admission (gateway/admission/, ADR 0028)
@@ -59,8 +61,7 @@ caller: the client as its API key identifies it, with the name and the limits of
 grant: the permits of one admitted request, and the tokens that it has to account for.
 ledger: the pure record of all permits of the gateway: who holds them, who waits for them in a fair queue, and how much
 each key has used of its rates per minute.
-permit: the right to be in flight. A choice holds one against the limits of the gateway; a leg holds one against
-`parallel` of its replica.
+permit: the right to be in flight, which each choice holds against the limits of the gateway.
 
 The gateway and its processes (gateway/, workers/)
 

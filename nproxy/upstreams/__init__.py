@@ -1,1 +1,1 @@
-"""The only place that talks to upstreams: calls, replicas, permits, what was learned, retry budgets, model lists."""
+"""The only place that talks to upstreams: calls, replicas and their slots, lessons, retry budgets, model lists."""

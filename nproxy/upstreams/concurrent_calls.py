@@ -18,7 +18,7 @@ TRUSTED_SECONDS = 600.0
 
 
 class ConcurrentCalls:
-    """One call that has its permit; `spoke` is to be called for each batch of its events. clock: a monotonic time."""
+    """One call that has its slot; `spoke` is to be called for each batch of its events. clock: a monotonic time."""
 
     __slots__ = ("_begun", "_clock", "_joined", "_replica", "_turns")
 

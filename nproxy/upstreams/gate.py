@@ -1,4 +1,4 @@
-"""The gate of an upstream: its replicas, their state, and a permit of one of them for each leg."""
+"""The gate of an upstream: its replicas, their state, and a slot of one of them for each leg."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from nproxy.upstreams.call_group import CallGroup
 from nproxy.upstreams.cancel_handle import CancelHandle
 from nproxy.upstreams.health_checks import HealthChecks
 from nproxy.upstreams.overload.queues import OverloadQueues
-from nproxy.upstreams.permit import Permit
-from nproxy.upstreams.permit_queue import PermitQueue
-from nproxy.upstreams.permits import Permits
+from nproxy.upstreams.replica_call import ReplicaCall
+from nproxy.upstreams.replica_slots import ReplicaSlots
 from nproxy.upstreams.replicas import Replica
+from nproxy.upstreams.slot_queue import SlotQueue
 from nproxy.upstreams.timers import ROUNDING
 from nproxy.upstreams.verdicts import serves
 
@@ -61,8 +61,8 @@ class Gate:
     ) -> None:
         self.policy = policy
         self.clock = clock
-        self._permits = Permits(policy.parallel, draw, clock)
-        self._permit_queue = PermitQueue(self._permits)
+        self._slots = ReplicaSlots(policy.parallel, draw, clock)
+        self._slot_queue = SlotQueue(self._slots)
         self.patience = PATIENCE_SECONDS
         self.queues = OverloadQueues(draw, clock, self._any_beside, lambda: self.patience)
         self._leaving: dict[str, Replica] = {}  # that were removed and still have calls, by label
@@ -72,13 +72,13 @@ class Gate:
     def follow(self, policy: Policy) -> None:
         """Follow another policy. Breakers and health checks whose settings changed start anew."""
         before, self.policy = self.policy, policy
-        self._permits.parallel = policy.parallel
+        self._slots.parallel = policy.parallel
         for replica in (*self.replicas, *self._leaving.values()):
             if policy.breaker != before.breaker:
                 replica.breaker = Breaker(policy.breaker)
             if policy.health != before.health:
                 replica.health = HealthChecks(policy.health)
-        self._permit_queue.serve()
+        self._slot_queue.serve()
 
     def replace(self, replicas: Sequence[Replica]) -> None:
         """Change which replicas there are, and serve the legs that wait.
@@ -101,26 +101,26 @@ class Gate:
         self._count_legs_elsewhere(kept.values())
         gone = known.keys() - kept.keys()
         self._leaving = {label: known[label] for label in gone if known[label].legs}
-        self._permits.replace(tuple(kept.values()))
+        self._slots.replace(tuple(kept.values()))
         self.queues.replicas_changed(self.replicas)
-        self._permit_queue.serve()
+        self._slot_queue.serve()
         if _served(kept.values()) - served:
             self.queues.capacity_may_have_grown()
 
     @property
     def replicas(self) -> tuple[Replica, ...]:
         """All current replicas; not those that were removed and still have calls."""
-        return self._permits.replicas
+        return self._slots.replicas
 
     @property
     def waiting(self) -> int:
-        """Number of legs that wait for a permit or for capacity."""
-        return len(self._permit_queue) + self.queues.waiting
+        """Number of legs that wait for a slot or for capacity."""
+        return len(self._slot_queue) + self.queues.waiting
 
     def usable(self, model: str | None = None) -> bool:
         """Whether a healthy replica for the model may be called now. It may be full at the moment."""
         now = self.clock()
-        for replica in self._permits.replicas:  # noqa: SIM110 - most have one, and a generator costs more than it
+        for replica in self._slots.replicas:  # noqa: SIM110 - most have one, and a generator costs more than it
             if replica.serves(model) and replica.admits(self, now):
                 return True
         return False
@@ -164,7 +164,7 @@ class Gate:
             group.blamed.add(replica)
             if replica.breaker.failed(group, now, silent=follows(failure, Follows.SILENT)):
                 asyncio.get_running_loop().call_later(replica.breaker.wait(now) + ROUNDING, self._may_be_tried)
-                self._permit_queue.serve()
+                self._slot_queue.serve()
                 return replica
         return None
 
@@ -177,11 +177,11 @@ class Gate:
 
     def _may_be_tried(self) -> None:
         """The wait of a breaker is over. Let a leg that waits try the replica, or else a call stuck elsewhere."""
-        self._permit_queue.serve()
+        self._slot_queue.serve()
         self.rescue(most=1)
 
     def _returned(self) -> None:
-        self._permit_queue.serve()
+        self._slot_queue.serve()
         self.queues.capacity_may_have_grown()
         self.rescue()
 
@@ -228,10 +228,10 @@ class Gate:
         self._returned()
         return True
 
-    def permit(
+    def attempt(
         self, choices: int, group: CallGroup | None = None, *, leg: int = 0, alone: bool = False, waits: bool = False
-    ) -> Permit:
-        """Return a permit of a replica, which is yet to be taken or waited for.
+    ) -> ReplicaCall:
+        """Return the call of a replica, whose slot is yet to be taken or waited for.
 
         leg: its number in the request. alone: no other call may use the replica meanwhile. waits: the leg was refused
         for lack of capacity, and is to wait until there is some.
@@ -244,7 +244,7 @@ class Gate:
             and (queue.waiting or queue.announcements.workers_go_first())
         ):
             waits = True
-        return Permit(self._permit_queue, queue, waits, group, leg, choices, alone)
+        return ReplicaCall(self._slot_queue, queue, waits, group, leg, choices, alone)
 
     @property
     def legs(self) -> dict[str, int]:
@@ -257,7 +257,7 @@ class Gate:
         """Take the calls that the predecessors of this process still have at each replica, by label."""
         self._legs_elsewhere = legs
         self._count_legs_elsewhere(self.replicas)
-        self._permit_queue.serve()
+        self._slot_queue.serve()
 
     def _count_legs_elsewhere(self, replicas: Iterable[Replica]) -> None:
         for replica in replicas:

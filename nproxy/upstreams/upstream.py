@@ -30,8 +30,8 @@ from nproxy.upstreams.health_checks import CheckResult
 from nproxy.upstreams.http.connections import Connections
 from nproxy.upstreams.membership import NOBODY, Registered, members
 from nproxy.upstreams.models import ListAnswer, ModelList
-from nproxy.upstreams.permit import Permit
-from nproxy.upstreams.permits import NoReplicaError
+from nproxy.upstreams.replica_call import ReplicaCall
+from nproxy.upstreams.replica_slots import NoReplicaError
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.retry_budget import RetryBudget
 from nproxy.upstreams.verdicts import CANCELLED, broken, outcome_of
@@ -157,17 +157,17 @@ class Upstream:
         """Wait at the gate for a replica, then send one leg and pass on what comes back; see Client.call.
 
         alone: let no other call run at the replica. waits: wait until the upstream has capacity for it; see
-        Gate.permit.
+        Gate.attempt.
 
         The last event is also LegFailed if no replica may be called, or if the replica is found down during the call.
         How the call ended otherwise is to be reported to `judge`.
         """
         try:
-            permit = self.gate.permit(call.choices, group, leg=call.leg, alone=alone, waits=waits)
-            with permit.at_once() or await permit.acquire() as replica:
+            attempt = self.gate.attempt(call.choices, group, leg=call.leg, alone=alone, waits=waits)
+            with attempt.at_once() or await attempt.acquire() as replica:
                 self.budget.count_call()
                 handle = CancelHandle(replica.cancel_handles, group.model)
-                heard = self._forwarder(permit, handle, take)
+                heard = self._forwarder(attempt, handle, take)
                 try:
                     with handle:
                         await self.client.call(replica, call, heard)
@@ -176,9 +176,9 @@ class Upstream:
         except NoReplicaError as nobody:
             take([LegFailed(call.leg, unavailable(self.name, nobody.seconds))])
 
-    def _forwarder(self, permit: Permit, handle: CancelHandle, take: Take) -> Take:
+    def _forwarder(self, attempt: ReplicaCall, handle: CancelHandle, take: Take) -> Take:
         """Return a callback that forwards a call's events and notes them at its replica."""
-        leg, group, replica = permit.leg, permit.group, permit.replica
+        leg, group, replica = attempt.leg, attempt.group, attempt.replica
         others = ConcurrentCalls(replica)
 
         def heard(batch: list[Event]) -> asyncio.Future[None] | None:
@@ -186,11 +186,11 @@ class Upstream:
             last = batch[-1]
             if type(last) is LegFailed:  # if it is another type, `isinstance` takes five times as long
                 handle.whole = True
-                batch[-1] = LegFailed(leg, self._failed(permit, last.failure))
+                batch[-1] = LegFailed(leg, self._failed(attempt, last.failure))
                 return take(batch)
             if type(last) is LegEnded:
                 handle.whole = True
-                permit.end = "whole"
+                attempt.end = "whole"
                 if others.may_have_interrupted:
                     batch[-1] = LegEnded(leg, beside=True)
             handle.spoken = True
@@ -210,9 +210,9 @@ class Upstream:
     ) -> AsyncIterator[Answer]:
         """Wait at the gate, then forward a request unchanged; see `forward`. The replica is judged by its answer."""
         try:
-            permit = self.gate.permit(1, group)
+            attempt = self.gate.attempt(1, group)
             async with AsyncExitStack() as stack:
-                replica = stack.enter_context(permit.at_once() or await permit.acquire())
+                replica = stack.enter_context(attempt.at_once() or await attempt.acquire())
                 self.budget.count_call()
                 sent = forward(self.client, self.timeouts, replica, method, replica.root_url(target), headers, data)
                 with CancelHandle(replica.cancel_handles, group.model, once=method not in _IDEMPOTENT):
@@ -239,26 +239,26 @@ class Upstream:
         self.judge(group, 0, failure)
         self.count(group, 0, outcome_of(failure), None if failure is None else failure.status)
 
-    def _failed(self, permit: Permit, failure: Failure) -> Failure:
+    def _failed(self, attempt: ReplicaCall, failure: Failure) -> Failure:
         """Judge the replica by a failure; return the failure with what the replicas' state adds to it.
 
         room: set if the replica lacked capacity: where there may be some. another: set if the replica asked to be left
         alone for a while, or leads back to this gateway: whether another replica can take the leg; or if it refused the
         connection: whether the leg has not been to all of them.
         """
-        group, replica = permit.group, permit.replica
-        self.judge(group, permit.leg, failure)
+        group, replica = attempt.group, attempt.replica
+        self.judge(group, attempt.leg, failure)
         if no_room(failure):
             # a server that is merely faulty sends no Retry-After
             sure = failure.status != SERVICE_UNAVAILABLE or failure.retry_after is not None
-            failure = replace(failure, room=permit.refused(failure.retry_after, sure=sure))
+            failure = replace(failure, room=attempt.refused(failure.retry_after, sure=sure))
             if failure.retry_after is None:
                 return failure
             replica.rest(failure.retry_after, time.monotonic())
         else:
-            permit.end = "broken" if broken(failure) else "error"
+            attempt.end = "broken" if broken(failure) else "error"
             if failure.status != LOOP_DETECTED:
-                return self._with_untried(failure, group, permit.leg)
+                return self._with_untried(failure, group, attempt.leg)
         return replace(failure, another=self.gate.other(replica, group))
 
     def _with_untried(self, failure: Failure, group: CallGroup, leg: int) -> Failure:

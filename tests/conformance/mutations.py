@@ -434,7 +434,7 @@ _ROUTING = [
     ),
     ("Q2", CHOICES + "merging.py", "names.model if aliased else None", "None"),
     ("Q3", GATEWAY + "upstream_calls.py", "model,\n            capability.prefix_cache,", "model,\n            False,"),
-    ("Q3", UPSTREAMS + "permits.py", "        if common is not None:\n            return (common,)\n", ""),
+    ("Q3", UPSTREAMS + "replica_slots.py", "        if common is not None:\n            return (common,)\n", ""),
     ("N6", CHOICES + "compose.py", 'if request.stream or "stream" in leg.omit:', "if request.stream:"),
     ("N6", CHOICES + "plan.py", "warm = capability.prefix_cache and", "warm = False and"),
     ("J2", CHOICES + "plan.py", "(unsure or not capability.prompt_lists)", "(not capability.prompt_lists)"),
@@ -521,7 +521,7 @@ _NATIVE = [
 ]
 
 _FLEET = [
-    ("S1", UPSTREAMS + "permits.py", "failed = group.avoided(attempt.leg)", "failed = ()"),
+    ("S1", UPSTREAMS + "replica_slots.py", "failed = group.avoided(attempt.leg)", "failed = ()"),
     ("S2", UPSTREAMS + "breaker.py", "        if opens:\n            self._open(now)\n", ""),
     (
         "S3",

@@ -47,8 +47,8 @@ async def upstream_of(*servers: FakeUpstream | str) -> AsyncIterator[Upstream]:
 
 
 async def hold(gate: Gate, *, alone: bool = False) -> None:
-    """Wait for a permit and hold it till the task is cancelled."""
-    async with held(gate.permit(1, alone=alone)):
+    """Wait for a slot and hold it till the task is cancelled."""
+    async with held(gate.attempt(1, alone=alone)):
         await asyncio.sleep(3600)
 
 

@@ -21,7 +21,7 @@ from nproxy.upstreams.breaker import Breaker
 from nproxy.upstreams.call_group import CallGroup
 from nproxy.upstreams.health_checks import HealthChecks
 from nproxy.upstreams.overload.call_attempt import CallAttempt
-from nproxy.upstreams.permits import LOOK_SECONDS, Permits
+from nproxy.upstreams.replica_slots import LOOK_SECONDS, ReplicaSlots
 from nproxy.upstreams.replicas import Replica
 
 SETTINGS = BreakerSettings(in_a_row=1, open=10)
@@ -258,25 +258,25 @@ def test_homes_at_a_glance_are_those_of_a_look_at_all(
     some = tuple(replicas(*weights))
     for replica, load in zip(some, loads, strict=False):
         replica.choices = replica.legs = load
-    permits = Permits(None, low, lambda: 0.0)
-    permits.replace(some)
+    slots = ReplicaSlots(None, low, lambda: 0.0)
+    slots.replace(some)
     for key in keys:
         chosen = choose(standing(some, None, 0.0), low, 0.0, prompt=key)
-        assert permits.take(CallAttempt(CallGroup(prompt=key), 0)) is chosen is not None
+        assert slots.take(CallAttempt(CallGroup(prompt=key), 0)) is chosen is not None
 
 
 @pytest.mark.parametrize("unfit", [name for name in UNFIT if name != "full"])
 def test_a_home_that_is_not_fit_is_none_however_it_is_looked_for(unfit: str) -> None:
     clock = SimpleNamespace(now=1.0)
     some = tuple(replicas(1, 1, 1, 1))
-    permits = Permits(None, low, lambda: clock.now)
-    permits.replace(some)
-    left = permits.take(CallAttempt(CallGroup(prompt=b"p"), 0))
+    slots = ReplicaSlots(None, low, lambda: clock.now)
+    slots.replace(some)
+    left = slots.take(CallAttempt(CallGroup(prompt=b"p"), 0))
     assert left is not None
     UNFIT[unfit](left)
     rest = [one for one in some if one is not left]
     for _ in range(3):
-        assert permits.take(CallAttempt(CallGroup(prompt=b"p"), 0)) in rest
+        assert slots.take(CallAttempt(CallGroup(prompt=b"p"), 0)) in rest
         clock.now += LOOK_SECONDS
 
 

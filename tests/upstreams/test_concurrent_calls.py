@@ -14,7 +14,7 @@ class Clock:
 
 
 class Place:
-    """A replica, and the calls that get their permits there."""
+    """A replica, and the calls that get their slots there."""
 
     def __init__(self) -> None:
         self.replica = Replica(base="http://r/v1", socket=None, label="r")

@@ -17,7 +17,7 @@ CUT = Failure(FailureKind.CUT, "It broke off.")
 
 async def test_no_limit_lets_all_through() -> None:
     gate = Gate(replicas(1), Policy())
-    async with held(gate.permit(1)), held(gate.permit(1)), held(gate.permit(1)):
+    async with held(gate.attempt(1)), held(gate.attempt(1)), held(gate.attempt(1)):
         assert gate.replicas[0].legs == 3
     assert gate.replicas[0].legs == 0
 
@@ -26,9 +26,9 @@ async def test_calls_of_a_predecessor_count_against_the_limit() -> None:
     here, there = replicas(2)
     gate = Gate([here], Policy(2))
     gate.take_legs_elsewhere({here.label: 1, there.label: 2})
-    async with held(gate.permit(1)):
+    async with held(gate.attempt(1)):
         assert gate.legs == {here.label: 1}, "its own only"
-        second = asyncio.create_task(gate.permit(1).acquire())
+        second = asyncio.create_task(gate.attempt(1).acquire())
         await asyncio.sleep(0)
         assert gate.waiting == 1
         gate.replace([here, there])
@@ -40,12 +40,12 @@ async def test_calls_of_a_predecessor_count_against_the_limit() -> None:
 
 async def test_Q3_kin_go_where_the_first_of_them_went() -> None:
     gate = Gate(replicas(3), Policy())
-    async with held(gate.permit(9)) as nine, held(gate.permit(1)) as one:
+    async with held(gate.attempt(9)) as nine, held(gate.attempt(1)) as one:
         group = CallGroup(together=True)
         async with (
-            held(gate.permit(1, group)) as first,
-            held(gate.permit(1, group)) as second,
-            held(gate.permit(1)) as other,
+            held(gate.attempt(1, group)) as first,
+            held(gate.attempt(1, group)) as second,
+            held(gate.attempt(1)) as other,
         ):
             assert first is second and first not in (nine, one)
             assert other is one, "the least loaded"
@@ -55,10 +55,10 @@ async def test_Q3_kin_go_where_the_first_of_them_went() -> None:
 async def test_Q3_kin_leave_a_replica_that_cannot_be_reached() -> None:
     gate = Gate(replicas(2), Policy())
     group = CallGroup(together=True)
-    async with held(gate.permit(1, group)) as first:
+    async with held(gate.attempt(1, group)) as first:
         pass
     first.unreachable()
-    async with held(gate.permit(1, group)) as second, held(gate.permit(1, group)) as third:
+    async with held(gate.attempt(1, group)) as second, held(gate.attempt(1, group)) as third:
         assert second is third is not first
 
 
@@ -69,10 +69,10 @@ async def test_replicas_change_while_legs_wait() -> None:
     served: list[Replica] = []
 
     async def leg() -> None:
-        async with held(gate.permit(1)) as replica:
+        async with held(gate.attempt(1)) as replica:
             served.append(replica)
 
-    async with asyncio.TaskGroup() as tasks, held(gate.permit(1)) as busy:
+    async with asyncio.TaskGroup() as tasks, held(gate.attempt(1)) as busy:
         tasks.create_task(leg())
         await asyncio.sleep(0)
         assert gate.waiting == 1
@@ -90,13 +90,13 @@ async def test_a_replica_that_comes_again_has_the_calls_that_it_had() -> None:
     """A server with one call at a time would get a second one, beside that which goes on."""
     first, second = replicas(2)
     gate = Gate([first, second], Policy(1))
-    async with held(gate.permit(1, CallGroup())) as went:
+    async with held(gate.attempt(1, CallGroup())) as went:
         other = second if went is first else first
         gate.replace([other])
         gate.replace([other])
         gate.replace([other, Replica(base=went.base, socket=None, label=went.label)])
         assert went in gate.replicas and not went.draining
-        async with held(gate.permit(1)) as taken, asyncio.TaskGroup() as tasks:
+        async with held(gate.attempt(1)) as taken, asyncio.TaskGroup() as tasks:
             assert taken is other
             waits = tasks.create_task(hold(gate))
             await asyncio.sleep(0)
@@ -110,18 +110,18 @@ async def test_a_replica_that_comes_again_has_the_calls_that_it_had() -> None:
 async def test_a_replica_that_drains_gets_no_new_calls() -> None:
     gate = Gate(replicas(2), Policy())
     group = CallGroup(together=True)
-    async with held(gate.permit(1, group)) as first:
+    async with held(gate.attempt(1, group)) as first:
         first.draining = True
-        async with held(gate.permit(1, group)) as second, held(gate.permit(1)) as third:
+        async with held(gate.attempt(1, group)) as second, held(gate.attempt(1)) as third:
             assert first not in (second, third)
 
 
 async def test_a_replica_that_leaves_takes_none_of_the_kin_of_its_calls() -> None:
     first, second = replicas(2)
     gate, group = Gate([first], Policy()), CallGroup(together=True)
-    async with held(gate.permit(1, group)) as before:
+    async with held(gate.attempt(1, group)) as before:
         gate.replace([second])
-        async with held(gate.permit(1, group)) as after:
+        async with held(gate.attempt(1, group)) as after:
             assert (before, after) == (first, second)
         assert first.legs == 1
     assert first.legs == 0
@@ -133,10 +133,10 @@ async def test_a_trial_that_fails_counts_whoever_makes_it() -> None:
     gate = Gate(replicas(1), Policy(breaker=config.Breaker(in_a_row=1, open=2.0)), clock=lambda: now)
     (replica,), group = gate.replicas, CallGroup()
     for now, open_for in ((0.0, 2.0), (2.5, 4.0), (7.0, 8.0)):
-        async with held(gate.permit(1, group)):
+        async with held(gate.attempt(1, group)):
             assert gate.judge(group, 0, CUT) is replica
         assert replica.breaker.wait(now) == open_for
-    async with held(gate.permit(1, group, leg=1)):
+    async with held(gate.attempt(1, group, leg=1)):
         assert gate.judge(group, 1, CUT) is None, "a last resort makes it no longer"
 
 
@@ -144,7 +144,7 @@ async def test_a_request_counts_once_however_many_of_its_legs_fail() -> None:
     gate = Gate(replicas(1), Policy(breaker=config.Breaker(in_a_row=2)))
     group = CallGroup()
     for leg in range(5):
-        async with held(gate.permit(1, group, leg=leg)):
+        async with held(gate.attempt(1, group, leg=leg)):
             assert gate.judge(group, leg, CUT) is None
-    async with held(gate.permit(1, other := CallGroup())):
+    async with held(gate.attempt(1, other := CallGroup())):
         assert gate.judge(other, 0, CUT) is gate.replicas[0]

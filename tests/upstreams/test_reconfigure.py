@@ -78,7 +78,7 @@ async def test_other_processes_hear_of_waiting_legs_at_old_and_at_new_upstreams(
         upstreams.share_room("w0", told.append)
         upstreams.reconfigure(config({"name": "a"}, {"name": "b"}))
         waiting = [
-            asyncio.create_task(one.gate.permit(1, CallGroup(account=("m", "key")), waits=True).acquire())
+            asyncio.create_task(one.gate.attempt(1, CallGroup(account=("m", "key")), waits=True).acquire())
             for one in upstreams.all
         ]
         await asyncio.sleep(0)
@@ -96,10 +96,10 @@ async def test_a_new_leg_waits_while_legs_of_another_process_do() -> None:
     async with running(config({"name": "a"})) as upstreams:
         upstreams.share_room("w0", lambda news: None)
         gate = upstreams.by_name["a"].gate
-        async with held(gate.permit(1, CallGroup(account=("m", "key")))):
+        async with held(gate.attempt(1, CallGroup(account=("m", "key")))):
             upstreams.take_news(PeerNews("gone", "m", "key", "waits", "w1"))
             upstreams.take_news(PeerNews("a", "m", "key", "waits", "w1"))
-            second = asyncio.create_task(gate.permit(1, CallGroup(account=("m", "key"))).acquire())
+            second = asyncio.create_task(gate.attempt(1, CallGroup(account=("m", "key"))).acquire())
             await asyncio.sleep(0)
             assert gate.waiting == 1
             second.cancel()

@@ -55,7 +55,7 @@ class Scene:
             while self.other.breaker_state is State.OPEN:
                 await asyncio.sleep(0.01)
         group = CallGroup()
-        async with held(self.gate.permit(1, group)) as replica:
+        async with held(self.gate.attempt(1, group)) as replica:
             assert replica is self.other
             self.gate.heard(replica, group)
         for _ in range(3):

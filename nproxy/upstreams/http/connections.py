@@ -30,7 +30,7 @@ log = logging.getLogger("nproxy.upstreams")
 
 
 class Connections:
-    """Made inside the event loop, closed once. Limits the number of open files; permits are counted elsewhere.
+    """Made inside the event loop, closed once. Limits the number of open files; slots are counted elsewhere.
 
     Calls may hold half of the files that the process may open, minus a reserve. The other half is for clients:
     otherwise new connections, including those of health checks of the gateway, would not be accepted any more.

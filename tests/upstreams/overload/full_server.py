@@ -84,19 +84,19 @@ class Server:
         """Run a leg. It is tried twice, and waits for capacity whenever it is told to."""
         waits, tried = False, False
         while True:
-            permit = self.gate.permit(1, group, leg=number, waits=waits)
-            async with held(permit) as replica:
+            attempt = self.gate.attempt(1, group, leg=number, waits=waits)
+            async with held(attempt) as replica:
                 await asyncio.sleep(0)  # the request's way to the server
                 if self.takes(replica, group):
                     await self.answer(replica, group, self.seconds if seconds is None else seconds)
-                    permit.end = "whole"
+                    attempt.end = "whole"
                     self.served.append((id(group), number))
                     self.gate.judge(group, number, None)
                     return
                 failure = Failure(FailureKind.STATUS, "full", status=429)
                 self.gate.judge(group, number, failure)
                 wait = self.wait.get(replica.label)
-                room = permit.refused(wait, sure=self.sure)
+                room = attempt.refused(wait, sure=self.sure)
                 if wait is not None:
                     replica.rest(wait, self.loop.time())
             if not room and (tried or waits):

@@ -115,16 +115,16 @@ def test_a_sibling_that_has_just_ended_still_counts_as_one() -> None:
     async def scene() -> None:
         server = Server(1, 0.5)
         group = CallGroup("m", account=ACCOUNT)
-        served = server.gate.permit(1, group, leg=0)
+        served = server.gate.attempt(1, group, leg=0)
         async with held(served):
             server.gate.judge(group, 0, None)
             served.end = "whole"
-        async with held(server.gate.permit(1, group, leg=1)) as replica:
-            permit = server.gate.permit(1, group, leg=2)
-            async with held(permit):
-                assert permit.refused(None, sure=True) == "siblings"
+        async with held(server.gate.attempt(1, group, leg=1)) as replica:
+            attempt = server.gate.attempt(1, group, leg=2)
+            async with held(attempt):
+                assert attempt.refused(None, sure=True) == "siblings"
             await asyncio.sleep(JUST_NOW_SECONDS)
             server.gate.judge(group, 1, None)
-            assert replica and permit.refused(None, sure=True) == "others"
+            assert replica and attempt.refused(None, sure=True) == "others"
 
     play(scene)

@@ -202,12 +202,12 @@ def test_a_call_that_breaks_leaves_no_room_for_others() -> None:
             tasks.create_task(server.request(2, seconds=5.0))
             await asyncio.sleep(0.1)
             queue._full.note_full(server.gate.replicas[0], server.loop.time(), None)
-            waiter = tasks.create_task(server.gate.permit(1, CallGroup("m", account=ACCOUNT), waits=True).acquire())
+            waiter = tasks.create_task(server.gate.attempt(1, CallGroup("m", account=ACCOUNT), waits=True).acquire())
             await asyncio.sleep(0.01)
-            permit = server.gate.permit(1, CallGroup("m", account=ACCOUNT))
-            queue.calls.begin(permit)
-            permit.end = "broken"
-            queue.ended(permit, server.gate.replicas[1])
+            attempt = server.gate.attempt(1, CallGroup("m", account=ACCOUNT))
+            queue.calls.begin(attempt)
+            attempt.end = "broken"
+            queue.ended(attempt, server.gate.replicas[1])
             assert not waiter.done() and queue.waiting
             await waiter
 
@@ -219,8 +219,8 @@ def test_nobody_waits_long_beside_an_idle_server(end: End) -> None:
     async def scene() -> None:
         server = Server(1)
         queue = server.gate.queues.of(ACCOUNT)
-        permit = server.gate.permit(1, CallGroup("m", account=ACCOUNT))
-        replica = (await permit.acquire()).replica
+        attempt = server.gate.attempt(1, CallGroup("m", account=ACCOUNT))
+        replica = (await attempt.acquire()).replica
         queue._full.note_full(replica, server.loop.time(), None)
         server.inside["r0"] = 1
         for _ in range(8):
@@ -229,8 +229,8 @@ def test_nobody_waits_long_beside_an_idle_server(end: End) -> None:
         await asyncio.sleep(1.0)
         assert queue.waiting and server.refusals
         server.inside["r0"] = 0
-        permit.end = end
-        permit.__exit__()
+        attempt.end = end
+        attempt.__exit__()
         assert await asks < 1.0 + 1.0 + 1.6
 
     play(scene)
@@ -240,7 +240,7 @@ def test_a_call_that_was_given_up_was_not_answered() -> None:
     async def scene() -> None:
         server = Server(0)
         group = CallGroup("m", account=ACCOUNT)
-        async with held(server.gate.permit(1, group, leg=0)):
+        async with held(server.gate.attempt(1, group, leg=0)):
             pass  # its client has left
         server.gate.judge(group, 0, None)
         with pytest.raises(Refused):
@@ -324,12 +324,12 @@ def test_other_accounts_do_not_wait() -> None:
             await asyncio.sleep(0.5)
             assert server.gate.waiting == 3
             async with (
-                held(server.gate.permit(1, CallGroup("m", account=("m", "another")))),
-                held(server.gate.permit(1)),
+                held(server.gate.attempt(1, CallGroup("m", account=("m", "another")))),
+                held(server.gate.attempt(1)),
             ):
                 assert server.now == 0.5
         for number in range(2 * MOST_ACCOUNTS):
-            server.gate.permit(1, CallGroup("m", account=("m", str(number))))
+            server.gate.attempt(1, CallGroup("m", account=("m", str(number))))
         assert len(server.gate.queues) <= MOST_ACCOUNTS
 
     play(scene)
@@ -429,10 +429,10 @@ def test_an_overload_that_is_over_leaves_nothing_behind() -> None:
 def test_nor_where_it_turns_somebody_away_behind_that() -> None:
     async def scene() -> None:
         server = Server(1, count=2)
-        permit = server.gate.permit(1, CallGroup("m", account=ACCOUNT))
-        async with held(permit) as gone:
+        attempt = server.gate.attempt(1, CallGroup("m", account=ACCOUNT))
+        async with held(attempt) as gone:
             server.gate.replace([one for one in server.gate.replicas if one is not gone])
-            assert permit.refused(8.0, sure=True) == "elsewhere"
+            assert attempt.refused(8.0, sure=True) == "elsewhere"
         assert gone not in server.gate.queues.of(ACCOUNT)._full
 
     play(scene)
@@ -510,11 +510,11 @@ def test_a_leg_that_waits_probes_soon_after_the_only_call_broke() -> None:
 
         async def breaks() -> None:
             group = CallGroup("m", account=ACCOUNT)
-            permit = server.gate.permit(1, group)
-            async with held(permit) as replica:
+            attempt = server.gate.attempt(1, group)
+            async with held(attempt) as replica:
                 assert server.takes(replica, group)
                 await server.answer(replica, group, 100.0)
-                permit.end = "broken"
+                attempt.end = "broken"
 
         broken = asyncio.create_task(breaks())
         assert 100.0 < await server.request(1, at=1.0) < 101.0

@@ -1,4 +1,4 @@
-"""The legs that wait for a permit: in which order they wait, and how they are woken."""
+"""The legs that wait for a free slot of a replica: in which order they wait, and how they are woken."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import asyncio
 from collections import deque
 
 from nproxy.upstreams.overload.call_attempt import CallAttempt
-from nproxy.upstreams.permits import NoReplicaError, Permits
+from nproxy.upstreams.replica_slots import NoReplicaError, ReplicaSlots
 from nproxy.upstreams.replicas import Replica
 
 _Waiter = tuple[asyncio.Future[Replica], CallAttempt]
 
 
-class PermitQueue:
-    """The legs that wait for a permit, in order of arrival.
+class SlotQueue:
+    """The legs that wait for a slot, in order of arrival.
 
     A leg waits while all replicas that it may go to are full. Some legs may be overtaken, one kind may not:
 
@@ -24,24 +24,24 @@ class PermitQueue:
     If no replica may be called, a leg is told so at once (NoReplicaError).
     """
 
-    def __init__(self, permits: Permits) -> None:
-        self._permits = permits
+    def __init__(self, slots: ReplicaSlots) -> None:
+        self._slots = slots
         self._legs: deque[_Waiter] = deque()
 
     def __len__(self) -> int:
         return len(self._legs)
 
     def at_once(self, attempt: CallAttempt) -> Replica | None:
-        """Take a permit if the leg need not wait, and return its replica; else None. Raises NoReplicaError.
+        """Take a slot if the leg need not wait, and return its replica; else None. Raises NoReplicaError.
 
-        The permit is to be given back.
+        The slot is to be given back.
         """
-        return None if self._legs else self._permits.take(attempt)
+        return None if self._legs else self._slots.take(attempt)
 
     async def acquire(self, attempt: CallAttempt) -> Replica:
-        """Wait for a permit, and return its replica. Raises NoReplicaError.
+        """Wait for a slot, and return its replica. Raises NoReplicaError.
 
-        The permit is to be given back.
+        The slot is to be given back.
         """
         future: asyncio.Future[Replica] = asyncio.get_running_loop().create_future()
         entry = (future, attempt)
@@ -66,7 +66,7 @@ class PermitQueue:
         """
         future, attempt = entry
         if not future.done():
-            seconds = self._permits.avoided_seconds(attempt)
+            seconds = self._slots.avoided_seconds(attempt)
             asyncio.get_running_loop().call_later(seconds, self._served_again, entry)
 
     def _served_again(self, entry: _Waiter) -> None:
@@ -74,43 +74,43 @@ class PermitQueue:
         self._serve_again(entry)
 
     def give_back(self, replica: Replica, attempt: CallAttempt) -> None:
-        """Take back a leg's permit, and serve the legs that wait."""
+        """Take back a leg's slot, and serve the legs that wait."""
         replica.release(attempt.group, attempt.choices)
         self.serve()
 
     def serve(self) -> None:
-        """Grant free permits to the legs that wait, in their order.
+        """Give free slots to the legs that wait, in their order.
 
         To be called when more or fewer replicas may be called than before. Thousands may wait, and this is called for
         each that comes and goes. So it looks for nothing if nothing is free, and only once for each model.
         """
         if not self._legs:
             return
-        permits = self._permits
+        slots = self._slots
         passed_by: list[_Waiter] = []
         waited_for: set[str | None] = set()  # models whose legs found no slot: further ones are skipped
-        spent = permits.spent
+        spent = slots.spent
         while self._legs and not spent:
             entry = self._legs.popleft()
             future, attempt = entry
             if future.done():
                 continue
-            anywhere = permits.common_replica(attempt) is None
+            anywhere = slots.common_replica(attempt) is None
             if anywhere and attempt.group.model in waited_for:
                 passed_by.append(entry)
                 continue
             try:
-                replica = permits.take(attempt)
+                replica = slots.take(attempt)
             except NoReplicaError as nobody:
                 future.set_exception(nobody)
                 continue
             if replica is not None:
                 future.set_result(replica)
-                spent = permits.spent
+                spent = slots.spent
                 continue
             passed_by.append(entry)
             nowhere = anywhere and not attempt.has_failed  # else others may take what this leg avoids
-            if attempt.alone or (nowhere and not permits.divided):
+            if attempt.alone or (nowhere and not slots.divided):
                 break  # nothing is free anywhere, or no leg may overtake
             if nowhere:
                 waited_for.add(attempt.group.model)

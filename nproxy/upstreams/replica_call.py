@@ -1,4 +1,4 @@
-"""A permit: what a leg must have to call a replica of an upstream, from the wait for it until it is given back."""
+"""The call of a replica by a leg: it waits for a free slot, holds it, and gives it back."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ from nproxy.choices.events import Room
 from nproxy.upstreams.call_group import CallGroup
 from nproxy.upstreams.overload.call_attempt import CallAttempt
 from nproxy.upstreams.overload.queue import OverloadQueue
-from nproxy.upstreams.permit_queue import PermitQueue
 from nproxy.upstreams.replicas import Replica
+from nproxy.upstreams.slot_queue import SlotQueue
 
 
-class Permit(CallAttempt):
-    """A permit. It is held while a block `with permit.at_once() or await permit.acquire():` runs, which gets the
-    replica, and is given back however the block is left.
+class ReplicaCall(CallAttempt):
+    """A CallAttempt as its caller holds it. The queues see only the base, so that neither imports the other.
+
+    It has a slot while a block `with attempt.at_once() or await attempt.acquire():` runs, which gets the replica. The
+    slot is given back however the block is left.
     """
 
-    __slots__ = ("_permit_queue", "_queue", "_waits", "replica")
+    __slots__ = ("_queue", "_slot_queue", "_waits", "replica")
 
     replica: Replica
 
     def __init__(
         self,
-        permit_queue: PermitQueue,
+        slot_queue: SlotQueue,
         queue: OverloadQueue | None,
         waits: bool,
         group: CallGroup,
@@ -32,13 +34,13 @@ class Permit(CallAttempt):
         alone: bool,
     ) -> None:
         super().__init__(group, leg, choices, alone)
-        self._permit_queue = permit_queue
+        self._slot_queue = slot_queue
         self._queue = queue
         self._waits = waits
 
     def at_once(self) -> Self | None:
-        """Take it if the leg need not wait; else None. Raises NoReplicaError if no replica may be called."""
-        replica = None if self._waits else self._permit_queue.at_once(self)
+        """Take a slot if the leg need not wait; else None. Raises NoReplicaError if no replica may be called."""
+        replica = None if self._waits else self._slot_queue.at_once(self)
         if replica is None:
             return None
         if self._queue is not None:
@@ -47,7 +49,7 @@ class Permit(CallAttempt):
         return self
 
     async def acquire(self) -> Self:
-        """Wait for it. Raises NoReplicaError if no replica may be called."""
+        """Wait for a slot. Raises NoReplicaError if no replica may be called."""
         queue = self._queue
         if queue is not None:
             if self._waits:
@@ -55,7 +57,7 @@ class Permit(CallAttempt):
             else:
                 queue.calls.begin(self)
         try:
-            self.replica = self._permit_queue.at_once(self) or await self._permit_queue.acquire(self)
+            self.replica = self._slot_queue.at_once(self) or await self._slot_queue.acquire(self)
         except BaseException:
             if queue is not None:
                 queue.abandoned(self)
@@ -66,7 +68,7 @@ class Permit(CallAttempt):
         return self.replica
 
     def __exit__(self, *_: object) -> None:
-        self._permit_queue.give_back(self.replica, self)
+        self._slot_queue.give_back(self.replica, self)
         if self._queue is not None:
             self._queue.ended(self, self.replica)
 

@@ -1,4 +1,4 @@
-"""Permits: what a leg needs of a replica, and which replica can give it."""
+"""The slots of replicas: how many calls each may have at once, and which replica a leg gets."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class NoReplicaError(Exception):
         self.seconds = seconds
 
 
-class Permits:
-    """The permits of an upstream's replicas: at most `parallel` legs on each at once; None for no limit.
+class ReplicaSlots:
+    """The slots of an upstream's replicas: at most `parallel` legs on each at once; None for no limit.
 
     divided: not all replicas serve the same models. draw: a random number from 0 up to 1. clock: a monotonic time in
     seconds.

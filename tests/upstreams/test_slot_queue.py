@@ -1,4 +1,4 @@
-"""Legs that wait for a permit: in order, none lost, nobody passed by who may not be."""
+"""Legs that wait for a slot: in order, none lost, nobody passed by who may not be."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.upstreams.conftest import hold, replicas
 from tests.upstreams.held import held
 
 
-async def test_one_permit_serves_in_the_order_of_asking() -> None:
+async def test_one_slot_serves_in_the_order_of_asking() -> None:
     gate = Gate(replicas(1), Policy(1))
     order: list[int] = []
     most = 0
 
     async def leg(number: int) -> None:
         nonlocal most
-        async with held(gate.permit(1)) as replica:
+        async with held(gate.attempt(1)) as replica:
             most = max(most, replica.legs)
             order.append(number)
             await asyncio.sleep(0)
@@ -44,11 +44,11 @@ async def test_a_newcomer_does_not_overtake() -> None:
     order: list[str] = []
 
     async def leg(name: str) -> None:
-        async with held(gate.permit(1)):
+        async with held(gate.attempt(1)):
             order.append(name)
 
     async with asyncio.TaskGroup() as tasks:
-        async with held(gate.permit(1)):
+        async with held(gate.attempt(1)):
             tasks.create_task(leg("waiter"))
             await asyncio.sleep(0)
         tasks.create_task(leg("newcomer"))
@@ -59,10 +59,10 @@ async def test_a_waiter_that_is_cancelled_leaves_no_trace() -> None:
     gate = Gate(replicas(1), Policy(1))
 
     async def leg() -> None:
-        async with held(gate.permit(4)):
+        async with held(gate.attempt(4)):
             await asyncio.sleep(3600)
 
-    async with held(gate.permit(1)):
+    async with held(gate.attempt(1)):
         waiter = asyncio.create_task(leg())
         await asyncio.sleep(0)
         assert gate.waiting == 1
@@ -73,30 +73,30 @@ async def test_a_waiter_that_is_cancelled_leaves_no_trace() -> None:
     assert gate.replicas[0].choices == 0
 
 
-async def test_a_permit_handed_to_a_leg_in_the_moment_of_its_cancellation_goes_on() -> None:
+async def test_a_slot_handed_to_a_leg_in_the_moment_of_its_cancellation_goes_on() -> None:
     gate = Gate(replicas(1), Policy(1))
     served: list[str] = []
 
     async def leg(name: str) -> None:
-        async with held(gate.permit(1)):
+        async with held(gate.attempt(1)):
             served.append(name)
 
-    async with held(gate.permit(1)):
+    async with held(gate.attempt(1)):
         first = asyncio.create_task(leg("first"))
         second = asyncio.create_task(leg("second"))
         await asyncio.sleep(0)
-    first.cancel()  # its future is already set: the permit is its own
+    first.cancel()  # its future is already set: the slot is its own
     await asyncio.gather(first, second, return_exceptions=True)
     assert served == ["second"]
     assert gate.replicas[0].legs == 0
 
 
-async def test_permits_survive_cancellation_at_random_moments() -> None:
+async def test_slots_survive_cancellation_at_random_moments() -> None:
     rng = random.Random(7)
     gate = Gate(replicas(2), Policy(2))
 
     async def leg() -> None:
-        async with held(gate.permit(1)) as replica:
+        async with held(gate.attempt(1)) as replica:
             assert replica.legs <= 2
             for _ in range(rng.randrange(3)):
                 await asyncio.sleep(0)
@@ -115,7 +115,7 @@ async def test_R9_a_leg_that_is_to_be_alone_is() -> None:
     at_once: list[int] = []
 
     async def leg(name: str, alone: bool) -> None:
-        async with held(gate.permit(1, alone=alone)) as replica:
+        async with held(gate.attempt(1, alone=alone)) as replica:
             order.append(name)
             await asyncio.sleep(0)
             at_once.append(replica.legs)
@@ -131,7 +131,11 @@ async def test_R9_a_leg_that_is_to_be_alone_is() -> None:
 
 async def test_R9_a_leg_alone_takes_an_idle_replica() -> None:
     gate = Gate(replicas(2), Policy())
-    async with held(gate.permit(1)) as busy, held(gate.permit(1, alone=True)) as idle, held(gate.permit(1)) as beside:
+    async with (
+        held(gate.attempt(1)) as busy,
+        held(gate.attempt(1, alone=True)) as idle,
+        held(gate.attempt(1)) as beside,
+    ):
         assert idle is not busy and beside is busy
 
 
@@ -141,10 +145,10 @@ async def test_R9_a_leg_alone_waits_for_its_kin_and_is_not_passed_by() -> None:
     served: list[str] = []
 
     async def leg(name: str, group: CallGroup | None, alone: bool) -> None:
-        async with held(gate.permit(1, group, alone=alone)):
+        async with held(gate.attempt(1, group, alone=alone)):
             served.append(name)
 
-    async with asyncio.TaskGroup() as tasks, held(gate.permit(1, group)):
+    async with asyncio.TaskGroup() as tasks, held(gate.attempt(1, group)):
         tasks.create_task(leg("alone", group, True))
         tasks.create_task(leg("late", None, False))
         await asyncio.sleep(0)
@@ -152,12 +156,12 @@ async def test_R9_a_leg_alone_waits_for_its_kin_and_is_not_passed_by() -> None:
     assert served == ["alone", "late"]
 
 
-async def test_R9_permits_alone_survive_cancellation_at_random_moments() -> None:
+async def test_R9_slots_alone_survive_cancellation_at_random_moments() -> None:
     rng = random.Random(13)
     gate = Gate(replicas(2), Policy())
 
     async def leg(alone: bool) -> None:
-        async with held(gate.permit(1, alone=alone)) as replica:
+        async with held(gate.attempt(1, alone=alone)) as replica:
             for _ in range(rng.randrange(4)):
                 await asyncio.sleep(0)
                 assert not alone or replica.legs == 1
@@ -177,13 +181,13 @@ async def test_Q3_kin_wait_for_their_replica_and_others_pass_them_by() -> None:
     done = asyncio.Event()
 
     async def leg(name: str, group: CallGroup | None) -> None:
-        async with held(gate.permit(1, group)) as replica:
+        async with held(gate.attempt(1, group)) as replica:
             served.append((name, replica))
             await done.wait()
 
     async with asyncio.TaskGroup() as tasks:
         group = CallGroup(together=True)
-        async with held(gate.permit(1, group)) as mine:
+        async with held(gate.attempt(1, group)) as mine:
             tasks.create_task(leg("sibling", group))
             await asyncio.sleep(0)
             assert gate.waiting == 1 and served == []
@@ -205,7 +209,7 @@ async def test_kin_survive_cancellation_at_random_moments() -> None:
     gate = Gate(replicas(3), Policy(2))
 
     async def leg(group: CallGroup | None) -> None:
-        async with held(gate.permit(1, group)) as replica:
+        async with held(gate.attempt(1, group)) as replica:
             assert replica.legs <= 2
             for _ in range(rng.randrange(4)):
                 await asyncio.sleep(0)
@@ -224,7 +228,7 @@ async def test_a_leg_waits_for_others_than_one_that_was_not_reached() -> None:
     gate, group = Gate([dead, *others], Policy(1)), CallGroup()
     group.failed[0] = {dead}
     dead.unreachable()
-    async with held(gate.permit(1, CallGroup())), held(gate.permit(1, CallGroup())):
+    async with held(gate.attempt(1, CallGroup())), held(gate.attempt(1, CallGroup())):
         waits = asyncio.create_task(hold(gate))
         await asyncio.sleep(0)
         assert dead.legs == 1, "another leg has not been there yet"
@@ -242,21 +246,21 @@ async def test_and_for_no_longer_than_it_is_passed_over() -> None:
     group.failed[0] = {dead}
     dead.unreachable()
     dead.avoid_until = time.monotonic() + 0.01
-    async with held(gate.permit(1, CallGroup())) as busy, asyncio.timeout(10), held(gate.permit(1, group)) as replica:
+    async with held(gate.attempt(1, CallGroup())) as busy, asyncio.timeout(10), held(gate.attempt(1, group)) as replica:
         assert (busy, replica) == (other, dead)
 
 
 @pytest.mark.parametrize("rests", [0.02, 0.06], ids=["that it knows", "that is longer by then"])
 async def test_nor_than_it_asked_to_be_left_alone(monkeypatch: pytest.MonkeyPatch, rests: float) -> None:
     """Looked at again as often as needed: its rest may have been made longer since."""
-    monkeypatch.setattr("nproxy.upstreams.permits.AVOID_SECONDS", 0.04)
+    monkeypatch.setattr("nproxy.upstreams.replica_slots.AVOID_SECONDS", 0.04)
     tired, other = replicas(2)
     gate, group = Gate([tired, other], Policy(1)), CallGroup()
     group.failed[0] = {tired}
     tired.rest(0.02, time.monotonic())
-    async with held(gate.permit(1, CallGroup())) as busy, asyncio.timeout(10):
+    async with held(gate.attempt(1, CallGroup())) as busy, asyncio.timeout(10):
         asyncio.get_running_loop().call_later(0.01, lambda: tired.rest(rests, time.monotonic()))
-        async with held(gate.permit(1, group)) as replica:
+        async with held(gate.attempt(1, group)) as replica:
             assert (busy, replica) == (other, tired)
             assert not tired.flawed(time.monotonic())
 
@@ -266,18 +270,18 @@ async def test_a_leg_that_avoids_a_replica_keeps_nobody_from_it() -> None:
     gate, group = Gate([tired, other], Policy(1)), CallGroup()
     group.failed[0] = {tired}
     tired.rest(60, time.monotonic())
-    async with held(gate.permit(1, CallGroup())) as busy:
+    async with held(gate.attempt(1, CallGroup())) as busy:
         assert busy is other
         picky = asyncio.create_task(again(gate, group))
         await asyncio.sleep(0)
-        async with asyncio.timeout(10), held(gate.permit(1, CallGroup())) as replica:
+        async with asyncio.timeout(10), held(gate.attempt(1, CallGroup())) as replica:
             assert replica is tired and gate.waiting == 1
     assert await picky is other
 
 
 async def test_R9_who_waits_behind_a_leg_alone_is_served_when_that_one_leaves() -> None:
     gate = Gate(replicas(1), Policy(4))
-    async with held(gate.permit(1)):
+    async with held(gate.attempt(1)):
         alone, behind = asyncio.create_task(hold(gate, alone=True)), asyncio.create_task(hold(gate))
         await asyncio.sleep(0)
         assert gate.waiting == 2
@@ -296,7 +300,7 @@ async def test_nobody_waits_for_no_reason() -> None:
     tasks: set[asyncio.Task[None]] = set()
 
     async def leg(group: CallGroup, alone: bool) -> None:
-        async with held(gate.permit(1, group, alone=alone)):
+        async with held(gate.attempt(1, group, alone=alone)):
             await asyncio.sleep(3600)
 
     def of_some_kind() -> asyncio.Task[None]:
@@ -319,10 +323,10 @@ async def test_nobody_waits_for_no_reason() -> None:
             case "rest":
                 replica = rng.choice(gate.replicas)
                 replica.rest(60, time.monotonic()) if rng.random() < 0.5 else setattr(replica, "resting_until", 0.0)
-                gate._permit_queue.serve()
+                gate._slot_queue.serve()
         for _ in range(3):
             await asyncio.sleep(0)
-        for _, attempt in gate._permit_queue._legs:
+        for _, attempt in gate._slot_queue._legs:
             waited += 1
             if attempt.alone:
                 break  # nobody passes it by
@@ -336,14 +340,14 @@ async def test_nobody_waits_for_no_reason() -> None:
 
 def could_take(gate: Gate, attempt: CallAttempt) -> Replica | None:
     """The replica that would be given to a leg if nobody else waited."""
-    permits, now = gate._permits, time.monotonic()
+    slots, now = gate._slots, time.monotonic()
     failed = attempt.group.failed.get(attempt.leg, ())
-    return choose(permits._standing(attempt, now), lambda: 0.0, now, parallel=permits.parallel, failed=failed)
+    return choose(slots._standing(attempt, now), lambda: 0.0, now, parallel=slots.parallel, failed=failed)
 
 
 async def again(gate: Gate, group: CallGroup) -> Replica:
-    """Wait for a permit, and give it back at once; gives the replica."""
-    async with held(gate.permit(1, group)) as replica:
+    """Wait for a slot, and give it back at once; gives the replica."""
+    async with held(gate.attempt(1, group)) as replica:
         return replica
 
 
@@ -354,10 +358,10 @@ async def test_a_leg_goes_to_a_replica_that_serves_its_model_and_passes_those_of
     order: list[tuple[str, str]] = []
 
     async def leg(model: str) -> None:
-        async with held(gate.permit(1, CallGroup(model))) as replica:
+        async with held(gate.attempt(1, CallGroup(model))) as replica:
             order.append((model, replica.label))
 
-    async with asyncio.TaskGroup() as tasks, held(gate.permit(1, CallGroup("a"))):
+    async with asyncio.TaskGroup() as tasks, held(gate.attempt(1, CallGroup("a"))):
         for model in "aba":
             tasks.create_task(leg(model))
         await asyncio.sleep(0)
@@ -381,7 +385,7 @@ async def test_what_a_waiting_leg_costs_does_not_grow_with_those_that_wait() -> 
     gate = Counted([full, free], Policy(1))
 
     async def leg(model: str) -> None:
-        async with held(gate.permit(1, CallGroup(model))):
+        async with held(gate.attempt(1, CallGroup(model))):
             await asyncio.sleep(0)
 
     async with asyncio.TaskGroup() as tasks:
