@@ -304,7 +304,7 @@ def _secret(text: str) -> str:
     elif text.startswith("file:"):
         try:
             found = Path(text.removeprefix("file:")).expanduser().read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeError):
+        except (OSError, RuntimeError, UnicodeError):  # RuntimeError: ~ with the name of no user
             found = ""
     else:
         raise argparse.ArgumentTypeError("must be '${NAME}' for an environment variable (in quotes), or file:PATH")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from nproxy.models.errors import ModelError, NoSuchModel
+from nproxy.models.errors import ModelError, NoCache, NoSuchModel
 from nproxy.models.hub import HUB_FILE, HUB_ID, demand_safetensors, file_from_hub, from_hub
 from nproxy.models.inventory import Kept, kept
 from nproxy.models.packaged import DEFAULT, Packaged, cache_folder, fetch
@@ -16,6 +16,7 @@ __all__ = [
     "Kept",
     "LocalModel",
     "ModelError",
+    "NoCache",
     "NoSuchModel",
     "Packaged",
     "cache_folder",
@@ -48,14 +49,16 @@ def demand(name: str, folder: Path = Path()) -> None:
     """Check a name without fetching anything.
 
     folder: where relative paths start.
-    Raises NoSuchModel if it cannot be that of a model, and ModelError if a local path holds no usable model.
+    Raises NoSuchModel if it cannot be that of a model, NoCache if the default one has no place to be kept, and
+    ModelError if a local path holds no usable model.
     """
     _way_to(name, folder)
 
 
 def _way_to(name: str, folder: Path) -> Callable[[], LocalModel]:
     if name == DEFAULT.id:
-        return lambda: LocalModel(DEFAULT.id, fetch(DEFAULT))
+        place = cache_folder()
+        return lambda: LocalModel(DEFAULT.id, fetch(DEFAULT, place))
     try:
         path = Path(name).expanduser()
     except RuntimeError as error:  # ~ with the name of no user

@@ -9,3 +9,7 @@ class ModelError(Exception):
 
 class NoSuchModel(ModelError):
     """A name that is neither a local model nor an id from which one could be fetched: wrong use."""
+
+
+class NoCache(ModelError):
+    """By the environment, fetched models are kept in a home folder that is not known: wrong use."""

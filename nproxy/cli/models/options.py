@@ -88,10 +88,10 @@ def remove(context: click.Context, /, *, names: tuple[str, ...], yes: bool) -> N
 @contextlib.contextmanager
 def _errors_printed(context: click.Context) -> Iterator[None]:
     """Print errors in one line, and exit with the code for them."""
-    from nproxy.models import ModelError, NoSuchModel
+    from nproxy.models import ModelError, NoCache, NoSuchModel
 
     try:
         yield
     except (WrongUse, ModelError) as error:
         click.echo(f"nproxy: {error}", err=True)
-        context.exit(WRONG_USE if isinstance(error, (WrongUse, NoSuchModel)) else FAILED)
+        context.exit(WRONG_USE if isinstance(error, (WrongUse, NoCache, NoSuchModel)) else FAILED)

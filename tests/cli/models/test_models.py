@@ -165,6 +165,14 @@ def test_a_name_that_can_mean_no_model_is_wrong_use(place: Path) -> None:
         assert why in done.err
 
 
+def test_a_home_folder_that_is_not_known_is_wrong_use(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (done,) = models("pull ~nobody-here/x.gguf")
+    assert done == Done(2, "", "nproxy: model ~nobody-here/x.gguf: no such file or folder\n")
+    monkeypatch.setenv("NPROXY_CACHE", "~nobody-here")
+    for done in models("list", "pull", "remove --yes x"):
+        assert done == Done(2, "", "nproxy: NPROXY_CACHE=~nobody-here begins with a home folder that is not known\n")
+
+
 async def test_at_a_terminal_it_asks_first(place: Path) -> None:
     with model_hub("org/name", FOLDER) as hub:
         async with terminal(*nproxy("models", "pull", "org/name"), HF_ENDPOINT=hub.url) as screen:
