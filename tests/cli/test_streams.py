@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -28,6 +31,23 @@ def run(shell: str) -> subprocess.CompletedProcess[str]:
 def test_a_full_disk_is_told_in_one_line(words: str) -> None:
     done = run(f"nproxy {words} > /dev/full")
     assert (done.returncode, done.stderr) == (1, "nproxy: the output cannot be written: no space left on device\n")
+
+
+def test_a_full_disk_is_not_taken_for_that_of_the_dashboards(tmp_path: Path) -> None:
+    done = run(f"nproxy dashboards export '{tmp_path}' > /dev/full")
+    assert (done.returncode, done.stderr) == (1, "nproxy: the output cannot be written: no space left on device\n")
+
+
+@pytest.mark.parametrize("words", ["config-schema", "dashboards export '{folder}'"])
+def test_a_reader_that_has_left_is_not_told_of(words: str, tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        argv = [sys.executable, "-m", "nproxy", *shlex.split(words.format(folder=tmp_path))]
+        done = subprocess.run(argv, stdout=write, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 def test_closed_streams_are_as_good_as_the_null_device() -> None:

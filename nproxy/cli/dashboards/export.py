@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import re
 from collections.abc import Iterator
@@ -14,10 +13,14 @@ _TREE = Path(__file__).resolve().parents[3] / "grafana"
 _GUIDES = "docs/guides/"
 
 
+class NotWritten(Exception):
+    """A file cannot be written, or this installation has none; the message is one line for the user."""
+
+
 def write(folder: Path, *, datasource: str | None, guides: str | None) -> Iterator[Path]:
     """Write all of them below a folder, and yield the path of each file.
 
-    Raises OSError, also if this installation has none.
+    Raises NotWritten.
 
     datasource: the name of the only data source that the dashboards then accept. guides: a URL to put before the links
     of alerts, which otherwise are paths of the source tree.
@@ -25,16 +28,19 @@ def write(folder: Path, *, datasource: str | None, guides: str | None) -> Iterat
     source = _PACKAGED if _PACKAGED.is_dir() else _TREE
     files = sorted((*source.glob("dashboards/*.json"), *source.glob("rules/*.yml")))
     if not files:
-        raise FileNotFoundError(errno.ENOENT, "this installation contains no dashboards", str(source))
+        raise NotWritten(f"{source}: this installation contains no dashboards")
     for file in files:
-        text = file.read_text("utf-8")
-        if datasource is not None and file.suffix == ".json":
-            text = _bound(text, datasource)
-        if guides is not None and file.suffix == ".yml":
-            text = text.replace(f"runbook_url: {_GUIDES}", f"runbook_url: {guides.rstrip('/')}/")
         target = folder / file.relative_to(source)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text, "utf-8")
+        try:
+            text = file.read_text("utf-8")
+            if datasource is not None and file.suffix == ".json":
+                text = _bound(text, datasource)
+            if guides is not None and file.suffix == ".yml":
+                text = text.replace(f"runbook_url: {_GUIDES}", f"runbook_url: {guides.rstrip('/')}/")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text, "utf-8")
+        except OSError as error:
+            raise NotWritten(f"{error.filename or target}: {error.strerror}") from error
         yield target
 
 

@@ -52,11 +52,11 @@ def export(context: click.Context, /, *, folder: Path, datasource: str | None, g
       nproxy dashboards export monitoring --datasource Mimir
       nproxy dashboards export monitoring --guides https://wiki.example.com/nproxy/guides
     """
-    from nproxy.cli.dashboards.export import write
+    from nproxy.cli.dashboards.export import NotWritten, write
 
     try:
         for file in write(folder, datasource=datasource, guides=guides):
             click.echo(file)
-    except OSError as error:
-        click.echo(f"nproxy: {error.filename or folder}: {error.strerror}", err=True)
+    except NotWritten as error:
+        click.echo(f"nproxy: {error}", err=True)
         context.exit(FAILED)
