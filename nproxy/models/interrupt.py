@@ -13,11 +13,13 @@ from types import FrameType
 from rich.console import Console
 
 _OPEN_FILES = Path("/proc/self/fd")
+_STOPPED = 130
+"""The exit code of commands that Ctrl-C ends."""
 
 
 @contextlib.contextmanager
 def leaving_at_once(message: str, suffix: str) -> Iterator[None]:
-    """While the block runs, SIGINT prints the message, removes partial files and exits the process with 1.
+    """While the block runs, SIGINT prints the message, removes partial files and exits the process with 130.
 
     Partial files are open files whose names end with `suffix`, if the system can list them (Linux). Threads in the
     middle of a read cannot be stopped, and Python would wait for them, so no other cleanup runs. Has no effect outside
@@ -33,7 +35,7 @@ def leaving_at_once(message: str, suffix: str) -> Iterator[None]:
         console = Console(stderr=True, highlight=False)
         console.show_cursor(True)
         console.print(f"\n{message}" if console.is_terminal else message, markup=False, soft_wrap=True)
-        os._exit(1)
+        os._exit(_STOPPED)
 
     before = signal.signal(signal.SIGINT, leave)
     try:

@@ -42,11 +42,7 @@ def pull(name: str | None) -> None:
     wanted = DEFAULT.id if name is None else name
     if _is_path(wanted):
         raise WrongUse(f"{wanted} is a path on this machine; serve it with: nproxy serve --model {wanted}")
-    try:
-        model = resolve(wanted)
-    except KeyboardInterrupt:
-        raise ModelError(f"model {wanted}: was not fetched") from None
-    click.echo(model.path)
+    click.echo(resolve(wanted).path)
 
 
 def _is_path(name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 from nproxy.models import DEFAULT
 from tests.fakes.model_hub import COMMIT, Hub, model_hub
 from tests.fakes.terminal import CONTROL_C, nproxy, terminal
+from tests.fakes.upstream import raw_server
 
 FOLDER = {
     "config.json": b"{}",
@@ -199,7 +201,7 @@ async def test_control_c_ends_it_at_once_and_leaves_nothing_half(place: Path) ->
         async with terminal(*nproxy("models", "pull", "org/name"), HF_ENDPOINT=hub.url) as screen:
             await screen.until("10.5/26.2 MB")
             screen.type(CONTROL_C)
-            assert await screen.ended() == 1
+            assert await screen.ended() == 130
             await screen.until("nproxy: model org/name: not fetched completely; run the same command again")
             assert b"\x1b[?25h" in screen.raw  # the cursor is back
         assert list(place.rglob("*.incomplete")) == []
@@ -209,3 +211,22 @@ async def test_control_c_ends_it_at_once_and_leaves_nothing_half(place: Path) ->
     assert "model.safetensors" in hub.downloaded
     assert len(hub.downloaded) < 3  # what was whole was not fetched again
     assert names(there) == {"org/name": 25 * 2**20 + 14}
+
+
+async def test_control_c_while_the_index_is_silent_ends_it_too(place: Path) -> None:
+    asked = asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        await reader.read()  # until the other side has left
+
+    async with raw_server(silent) as url:
+        environment = {"PIP_INDEX_URL": f"{url}/simple", "PIP_CONFIG_FILE": os.devnull}
+        async with terminal(*nproxy("models", "pull"), **environment) as screen:
+            async with asyncio.timeout(60):
+                await asked.wait()
+            screen.type(CONTROL_C)
+            assert await screen.ended() == 130
+            await screen.until("nproxy: stopped")
+            assert "Traceback" not in screen.text
+    assert [path.name for path in place.rglob("*") if path.is_file()] == [".lock"]
