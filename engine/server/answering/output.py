@@ -6,7 +6,7 @@ The whole answer is the fold of the same pieces that a stream sends.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.messages import Logprobs, Started, TokenDrawn
 from engine.text.detokenizer import Detokenizer, TokenBytes
@@ -18,13 +18,15 @@ from engine.text.stops import StopScanner
 class ReportedToken:
     """A token, as it may be reported to the client.
 
-    offset: characters of the choice's text before it, including the echo's. echoed: it is one of the prompt's.
+    offset: characters of the choice's text before it, including the echo's. echoed: it is one of the prompt's. said:
+    its text is content, or it shows nothing and stands behind content; others are reasoning, a call or a mark.
     """
 
     token: int
     logprobs: Logprobs | None
     offset: int
     echoed: bool = False
+    said: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +165,9 @@ class _Choice:
         "_called",
         "_detokenizer",
         "_echo",
-        "_in_reasoning",
+        "_held",
+        "_held_text",
+        "_last",
         "_length",
         "_manner",
         "_parser",
@@ -183,8 +187,11 @@ class _Choice:
         self._echo = manner.echo
         self._length = len(manner.echo)
         self._taken = 0
+        self._held: list[ReportedToken] = []  # tokens that may still show something
+        self._held_text = ""
         self._unreported: list[ReportedToken] = []
-        self._in_reasoning = self._called = False
+        self._last: type[Part] | None = None  # the kind of the last part
+        self._called = False
         self.reasoned = 0
         self.finish: str | None = None
         self.stop_reason: str | int | None = None
@@ -205,19 +212,33 @@ class _Choice:
             self.finish = "length"
             return echo
         self._taken += 1
-        if self._manner.reports:
-            self._unreported.append(ReportedToken(drawn.token, drawn.logprobs, self._length))
+        offset, before = self._length, self._last
         parts = self._parse(self._scan(drawn.token, drawn.finish))
+        if self._manner.reports:
+            self._held.append(ReportedToken(drawn.token, drawn.logprobs, offset))
+            if parts or self.finish is not None:
+                self._release(parts, goes_on=before is Content)
         return echo + parts if echo else parts
 
     def report(self) -> tuple[ReportedToken, ...]:
-        """Return the tokens that have not been reported yet, and count them as reported."""
+        """Return the tokens that are to be reported with the parts so far and have not been yet."""
         reported, self._unreported = tuple(self._unreported), []
         return reported
 
     def report_echo(self, echoed: Iterable[ReportedToken]) -> None:
         """Report the prompt's tokens with the echo."""
         self._unreported += echoed
+
+    def _release(self, parts: Sequence[Part], *, goes_on: bool) -> None:
+        """Let the held tokens be reported with these parts. goes_on: the part before these was content."""
+        content = "".join([part.text for part in parts if isinstance(part, Content)])
+        unsaid = 0 if goes_on and (content or not parts) else len(self._held)
+        if content and not goes_on:  # marks may stand before it
+            begins = self._held[0].offset + max(self._held_text.rfind(content), 0)
+            ends = [one.offset for one in self._held[1:]] + [self._length]
+            unsaid = sum(one.offset < begins and end <= begins for one, end in zip(self._held, ends, strict=True))
+        self._unreported += [replace(one, said=False) for one in self._held[:unsaid]] + self._held[unsaid:]
+        self._held, self._held_text = [], ""
 
     def _scan(self, token: int, finish: str | None) -> str:
         """Return the token's text, without what a possible stop string holds back; determine whether the
@@ -228,6 +249,8 @@ class _Choice:
         if finish is not None:
             text += self._detokenizer.flush()
         self._length += len(text)
+        if self._manner.reports:
+            self._held_text += text
         text = self._scanner.feed(text, ends=self._taken > self._manner.min_tokens)
         if self._scanner.matched is not None:
             self.finish, self.stop_reason = "stop", self._scanner.matched
@@ -245,11 +268,11 @@ class _Choice:
         parts = self._parser.feed(text) if text else []
         if self.finish is not None:
             parts = parts + self._parser.finish()
-        reasoned = self._in_reasoning if not parts else False
+        reasoned = self._last is Reasoning if not parts else False
         for part in parts:
-            reasoned |= (is_reasoning := isinstance(part, Reasoning))
-            self._in_reasoning = is_reasoning
-            self._called |= isinstance(part, ToolStart)
+            self._last = type(part)
+            reasoned |= self._last is Reasoning
+            self._called |= self._last is ToolStart
         self.reasoned += reasoned
         if self._called and self.finish == "stop" and self._scanner.matched is None:
             self.finish = self._manner.called

@@ -78,7 +78,7 @@ class ResponseWriter:
     def _logprobs(self, reported: Sequence[ReportedToken]) -> list[JSON]:
         if self._spelling.output_options.logprobs is None:
             return []
-        return self._spelling.entries(reported)
+        return self._spelling.entries([one for one in reported if one.said])
 
     def _whole(self, usage: Usage) -> Response:
         status = "completed" if self._complete else "incomplete"

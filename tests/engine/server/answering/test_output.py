@@ -12,7 +12,8 @@ from engine.messages import Logprobs, Started, TokenDrawn
 from engine.server.answering.choice_text import text_of
 from engine.server.answering.output import Manner, Output, ReportedToken, Taken
 from engine.text.detokenizer import TokenBytes
-from engine.text.parsers.parts import Content, Part, Reasoning, ToolArguments, ToolStart
+from engine.text.parsers.families import Families, parser_for
+from engine.text.parsers.parts import Content, Parser, Part, Reasoning, ToolArguments, ToolStart
 
 WORDS = [b"a", b" b", b".", b"\n", b"\xf0\x9f", b"\x98\x80", b"", b"END", b"EN", b"D"]
 A, B, DOT, NEWLINE, HALF, OTHER_HALF, EOS, END, EN, D = range(10)
@@ -276,6 +277,34 @@ def test_H1_G1_F1_parts_and_their_tokens() -> None:
     assert sum(len(piece.reported) for piece in pieces) == out.completion_tokens
     assert [piece.finish for piece in pieces if piece.finish] == ["tool_calls"]
     assert out.reasoning_tokens == 3  # the second mark is still spent on it
+
+
+THOUGHT = [b"Hm", b".\n", b"</", b"think>", b"\n\n", b"\xc3", b"\xa9 ", b"<tool", b"_call>", b"b", b'{"name":"f"}', b""]
+
+
+@pytest.mark.parametrize("batch", range(1, 12))
+def test_only_tokens_of_the_content_are_said(batch: int) -> None:
+    """However many tokens come at once; an opening mark that turns out to be none is content."""
+
+    def parser() -> Parser:
+        families = Families("hermes", "think")
+        return parser_for(families, functions={"f": {}}, thinking=True, new_id=lambda: "1")
+
+    out = Output((7,), TokenBytes(THOUGHT), [[Manner(reports=True, parser=parser)]])
+    tokens = [0, 1, 2, 3, 4, 5, 6, 7, 9, 7, 8, 10, 11]
+    steps = [scored(token, "stop" if token == 11 else None) for token in tokens]
+    pieces = [piece for at in range(0, len(steps), batch) for piece in out.take(steps[at : at + batch]).pieces]
+    reported = [one for piece in pieces for one in piece.reported]
+    assert [one.token for one in reported] == tokens
+    assert "".join([text_of(piece.parts) for piece in pieces]) == "\xe9 <toolb"
+    assert [one.token for one in reported if one.said] == [5, 6, 7, 9]
+
+
+def test_tokens_that_show_nothing_yet_are_not_reported_with_those_before_them() -> None:
+    out = output(reports=True)
+    [first] = out.take([scored(A), scored(HALF)]).pieces
+    [second] = out.take([scored(OTHER_HALF), scored(EOS, "stop")]).pieces
+    assert [[one.token for one in piece.reported] for piece in (first, second)] == [[A], [HALF, OTHER_HALF, EOS]]
 
 
 @pytest.mark.parametrize("end", ["length", "stop string"])

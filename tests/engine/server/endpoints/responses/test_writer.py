@@ -190,12 +190,12 @@ def test_only_what_is_complete_has_a_time_of_its_end() -> None:
 
 
 def test_log_probabilities_stand_with_the_words_that_they_are_of() -> None:
-    def reported(token: int) -> ReportedToken:
-        return ReportedToken(token, Logprobs(-token, 1, ((token, -float(token)),)), 0)
+    def reported(token: int, *, said: bool = True) -> ReportedToken:
+        return ReportedToken(token, Logprobs(-token, 1, ((token, -float(token)),)), 0, said=said)
 
     pieces = (
-        piece(Reasoning("H"), reported=(reported(1),)),
-        piece(Content("a"), reported=(reported(2), reported(3))),
+        piece(Reasoning("H"), reported=(reported(1, said=False),)),
+        piece(Reasoning("i"), Content("a"), reported=(reported(6, said=False), reported(2), reported(3))),
         piece(Content("b"), reported=(reported(4),)),
         piece(finish="stop", reported=(reported(5),)),
     )
