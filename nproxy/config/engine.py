@@ -18,6 +18,7 @@ ToolParser = Literal[
     "none",
     "hermes",
     "qwen3-coder",
+    "seed-oss",
     "glm",
     "llama3",
     "mistral",
@@ -27,7 +28,7 @@ ToolParser = Literal[
     "json",
     "gpt-oss",
 ]
-ReasoningParser = Literal["auto", "none", "think", "mistral", "gpt-oss"]
+ReasoningParser = Literal["auto", "none", "think", "mistral", "seed-oss", "gpt-oss"]
 """The engine's model families; a test compares them with the engine's own list."""
 
 DEFAULT_SEQUENCES, DEFAULT_BLOCK = 256, 16

@@ -44,6 +44,11 @@ _FORMS: Mapping[str, Form] = {
         unmarked="<function=",
         tags=Tags(("<parameter=", ">\n"), "\n", "</parameter>", "\n", also_ends=r"</function>\s{0,4}</tool_call>"),
     ),
+    "seed-oss": Form(
+        ("<seed:tool_call>\n<function=", ">\n", "</function>\n</seed:tool_call>"),
+        between="\n",
+        tags=Tags(("<parameter=", ">"), "", "</parameter>", "\n", also_ends=r"</function>\s{0,4}</seed:tool_call>"),
+    ),
     "glm": Form(
         ("<tool_call>", "\n", "</tool_call>"),
         between="\n",

@@ -30,7 +30,8 @@ _TOOL_SIGNS: Mapping[tuple[str, ...], str | None] = {
     ("[TOOL_CALLS]",): "mistral",
     ("<tool_call>", "<function=", "<parameter="): "qwen3-coder",
     ("<tool_call>", "<arg_key>"): "glm",
-    ("<function=",): None,  # such as Seed-OSS, whose other marks have its name
+    ("<seed:tool_call>", "<function=", "<parameter="): "seed-oss",
+    ("<function=",): None,
     ("<arg_key>",): None,
     ("<tool_call>",): "hermes",
     ("<|start_header_id|>",): "llama3",
@@ -38,6 +39,7 @@ _TOOL_SIGNS: Mapping[tuple[str, ...], str | None] = {
 _REASONING_SIGNS: Mapping[tuple[str, ...], str | None] = {
     ("<|channel|>",): HARMONY,
     ("[THINK]",): "mistral",
+    ("</seed:think>",): "seed-oss",
     ("</think>",): "think",
 }
 
@@ -69,7 +71,7 @@ class Families:
             return False
         if continued is not None:
             return continued.rfind(marks.begin) > continued.rfind(marks.end)
-        return prompt.rstrip().endswith(marks.begin)
+        return prompt.rstrip().endswith((marks.begin, marks.begin + marks.aside))
 
 
 def choose(tools: str, reasoning: str, template: str | None, *, knows_tools: bool) -> Families:

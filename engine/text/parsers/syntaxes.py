@@ -35,6 +35,20 @@ _QWEN3_CODER = TagSyntax(
     shown=("<tool_call>", "</tool_call>"),
 )
 
+# The same in marks of another name, and with values as they are, on the lines of their tags: Seed-OSS.
+# https://huggingface.co/ByteDance-Seed/Seed-OSS-36B-Instruct/blob/main/chat_template.jinja
+_SEED_OSS = TagSyntax(
+    opening=regex.compile(r"<seed:tool_call>\s*(?=<function=)"),
+    function=regex.compile(
+        r"<function=(?P<name>[^\s<>]{1,256})>\s*(?=(?P<parameter><parameter=)|</function>|</seed:tool_call>)"
+    ),
+    parameter=regex.compile(r"\s*<parameter=(?P<key>[^<>\n]{1,256})>"),
+    value_end=regex.compile(r"</parameter>|(?=</function>\s{0,4}</seed:tool_call>)"),
+    end=regex.compile(r"\s*(?:</function>|(?=</seed:tool_call>))"),
+    closing=regex.compile(r"\s*</seed:tool_call>"),
+    shown=("<seed:tool_call>", "</seed:tool_call>"),
+)
+
 # <tool_call>name<arg_key>key</arg_key><arg_value>value</arg_value> ...</tool_call>, with line ends between the tags in
 # GLM-4.5 and 4.6.
 _GLM = TagSyntax(
@@ -92,6 +106,7 @@ _JSON = Syntax(
 SYNTAXES: Mapping[str, Syntax] = {
     "hermes": _HERMES,
     "qwen3-coder": _QWEN3_CODER,
+    "seed-oss": _SEED_OSS,
     "glm": _GLM,
     "llama3": _LLAMA3,
     "mistral": _MISTRAL,

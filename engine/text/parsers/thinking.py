@@ -13,10 +13,11 @@ from engine.text.parsers.parts import Content, Part, Reasoning
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """The marks before and after the reasoning."""
+    """The marks before and after the reasoning. aside: one that a template may write behind the first."""
 
     begin: str
     end: str
+    aside: str = ""
 
     @property
     def shown(self) -> tuple[str, ...]:
@@ -27,6 +28,7 @@ class Marks:
 MARKS: Mapping[str, Marks] = {
     "think": Marks("<think>", "</think>"),  # Qwen3, DeepSeek R1, SmolLM3
     "mistral": Marks("[THINK]", "[/THINK]"),  # Magistral
+    "seed-oss": Marks("<seed:think>", "</seed:think>", "<seed:cot_budget_reflect>"),
 }
 
 

@@ -31,6 +31,7 @@ STRICT = [function("f", parameters=SCHEMA, strict=True), BOTH[1]]
 WRITTEN: Mapping[str, tuple[str, str, str, str]] = {
     "hermes": ("", '<tool_call>\n{"name": "NAME", "arguments": ARGS}\n</tool_call>', "\n", ""),
     "qwen3-coder": ("", "<tool_call>\n<function=NAME>\nARGS</function>\n</tool_call>", "\n", ""),
+    "seed-oss": ("", "<seed:tool_call>\n<function=NAME>\nARGS</function>\n</seed:tool_call>", "\n", ""),
     "glm": ("", "<tool_call>NAME\nARGS</tool_call>", "\n", ""),
     "llama3": ("", '{"name": "NAME", "parameters": ARGS}', "; ", ""),
     "mistral": ("[TOOL_CALLS][", '{"name": "NAME", "arguments": ARGS}', ", ", "]"),
@@ -52,6 +53,7 @@ WRITTEN: Mapping[str, tuple[str, str, str, str]] = {
 }
 IN_TAGS: Mapping[str, str] = {
     "qwen3-coder": "<parameter={}>\n{}\n</parameter>\n",
+    "seed-oss": "<parameter={}>{}</parameter>\n",
     "glm": "<arg_key>{}</arg_key>\n<arg_value>{}</arg_value>\n",
 }
 F, G, BAD = ("f", '{"a": 1}'), ("g", '{"a": 2}'), ("f", '{"b": 1}')

@@ -56,6 +56,13 @@ TOOLS = [
 REQUIRED = tools_of(TOOLS, tool_choice="required")
 
 
+ENDS = {
+    "qwen3-coder": ("</parameter>", "</function>\n</tool_call>"),
+    "seed-oss": ("</parameter>", "</function>\n</seed:tool_call>"),
+    "glm": ("</arg_value>",),
+}
+
+
 def held(family: str, plain: bool, tools: list[Any] = TOOLS) -> tuple[Tokenizer, Structure | None]:
     tokenizer = with_marks(Families(family), plain)
     syntax = ModelSyntax(Families(family), tokenizer.special, thinking=False)
@@ -124,7 +131,7 @@ def test_what_may_not_be_written(family: str, plain: bool, name: str, arguments:
 @pytest.mark.parametrize(("family", "plain"), TAGGED)
 def test_a_text_does_not_contain_what_ends_it(family: str, plain: bool) -> None:
     tokenizer, structure = held(family, plain)
-    for end in ("</parameter>", "</function>\n</tool_call>") if family == "qwen3-coder" else ("</arg_value>",):
+    for end in ENDS[family]:
         assert not takes(tokenizer, structure, written(family, ("f", json.dumps({"text": f"a{end}b"}))))
 
 

@@ -145,6 +145,17 @@ ROWS: dict[str, tuple[str, str, ChoiceText]] = {
         ChoiceText("I look.", calls=TWO),
     ),
     "qwen3-coder: text behind": ("qwen3-coder", f"{QWEN_PARIS}\nDone. ", ChoiceText("\nDone. ", calls=ONE)),
+    "seed-oss: two, text before, and values as they are": (
+        "seed-oss",
+        "I look.\n<seed:tool_call>\n<function=note>\n<parameter=text>\na\n</parameter>\n<parameter=n>12</parameter>\n"
+        "</function>\n</seed:tool_call>\n<seed:tool_call>\n<function=now>\n</function>\n</seed:tool_call>",
+        ChoiceText("I look.", calls=[("note", '{"text": "\\na\\n", "n": 12}'), ("now", "{}")]),
+    ),
+    "seed-oss: tags without its mark": (
+        "seed-oss",
+        "<function=note>\n<parameter=text>a</parameter>\n</function>",
+        ChoiceText("<function=note>\n<parameter=text>a</parameter>\n</function>"),
+    ),
     "qwen3-coder: values by their types": (
         "qwen3-coder",
         "<tool_call>\n<function=note>\n<parameter=text>\n12\n</parameter>\n<parameter=to>\nNone\n</parameter>\n"

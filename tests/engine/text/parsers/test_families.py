@@ -17,7 +17,12 @@ QWEN3 = "{% if tools %}<tools>{{ tools }}</tools> <tool_call>{% endif %}{{ conte
         ("<|im_start|>{{ messages }}<tool_call>{{ tools }}", True, Families("hermes", None)),
         ("<tool_call>\n<function=f>\n<parameter=a>{{ tools }}</think>", True, Families("qwen3-coder", "think")),
         ("<tool_call>{{ tools }}<arg_key>", True, Families("glm", None)),
-        ("<seed:tool_call>\n<function=f>\n<parameter=a>{{ tools }}", True, Families(None, None)),
+        (
+            "<seed:tool_call>\n<function=f>\n<parameter=a>{{ tools }}</seed:think>",
+            True,
+            Families("seed-oss", "seed-oss"),
+        ),
+        ("<other:tool_call>\n<function=f>\n<parameter=a>{{ tools }}", True, Families(None, None)),
         ("<tool_call>\n<function=f>{{ tools }}", True, Families(None, None)),
         ("<|start_header_id|>{{ tools }}", True, Families("llama3", None)),
         ("<|start_header_id|>", False, Families("json", None)),
@@ -57,6 +62,7 @@ def test_whether_the_prompt_opens_the_reasoning() -> None:
     assert Families(None, "think").opens_reasoning("<|im_start|>assistant\n<think>\n")
     assert not Families(None, "think").opens_reasoning("<|im_start|>assistant\n<think>\n\n</think>\n\n")
     assert not Families(None, None).opens_reasoning("<think>")
+    assert Families(None, "seed-oss").opens_reasoning("<seed:bos>assistant\n<seed:think><seed:cot_budget_reflect>")
     assert Families(None, "think").opens_reasoning("...", continued="<think>\nHm, ")
     assert not Families(None, "think").opens_reasoning("<think>", continued="<think>Hm.</think>Fo")
     assert not Families(None, "think").opens_reasoning("<think>", continued="Fo")

@@ -15,6 +15,7 @@ from tests.engine.text.parsers.folding import ChoiceText, counting, read
 FUNCTIONS: dict[str, JSON] = {"weather": {}}
 QWEN = Families("hermes", "think")
 MISTRAL = Families("mistral", "mistral")
+SEED_OSS = Families("seed-oss", "seed-oss")
 GPT_OSS = Families("gpt-oss", "gpt-oss")
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>'
 CALLS = [("weather", '{"city": "Paris"}')]
@@ -37,6 +38,13 @@ ROWS: dict[str, tuple[Families, bool, str, ChoiceText]] = {
         False,
         '[THINK]Hm.[/THINK]On it.[TOOL_CALLS]weather[ARGS]{"city": "Paris"}',
         ChoiceText("On it.", "Hm.", CALLS),
+    ),
+    "seed-oss": (
+        SEED_OSS,
+        True,
+        "No budget.</seed:think>On it.\n<seed:tool_call>\n<function=weather>\n<parameter=city>Paris</parameter>\n"
+        "</function>\n</seed:tool_call>",
+        ChoiceText("On it.", "No budget.", CALLS),
     ),
     "gpt-oss": (
         GPT_OSS,
