@@ -269,6 +269,7 @@ class Core:
             forks=scheduler.forks,
             block_copies=pool.copies,
             preemptions=scheduler.preemptions,
+            gave_way=scheduler.gave_way,
             steps=self._steps,
             prompt_tokens_computed=scheduler.prompt_tokens_computed,
             tokens_drawn=scheduler.tokens_drawn,

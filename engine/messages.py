@@ -260,6 +260,8 @@ class Stats:
     forks: int = 0
     block_copies: int = 0
     preemptions: int = 0
+    gave_way: int = 0
+    """Preemptions that made room for a narrower group that had waited long enough (ADR 0019)."""
     steps: int = 0
     prompt_tokens_computed: int = 0
     tokens_drawn: int = 0

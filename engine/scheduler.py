@@ -51,6 +51,7 @@ class Scheduler:
         self.limits = Limits(config, ready)
         self.forks = 0
         self.preemptions = 0
+        self.gave_way = 0  # of the preemptions, those for a claim
         self.prompt_tokens_computed = 0
         self.tokens_drawn = 0
         self.cache_hits = 0
@@ -329,6 +330,7 @@ class Scheduler:
         if claim := self.queue.claim(self.running, wanted):
             for victim in claim.victims:
                 self._preempt(victim)
+            self.gave_way += len(claim.victims)
             if self.queue.meet(claim, wanted):
                 self._let_in(claim.sequence)
 

@@ -22,11 +22,13 @@ _COUNTERS = {
         "nproxy_engine_block_copies",
         "KV blocks copied because a sequence wrote into a shared one (copy-on-write).",
     ),
-    "preemptions": ("nproxy_engine_preemptions", "Sequences preempted because no KV blocks were free."),
-    "kv_bytes_read": ("nproxy_engine_kv_read_bytes", "Bytes of keys and values read by attention."),
+    "kv_bytes_read": (
+        "nproxy_engine_kv_read_bytes",
+        "Bytes of keys and values that attention has to read, as a step is planned.",
+    ),
     "prefix_kv_bytes_read": (
         "nproxy_engine_prefix_kv_read_bytes",
-        "Bytes of keys and values of shared prefixes, each read once by attention for all sequences that share it.",
+        "Bytes of keys and values of shared prefixes, each counted once for all sequences that share it.",
     ),
     "kv_bytes_unshared": (
         "nproxy_engine_kv_unshared_bytes",
@@ -103,6 +105,15 @@ class _Latest(Collector):
             "Prompt tokens whose keys and values were cached (hit), or had to be computed (miss).",
             "result",
             cache,
+        )
+        preempted = {"blocks": stats.preemptions - stats.gave_way, "fairness": stats.gave_way}
+        yield _labelled(
+            CounterMetricFamily,
+            "nproxy_engine_preemptions",
+            "Sequences preempted because no KV blocks were free (blocks), or for a narrower request that had waited "
+            "long enough (fairness).",
+            "reason",
+            preempted,
         )
         for field, (name, text) in _COUNTERS.items():
             yield CounterMetricFamily(name, text, value=getattr(stats, field))

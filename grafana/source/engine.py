@@ -153,9 +153,9 @@ _CACHE = Row(
         lines(
             "Preemptions",
             PER_SECOND,
-            "Sequences preempted because no KV blocks were free; their prompts are computed again. If it is not zero "
-            "for long, see KV cache in use.",
-            rates("nproxy_engine_preemptions_total", by=("instance",)),
+            "Sequences that are put back and computed again later. blocks: no KV blocks were free; if it is not zero "
+            "for long, see KV cache in use. fairness: a narrower request had waited long enough behind a wide one.",
+            rates("nproxy_engine_preemptions_total", by=("instance", "reason")),
             thresholds=rising(0.01, 0.1),
         ),
         lines(

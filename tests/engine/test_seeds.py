@@ -85,4 +85,4 @@ async def test_B9_preempted_and_in_pieces(small_engine: Server, singles: list[li
     async with httpx.AsyncClient(base_url=small_engine.url, timeout=60.0, trust_env=False) as client:
         answers = await asyncio.gather(*(together(client, question) for question in range(len(QUESTIONS))))
     assert answers == singles
-    assert metric(small_engine.url, "nproxy_engine_preemptions_total") > 2
+    assert metric(small_engine.url, "nproxy_engine_preemptions_total", reason="blocks") > 2

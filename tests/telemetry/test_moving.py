@@ -135,7 +135,7 @@ ROWS: tuple[Row, ...] = (
     Is("nproxy_engine_sequences", "state=waiting", 0, 0),
     Grows("nproxy_engine_forks_total"),
     Grows("nproxy_engine_block_copies_total"),
-    Grows("nproxy_engine_preemptions_total"),
+    Grows("nproxy_engine_preemptions_total", "reason=blocks"),
     Grows("nproxy_engine_prefix_cache_tokens_total", "result=hit"),
     Grows("nproxy_engine_prefix_cache_tokens_total", "result=miss"),
     Grows("nproxy_engine_steps_total"),
