@@ -156,6 +156,23 @@ def test_chunks_of_a_prompt_beside_rows(cuts: tuple[int, ...]) -> None:
     torch.testing.assert_close(torch.cat(parts), expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize(("start", "tiles"), [(0, [64, 36]), (40, [24, 36]), (64, [36])])
+def test_tiles_end_at_fixed_positions_wherever_a_chunk_begins(
+    start: int, tiles: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks = tuple(range(25))
+    case = Case(spec_of(6, 2), 40, 100 - start)
+    scored, scores = [], case.attention._chunks.scores
+
+    def noted(tile: torch.Tensor, *others: Any) -> torch.Tensor:
+        scored.append(tile.shape[1] // 3)  # three query heads for each key head
+        return scores(tile, *others)
+
+    monkeypatch.setattr(case.attention._chunks, "scores", noted)
+    case.run(Batch(chunks=(Chunk(0, (1,) * (100 - start), start, blocks),)))
+    assert scored == tiles
+
+
 @pytest.mark.parametrize("rows", [2, 8, 32])
 def test_a_shared_prefix_is_a_bucket_of_its_own(rows: int) -> None:
     # Neither the prefix of all nor the rest of each is padded to the other's shape.

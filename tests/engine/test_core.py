@@ -261,3 +261,24 @@ def test_the_gate_is_what_pays_on_the_device() -> None:
     assert EngineConfig("none").gate("cuda", 4096) == 1024
     assert EngineConfig("none").gate("cuda", 1000) == 4195  # tokens that make 4 MiB at least
     assert EngineConfig("none", share_gate=0).gate("cuda", 4096) == 0
+
+
+@pytest.mark.parametrize(("prompt", "shared"), [(40, False), (80, True)])
+def test_a_prefix_is_shared_from_the_gate_on(prompt: int, shared: bool) -> None:
+    about = replace(ready(), device="cpu")
+    core = Core(EngineConfig("none", max_batch_tokens=128, max_sequences=4, block_size=4), HashRunner(about))
+    core.add(Add.alike(1, tuple(range(prompt)), 2, 0, 4, Sampling(), frozenset()))
+    while core.has_work:
+        core.step()
+    assert (core.stats().prefix_kv_bytes_read > 0) == shared
+
+
+def test_the_gate_of_a_device_is_one_of_bytes_of_a_layer() -> None:
+    about = replace(ready(max_model_len=4000), device="cuda", kv_bytes_per_token=40_960, layers=10)
+    for prompt, shared in ((1020, False), (1028, True)):  # 4 MiB are 1,024 tokens
+        config = EngineConfig("none", max_batch_tokens=2000, max_sequences=4, block_size=4)
+        core = Core(config, HashRunner(replace(about, blocks=1000)))
+        core.add(Add.alike(1, tuple(range(prompt)), 2, 0, 4, Sampling(), frozenset()))
+        while core.has_work:
+            core.step()
+        assert (core.stats().prefix_kv_bytes_read > 0) == shared
