@@ -14,6 +14,7 @@ from __future__ import annotations
 from bisect import insort
 from collections import deque
 from collections.abc import Collection, Iterator
+from typing import assert_never
 
 from engine import batch_entries, chunking, prefix
 from engine.admission import Queue, blocks_wanted, by_age, giving_way
@@ -107,6 +108,8 @@ class Scheduler:
                     needs_past = message.grammar is not None or choice.sampling.looks_back
                     max_tokens = min(choice.max_tokens, room)
                     self._add_sequence(group, choice.seed, max_tokens, choice.sampling, needs_past=needs_past)
+            case _:
+                assert_never(message)
         self.queue.put(group.sequences[0])
         return [sequence.id for sequence in group.sequences]
 

@@ -105,6 +105,8 @@ def main() -> None:
     if options.json:
         others = json.loads(options.json.read_text()) if options.json.exists() else {}
         options.json.write_text(json.dumps(others | {options.numbers: report}, indent=2) + "\n")
+    conditions = {name: value for name, value in report.items() if name not in ("milliseconds", "ratios")}
+    print(json.dumps(conditions))
     for what, medians in figures.items():
         print(f"{what:14}", *(f"{name} {value:8.2f}" for name, value in medians.items()), ratios[what])
 

@@ -1,6 +1,6 @@
 """Measure how much sooner a chat's second turn starts than its first: time to the first piece of text, over HTTP.
 
-    python bench/engine/second_turn.py [--prompt 1500] [--rounds 5]
+    python bench/engine/second_turn.py [--prompt 1499] [--rounds 5]
 
 Starts `nproxy serve` with the default model. Each round is a chat of its own of about --prompt tokens: the first turn
 is streamed to its end, then a second turn follows with that answer and a short question. For the second turn the engine
@@ -96,7 +96,7 @@ async def measure(url: str, tokens: int, rounds: int) -> list[tuple[Turn, Turn]]
 def main() -> None:
     """Run the measurement, print it and write it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--prompt", type=int, default=1500, help="tokens of the first turn, about")
+    parser.add_argument("--prompt", type=int, default=1499, help="tokens of the first turn, about")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     load = os.getloadavg()[0]

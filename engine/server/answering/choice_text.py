@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import assert_never
 
 from engine.server.answering.output import Piece, ReportedToken
 from engine.text.parsers.parts import Content, Part, Reasoning, ToolArguments, ToolStart
@@ -86,4 +87,6 @@ def _apart(parts: Iterable[Part]) -> tuple[str, str, dict[int, _Call]]:
                 calls[index] = _Call(part)
             case ToolArguments(index, text):
                 calls.setdefault(index, _Call(None)).arguments += text
+            case _:
+                assert_never(part)
     return "".join(content), "".join(reasoning), calls
