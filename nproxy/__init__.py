@@ -65,7 +65,6 @@ permit: the right to be in flight, which each choice holds against the limits of
 
 The gateway and its processes (gateway/, workers/)
 
-Attempt: one client request as it is sent to one upstream; a fallback makes another. A leg's `attempt` counts its calls.
 drive: one request on its way through the conduct at one upstream.
 driver: the code that carries out the commands of the conduct and reports what happens as events.
 exchange: one client request and its answer, as handlers, driver, metrics and log share it.
@@ -73,6 +72,7 @@ fallback: another upstream that gets the request if the first one cannot answer 
 inbox: where the events of all legs of a request wait for the conduct.
 parent: the process that holds the port and starts, watches and replaces the workers (ADR 0030).
 pseudonym: the random name by which a gateway recognizes itself in `Via` headers, which shows loops.
+RoutedRequest: one client request as it is sent to one upstream; a fallback makes another.
 worker: one of several gateway processes that serve the same port.
 
 The built-in engine (engine/)

@@ -40,7 +40,7 @@ _FORMS = (
 
 
 class Script:
-    """The record of one choice as text: see Record. more: something other than text was sent, too."""
+    """The record of one choice as text: see SentRecord. more: something other than text was sent, too."""
 
     __slots__ = ("_key", "_raw", "more", "pieces")
 

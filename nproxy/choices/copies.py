@@ -8,7 +8,7 @@ from dataclasses import replace
 from nproxy.choices.commands import Spent
 from nproxy.choices.leg_output import Choice
 from nproxy.choices.merge import Merge
-from nproxy.choices.records import Record
+from nproxy.choices.records import SentRecord
 from nproxy.choices.settings import Names
 from nproxy.openai.requests import Request
 from nproxy.openai.usage import Usage
@@ -21,7 +21,7 @@ class Copies(Merge):
     were really computed.
     """
 
-    def __init__(self, request: Request, names: Names, record: Callable[[], Record] | None) -> None:
+    def __init__(self, request: Request, names: Names, record: Callable[[], SentRecord] | None) -> None:
         super().__init__(request, names, record, n=1)
 
     def spent(self) -> Spent:

@@ -10,7 +10,7 @@ from nproxy.choices.leg import Leg
 from nproxy.choices.lessons import Lack
 from nproxy.choices.offsets import TextOffsets
 from nproxy.choices.reading import LegFault
-from nproxy.choices.records import Record, Repeat
+from nproxy.choices.records import Repeat, SentRecord
 from nproxy.choices.reported_usage import ReportedUsage
 from nproxy.openai.chunks import UpstreamChoice
 from nproxy.openai.dialect import Dialect
@@ -50,7 +50,7 @@ class Choice:
     """What a whole answer is folded from; empty in a stream, and once the choice is written."""
     written: bytes | None = None
     """What a whole answer shows of it, as `Wire.choice` writes it; None until it is written."""
-    sent: Record | None = None
+    sent: SentRecord | None = None
     """What the client has been sent of it, if another call may continue from there."""
     repeat: Repeat | None = None
     """Compares what such a call repeats with what the client has; None if nothing is repeated."""
@@ -124,7 +124,7 @@ class LegOutput:
     """How many choices it had brought when it ended; 0 if it failed."""
     answered: int = 1
     """To how many prompts these belong."""
-    kept: frozenset[int] | None = None
+    finished_here: frozenset[int] | None = None
     """The upstream's indices of the choices that it finished, if other legs go on with the rest; else None."""
     fingerprint: str | None = None
     """The first that came."""
@@ -174,7 +174,7 @@ class LegOutput:
     @property
     def shares_choices(self) -> bool:
         """Whether an earlier call of this leg finished some of its choices, or other legs go on with some."""
-        return self.kept is not None or bool(self.reported.before)
+        return self.finished_here is not None or bool(self.reported.before)
 
     @property
     def said_all(self) -> bool:
@@ -248,7 +248,7 @@ class LegOutput:
         prompt, total = reported
         if total is None:
             return reported
-        return LegUsage(prompt, self.reported.total_for_client(total, self.kept, whole=self.whole))
+        return LegUsage(prompt, self.reported.total_for_client(total, self.finished_here, whole=self.whole))
 
 
 def _rewriter(dialect: Dialect, choices: Sequence[Choice]) -> Rewriter:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from nproxy.choices.leg import Leg
 from nproxy.choices.leg_output import Choice, LegOutput
-from nproxy.choices.records import Record
+from nproxy.choices.records import SentRecord
 from nproxy.choices.tally import Tally
 from nproxy.openai.errors import ApiError
 from nproxy.openai.requests import Request
@@ -28,7 +28,7 @@ class LegOutputs:
     client sees one.
     """
 
-    def __init__(self, request: Request, n: int, record: Callable[[], Record] | None, *, counts_all: bool) -> None:
+    def __init__(self, request: Request, n: int, record: Callable[[], SentRecord] | None, *, counts_all: bool) -> None:
         """record: makes the record of what the client is sent of one choice, so that another call can resume one that
         was cut; None if none is resumed. counts_all: usage beside one choice is that of its whole call.
         """
@@ -94,9 +94,9 @@ class LegOutputs:
         """Let other legs bring what this one did not finish. If it finished nothing, it is forgotten."""
         self._read_before = self.client_has_read_any
         output = self.outputs[number]
-        output.kept = frozenset(index for index, choice in enumerate(output.choices) if choice.finished)
+        output.finished_here = frozenset(index for index, choice in enumerate(output.choices) if choice.finished)
         self.tally.renew()
-        if not output.kept:
+        if not output.finished_here:
             self.drop(number)
 
     def give_up(self, number: int, error: ApiError) -> None:

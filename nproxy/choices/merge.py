@@ -16,7 +16,7 @@ from nproxy.choices.fold import folded
 from nproxy.choices.leg_output import Choice, LegOutput
 from nproxy.choices.leg_outputs import LegOutputs
 from nproxy.choices.reading import in_band, read_answer, read_chunk, read_message
-from nproxy.choices.records import Record
+from nproxy.choices.records import SentRecord
 from nproxy.choices.settings import Names
 from nproxy.openai.chunks import EMPTY_VALUES, UpstreamChoice, UpstreamChunk, is_done, is_null
 from nproxy.openai.dialect import CHAT
@@ -60,7 +60,7 @@ class Merge:
         self,
         request: Request,
         names: Names,
-        record: Callable[[], Record] | None = None,
+        record: Callable[[], SentRecord] | None = None,
         n: int | None = None,
         logprobs: bool = True,
         counts_all: bool = False,

@@ -20,7 +20,7 @@ class Repeat(Protocol):
         """Return what is new in a chunk, None if nothing is. Raises LegFault if it is not what was sent."""
 
 
-class Record(Protocol):
+class SentRecord(Protocol):
     """What the client has been sent of one choice. True if that is anything but a role."""
 
     def __bool__(self) -> bool: ...

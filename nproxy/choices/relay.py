@@ -13,7 +13,7 @@ from typing import Any
 
 from nproxy.choices.leg_output import Choice, LegOutput
 from nproxy.choices.merge import Merge
-from nproxy.choices.records import Record
+from nproxy.choices.records import SentRecord
 from nproxy.choices.settings import Names
 from nproxy.openai.chunks import UpstreamChoice, UpstreamChunk
 from nproxy.openai.jsonvalue import JSON, dumps, is_json, loads
@@ -63,7 +63,7 @@ class Relay(Merge):
         names: Names,
         shown: str | None = None,
         exact: bool = False,
-        record: Callable[[], Record] | None = None,
+        record: Callable[[], SentRecord] | None = None,
     ) -> None:
         self._counts_all = exact or request.choices == 1  # usage beside a choice is that of its whole call
         super().__init__(request, names, record, counts_all=self._counts_all)

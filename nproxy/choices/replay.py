@@ -120,7 +120,7 @@ def _index(call: JSON, place: int) -> int:
 
 
 class Transcript:
-    """The record of one choice by channel: see Record."""
+    """The record of one choice by channel: see SentRecord."""
 
     __slots__ = ("_counts", "_names", "_tapes")
 

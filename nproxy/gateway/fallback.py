@@ -16,7 +16,7 @@ from nproxy.upstreams.upstream import Upstream
 
 
 @frozen
-class Attempt:
+class RoutedRequest:
     """A request as it is sent to one upstream. choices: the number of permits that it needs there."""
 
     route: Route
@@ -27,12 +27,12 @@ class Attempt:
         return self.route.upstream
 
 
-A = TypeVar("A", bound=Attempt)
+A = TypeVar("A", bound=RoutedRequest)
 
 
 class Fallbacks(Generic[A]):
-    """The attempts of one request. Call `begin` once, `elsewhere` if that gives none, and `after` after each attempt
-    that failed.
+    """A request's way from upstream to upstream. Call `begin` once, `elsewhere` if that gives none, and `after` each
+    time that one failed.
 
     first: the upstream that has the model. model: the name in the request; None if it names none. plan: prepares the
     request for one upstream; raises ApiError if that upstream cannot do what is asked for.
@@ -58,7 +58,7 @@ class Fallbacks(Generic[A]):
         return self.fallback_possible and self._following().fallback_available
 
     def begin(self) -> A | None:
-        """Return the attempt at the upstream for the model; None if that has fallbacks and is not healthy.
+        """Return the request for the upstream that has the model; None if that has fallbacks and is not healthy.
 
         Raises ApiError if the request is invalid for it.
         """
@@ -66,29 +66,29 @@ class Fallbacks(Generic[A]):
         return self._plan(first) if not first.upstream.fallback or first.usable else None
 
     async def elsewhere(self) -> A:
-        """Return the first attempt if the upstream for the model is not healthy: the next that can take it.
+        """Return the request for the next upstream that can take it, if the one that has the model is not healthy.
 
         Raises ApiError if the request is invalid for that upstream. Such errors of the others are not reported.
         """
         self._routes = self._upstreams.routes(self._first, self._model)
         while (route := await self._routes.next()) is not None and route.upstream is not self._first.upstream:
             with suppress(ApiError):
-                attempt = self._plan(route)
-                if attempt.choices <= route.upstream.settings.max_inflight:
-                    return self._taken(attempt)
+                routed = self._plan(route)
+                if routed.choices <= route.upstream.settings.max_inflight:
+                    return self._taken(routed)
         return self._plan(self._first)
 
     async def after(self, grant: Grant) -> A | None:
-        """Move the permits to the next upstream that supports the request and has room, and return the attempt.
+        """Move the permits to the next upstream that supports the request and has room, and return what it gets.
 
         Returns None if there is none.
         """
         routes = self._following()
         while (route := await routes.next()) is not None:
             try:
-                attempt = self._plan(route)
+                routed = self._plan(route)
                 await grant.move(route.upstream.name)
-                return self._taken(attempt)
+                return self._taken(routed)
             except Unanswered:
                 break  # the admission server does not answer, so the next move would fail as well
             except ApiError:
@@ -100,8 +100,8 @@ class Fallbacks(Generic[A]):
             self._routes = self._upstreams.routes(self._first, self._model, taken=True)
         return self._routes
 
-    def _taken(self, attempt: A) -> A:
-        name = attempt.upstream.name
+    def _taken(self, routed: A) -> A:
+        name = routed.upstream.name
         self._metrics.fallbacks(self._name, name).inc()
         self._name = name
-        return attempt
+        return routed

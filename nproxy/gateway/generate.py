@@ -23,7 +23,7 @@ from nproxy.gateway.observe import Observer
 from nproxy.gateway.pings import pinged
 from nproxy.gateway.request_settings import RequestSettings
 from nproxy.gateway.response_writer import ClientLeft
-from nproxy.gateway.upstream_calls import Planned, UpstreamCalls
+from nproxy.gateway.upstream_calls import PlannedRequest, UpstreamCalls
 from nproxy.openai.body import LONG, Body
 from nproxy.openai.requests import Limits, Request, parse_chat, parse_completion
 from nproxy.upstreams.routes import Route
@@ -66,8 +66,8 @@ async def _generate(app: App, settings: RequestSettings, exchange: Exchange, req
     caller.demand_model(request.model, request.body.fields)
     first = app.upstreams.at_hand(request.model) or await app.upstreams.route(request.model)
     fallbacks = Fallbacks(app, first, request.model, partial(_planned, settings, request))
-    attempt = fallbacks.begin() or await fallbacks.elsewhere()
-    upstream, choices = attempt.route.upstream.name, attempt.choices
+    planned = fallbacks.begin() or await fallbacks.elsewhere()
+    upstream, choices = planned.route.upstream.name, planned.choices
     counted = caller.rates.tokens is not None
     tokens = guess(request, choices) if counted else 0
     field = "best_of" if request.drawn > request.n else "n"
@@ -75,10 +75,10 @@ async def _generate(app: App, settings: RequestSettings, exchange: Exchange, req
         if caller.rates is not UNLIMITED:
             exchange.headers.update(admission.headers(caller))
         if counted:
-            grant.came(guess_prompt(request))
+            grant.spent_at_least(guess_prompt(request))
         try:
             while True:
-                drive = _drive(app, settings, exchange, request, attempt, grant, fallbacks)
+                drive = _drive(app, settings, exchange, request, planned, grant, fallbacks)
                 await drive.run()
                 if drive.fell_back is None:
                     return
@@ -87,7 +87,7 @@ async def _generate(app: App, settings: RequestSettings, exchange: Exchange, req
                 if following is None:
                     await drive.fail(drive.fell_back)
                     return
-                attempt = following
+                planned = following
         except ClientLeft:
             raise
         except Exception:  # an internal error; the record may have no status yet
@@ -103,11 +103,11 @@ async def _generate(app: App, settings: RequestSettings, exchange: Exchange, req
                 grant.broke_off()
 
 
-def _planned(settings: RequestSettings, request: Request, route: Route) -> Planned:
+def _planned(settings: RequestSettings, request: Request, route: Route) -> PlannedRequest:
     """Plan the request for one upstream. Raises ApiError if that upstream cannot do what the request asks for."""
     capability = route.upstream.capabilities.snapshot(route.name.shown, route.name.upstream)
     plan = make_plan(request, capability, _draw, settings.greedy, replayed=route.upstream.replays)
-    return Planned(route, request.prompts * plan.n, capability, plan)
+    return PlannedRequest(route, request.prompts * plan.n, capability, plan)
 
 
 def _drive(
@@ -115,12 +115,12 @@ def _drive(
     settings: RequestSettings,
     exchange: Exchange,
     request: Request,
-    attempt: Planned,
+    planned: PlannedRequest,
     grant: Grant,
-    fallbacks: Fallbacks[Planned],
+    fallbacks: Fallbacks[PlannedRequest],
 ) -> Drive:
     """Prepare to drive the request at one upstream. When it has run, the drive says whether to ask another."""
-    record, upstream, name, plan = exchange.record, attempt.route.upstream, attempt.route.name, attempt.plan
+    record, upstream, name, plan = exchange.record, planned.route.upstream, planned.route.name, planned.plan
     fallback_possible, fallback_available = fallbacks.fallback_possible, fallbacks.fallback_available
     record.upstream = upstream.name
     record.model = app.metrics.model_label(name.shown, upstream.name, listed=name.listed)
@@ -129,7 +129,7 @@ def _drive(
     conduct = Conduct(
         request,
         plan,
-        attempt.capability,
+        planned.capability,
         settings.conduct(upstream, fallback_possible=fallback_possible, fallback_available=fallback_available),
         Names(f"{request.dialect.id_prefix}{random.getrandbits(128):032x}", int(time.time()), request.model),
         upstream.budget.take,
@@ -139,7 +139,7 @@ def _drive(
     )
     if (spans := record.tracing.spans) is not None:
         spans.to_upstream(upstream.name, name.upstream or name.shown, plan.n)
-    calls = UpstreamCalls(exchange, request, attempt, fallback_available)
+    calls = UpstreamCalls(exchange, request, planned, fallback_available)
     observer = Observer(app.metrics, record, grant, partial(upstream.count, calls.group))
     learn, judge = partial(app.learn, upstream, name.shown), partial(upstream.judge, calls.group)
     return Drive(exchange, conduct, observer, calls.open, learn, judge, app.drives)

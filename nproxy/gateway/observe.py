@@ -26,7 +26,7 @@ class Charged(Protocol):
     def spend(self, prompt: int, completion: int) -> None:
         """Note that so many tokens were spent, as reported to the client."""
 
-    def came(self, tokens: int) -> None:
+    def spent_at_least(self, tokens: int) -> None:
         """Note that at least so many more tokens have come, whether or not they will be reported to the client."""
 
 
@@ -100,7 +100,7 @@ class Observer:
             elif type(event) is LegChunks:
                 chunks += event.count
         if chunks:
-            self._account.came(chunks)
+            self._account.spent_at_least(chunks)
             now = self._clock()
             last = self._last.get(leg)
             if last is not None:

@@ -11,7 +11,7 @@ from nproxy.choices.compose import asked_as_stream, compose
 from nproxy.choices.leg import Leg
 from nproxy.choices.plan import Plan
 from nproxy.gateway.exchange import Exchange
-from nproxy.gateway.fallback import Attempt
+from nproxy.gateway.fallback import RoutedRequest
 from nproxy.gateway.request_id import leg_id
 from nproxy.gateway.tracing import TRACE_HEADERS
 from nproxy.openai.dialect import Dialect
@@ -37,8 +37,8 @@ _ALL_TELL = (("Content-Type", "application/json"), ("Accept-Encoding", "identity
 
 
 @frozen
-class Planned(Attempt):
-    """The attempt of one request at one upstream, with its plan. capability: what the plan relies on."""
+class PlannedRequest(RoutedRequest):
+    """A request as it is sent to one upstream, with its plan. capability: what the plan relies on."""
 
     capability: Capability
     plan: Plan
@@ -47,17 +47,17 @@ class Planned(Attempt):
 class UpstreamCalls:
     """Makes the upstream calls of one request; what they share is prepared once. fallback_available: see CallGroup."""
 
-    def __init__(self, exchange: Exchange, request: Request, attempt: Planned, fallback_available: bool) -> None:
+    def __init__(self, exchange: Exchange, request: Request, planned: PlannedRequest, fallback_available: bool) -> None:
         headers = exchange.request.headers
-        upstream, capability = attempt.route.upstream, attempt.capability
+        upstream, capability = planned.route.upstream, planned.capability
         self._id = exchange.id
         self._tracing = exchange.record.tracing
         self._idempotency_key = headers.get("idempotency-key")
         self._upstream = upstream
         self._request = request
-        self._n = attempt.plan.n
+        self._n = planned.plan.n
         self._capability = capability
-        model = attempt.route.model
+        model = planned.route.model
         self.group = CallGroup(
             model,
             capability.prefix_cache,

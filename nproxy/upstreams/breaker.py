@@ -128,7 +128,7 @@ class Breaker:
             self._tried_at = now
         self._trials[who] = self._trials.get(who, 0) + 1
 
-    def left(self, who: object) -> None:
+    def call_over(self, who: object) -> None:
         """Note that a call is over. Once a trial has no calls left and gave no result, another request may try."""
         self._answered.pop(who, None)  # if the request has other calls here, their next events add it again
         if self._trials.get(who):

@@ -8,7 +8,7 @@ from math import inf
 
 from nproxy.upstreams.replicas import Replica
 
-Account = tuple[str | None, str]
+AccountKey = tuple[str | None, str]
 """What a server may limit separately: a model, and whose key calls it ("" where all calls use one key or none)."""
 
 QueuePlace = tuple[int, int]
@@ -75,7 +75,7 @@ class CallGroup:
         together: bool = False,
         prompt: bytes | None = None,
         assigned: Callable[[int, Replica], None] | None = None,
-        account: Account | None = None,
+        account: AccountKey | None = None,
         fallback_available: bool = False,
     ) -> None:
         """model: the one they ask for, by the upstream's name; None if unknown. Not every replica may serve it.

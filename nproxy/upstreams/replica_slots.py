@@ -79,7 +79,7 @@ class ReplicaSlots:
             able = self._standing(attempt, now)
             replica = choose(able, self._draw, now, parallel=parallel, failed=failed, prompt=group.prompt)
         if replica is not None:
-            replica.take(group, attempt.choices, now, alone=attempt.alone)
+            replica.begin_call(group, attempt.choices, now, alone=attempt.alone)
             group.replica = group.at[attempt.leg] = group.uncounted[attempt.leg] = replica
             if group.assigned is not None:
                 group.assigned(attempt.leg, replica)

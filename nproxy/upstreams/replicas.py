@@ -139,7 +139,7 @@ class Replica:
         """Whether others are preferred: it was unreachable, asked to be left alone, or failed its last check."""
         return now < self.avoid_until or now < self.resting_until or self.health.doubtful
 
-    def take(self, who: object, choices: int, now: float, *, alone: bool) -> None:
+    def begin_call(self, who: object, choices: int, now: float, *, alone: bool) -> None:
         """Count a call that begins."""
         self.begun += 1
         self.legs += 1
@@ -149,13 +149,13 @@ class Replica:
         self.breaker.called(who, now)
         self.health.called(now)
 
-    def release(self, who: object, choices: int) -> None:
+    def end_call(self, who: object, choices: int) -> None:
         """Count a call that has ended."""
         self.legs -= 1
         self._times += time.monotonic()
         self.choices -= choices
         self.reserved = False
-        self.breaker.left(who)
+        self.breaker.call_over(who)
         if not self.legs:
             self.health.idle()
 

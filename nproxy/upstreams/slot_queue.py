@@ -75,7 +75,7 @@ class SlotQueue:
 
     def give_back(self, replica: Replica, attempt: CallAttempt) -> None:
         """Take back a leg's slot, and serve the legs that wait."""
-        replica.release(attempt.group, attempt.choices)
+        replica.end_call(attempt.group, attempt.choices)
         self.serve()
 
     def serve(self) -> None:

@@ -16,7 +16,7 @@ from typing import assert_never
 from nproxy.concurrency.tasks import first_wanted
 from nproxy.config import Config, Reading
 from nproxy.gateway.admission.bounds import Bounds
-from nproxy.gateway.admission.messages import Answer, Returned, Room, message_of, to_bytes
+from nproxy.gateway.admission.messages import Answer, Returned, RoomAgain, message_of, to_bytes
 from nproxy.gateway.admission.server import AdmissionServer, owner
 from nproxy.gateway.engine_metrics import EngineMetrics
 from nproxy.gateway.reload import History
@@ -149,7 +149,7 @@ class Parent:
 
     def _deliver(self, answer: Answer) -> None:
         message = Admission(to_bytes(answer))
-        if isinstance(answer, Room | Returned):
+        if isinstance(answer, RoomAgain | Returned):
             self.supervisor.tell(message)
         elif (worker := self.supervisor.named(owner(answer.ticket))) is not None:
             worker.send(message)

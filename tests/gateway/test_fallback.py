@@ -14,6 +14,7 @@ from nproxy.gateway.admission import client
 from nproxy.gateway.admission.messages import Message, Move
 from nproxy.gateway.driver import Drive
 from nproxy.gateway.passthrough import handler
+from nproxy.gateway.passthrough.upload import REPEATABLE_BYTES
 from nproxy.openai.errors import not_ready
 from nproxy.openai.wire import PING
 from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream, raw_server
@@ -389,19 +390,26 @@ async def test_where_it_cannot_be_had_what_passes_through_goes_on(
             assert await gateway.metric("nproxy_replica_errors_total" + labels) == 1
 
 
-async def test_what_has_begun_to_go_up_goes_nowhere_else(spare: FakeUpstream) -> None:
+@pytest.mark.parametrize(("more", "elsewhere"), [(0, True), (REPEATABLE_BYTES, False)])
+async def test_what_has_begun_to_go_up_goes_nowhere_else(spare: FakeUpstream, more: int, elsewhere: bool) -> None:
+    """A short form is read whole, and can be sent again."""
+
     async def refuses(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"--b--")
+        read = b""
+        while b"--b--" not in read:
+            read += await reader.read(1 << 16)
         writer.write(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n")
 
-    form = b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nm\r\n--b--\r\n'
+    form = b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nm\r\n'
+    form += b"--b\r\nContent-Disposition: form-data; name=file\r\n\r\n" + b"x" * more + b"\r\n--b--\r\n"
     async with raw_server(refuses) as url:
         one = {"name": "main", "replicas": [url], "models": ["m"], "fallback": ["spare"]}
         async with behind(one, {"name": "spare", "replicas": [spare.url], "models": ["m"]}) as gateway:
             kind = {"content-type": "multipart/form-data; boundary=b"}
             answer = await gateway.client.post("/v1/audio/transcriptions", content=form, headers=kind)
-            assert answer.status_code == 503 and answer.headers["x-nproxy-upstream"] == "main"
-            assert not spare.requests
+            said = answer.status_code, answer.headers["x-nproxy-upstream"]
+            assert said == ((200, "spare") if elsewhere else (503, "main"))
+            assert bool(spare.requests) == elsewhere
 
 
 async def test_what_passes_through_goes_by_an_upstream_without_room(

@@ -25,7 +25,7 @@ class Scene:
         self.observer = Observer(self.metrics, self.record, self, lambda *how: self.ended.append(how[:2]))
         self.observer._clock = lambda: self.now
 
-    def came(self, tokens: int) -> None:
+    def spent_at_least(self, tokens: int) -> None:
         """Nobody is charged."""
 
     def spend(self, prompt: int, completion: int) -> None:

@@ -59,7 +59,7 @@ def test_requests_that_are_being_answered_speak_for_it() -> None:
     for _ in range(19):
         assert not breaker.failed(object(), 1.0)
     for who in answered[1:]:
-        breaker.left(who)
+        breaker.call_over(who)
     assert breaker.failed(object(), 1.0), "20 of 21"
 
 
@@ -115,7 +115,7 @@ def test_a_trial_whose_answer_has_begun_lets_others_through_but_is_not_over() ->
     other = object()
     breaker.spoke(other, 10.0)
     assert not breaker.admits(object(), 10.0), "another call has said something"
-    breaker.left(other)
+    breaker.call_over(other)
     breaker.spoke(who, 10.0)
     assert breaker.state(10.0) is State.CLOSED
     assert breaker.failed(who, 11.0), "one failure is enough until an answer has come whole"
@@ -136,9 +136,9 @@ def test_a_trial_that_left_without_a_verdict_lets_another_one_try() -> None:
     breaker = opened()
     who = trial(breaker, 10.0)
     breaker.called(who, 10.0)
-    breaker.left(who)
+    breaker.call_over(who)
     assert not breaker.admits(object(), 10.0), "it has another call here"
-    breaker.left(who)
+    breaker.call_over(who)
     other = trial(breaker, 10.0)
     assert not breaker.failed(who, 10.0) and breaker.failed(other, 10.0)
 
@@ -146,7 +146,7 @@ def test_a_trial_that_left_without_a_verdict_lets_another_one_try() -> None:
 def test_a_verdict_that_comes_after_the_call_is_over_counts() -> None:
     breaker = opened()
     who = trial(breaker, 10.0)
-    breaker.left(who)
+    breaker.call_over(who)
     assert breaker.failed(who, 10.0) and breaker.wait(10.0) == 20.0
 
 
@@ -255,7 +255,7 @@ def test_whatever_happens_it_is_never_shut_for_good_and_lets_one_through_at_a_ti
         elif what == "speak" and trying:
             breaker.spoke(trying[0], now)
         elif what == "leave" and trying:
-            breaker.left(trying[0])
+            breaker.call_over(trying[0])
         elif what == "ok":
             breaker.went_well(now)
         elif what == "bad":

@@ -109,7 +109,7 @@ def test_a_last_resort_waits_for_requests_not_for_their_calls() -> None:
 
 def test_nor_for_one_that_left_without_a_verdict() -> None:
     breaker = opened()
-    breaker.left(trial(breaker, LATE + 10))
+    breaker.call_over(trial(breaker, LATE + 10))
     assert breaker.admits(object(), LATE + 10, last_resort=True)
 
 

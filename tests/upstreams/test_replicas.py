@@ -34,14 +34,14 @@ def test_the_time_of_calls_adds_up_over_those_beside_each_other_and_goes_on_in_f
     monkeypatch.setattr(time, "monotonic", lambda: now)
     replica, one, other = replica_at("http://h/v1"), object(), object()
     assert replica.call_seconds(now) == 0.0
-    replica.take(one, 1, now, alone=False)
+    replica.begin_call(one, 1, now, alone=False)
     now = 1002.0
-    replica.take(other, 4, now, alone=False)
+    replica.begin_call(other, 4, now, alone=False)
     assert replica.call_seconds(now) == 2.0
     now = 1003.0
-    replica.release(one, 1)
+    replica.end_call(one, 1)
     now = 1007.0
     assert replica.call_seconds(now) == 2 + 2 + 4
-    replica.release(other, 4)
+    replica.end_call(other, 4)
     now = 2000.0
     assert replica.call_seconds(now) == 8.0

@@ -13,7 +13,7 @@ from nproxy.gateway.admission.bounds import Bounds
 from nproxy.gateway.admission.grant import Grant
 from nproxy.gateway.admission.known_rates import KnownRates
 from nproxy.gateway.admission.memory import BODIES_SHARE, Bodies, Memory, MemoryReservation, limit_of
-from nproxy.gateway.admission.messages import Admitted, Answer, Ask, Move, Refused, Returned, Room
+from nproxy.gateway.admission.messages import Admitted, Answer, Ask, Move, Refused, Returned, RoomAgain
 from nproxy.gateway.admission.refusal_log import RefusalLog
 from nproxy.gateway.admission.refusals import Unanswered, error_of, rate_headers, unavailable
 from nproxy.gateway.admission.server import AdmissionServer, Connect, Transport
@@ -238,7 +238,7 @@ class AdmissionClient:
 
     def _hear(self, answer: Answer) -> None:
         """Take an answer of the ledger. Answers to requests that no longer wait are dropped."""
-        if isinstance(answer, Room):
+        if isinstance(answer, RoomAgain):
             self._full.clear()
         elif isinstance(answer, Returned):
             self._rates.correct(answer.key, answer.levels, self._clock())

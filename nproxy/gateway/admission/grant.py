@@ -47,7 +47,7 @@ class Grant:
         tokens["prompt"].value += prompt
         tokens["completion"].value += completion
 
-    def came(self, tokens: int) -> None:
+    def spent_at_least(self, tokens: int) -> None:
         """Note that at least so many more were spent.
 
         If the client leaves a stream before its usage is known, it pays for the estimate or for these, if they are

@@ -23,7 +23,7 @@ from nproxy.gateway.admission.messages import (
     Reason,
     Refused,
     Returned,
-    Room,
+    RoomAgain,
 )
 from nproxy.gateway.admission.queue import FairQueue
 from nproxy.gateway.admission.rates import Meters, levels_of, limits_of
@@ -392,7 +392,7 @@ class Ledger:
     def _take_answers(self) -> list[Answer]:
         if self._told_full and self._freed:
             self._told_full = False
-            self._answers.append(Room())
+            self._answers.append(RoomAgain())
         self._freed = False
         answers, self._answers = self._answers, []
         return answers

@@ -85,12 +85,12 @@ class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
     limit: int = 0
     """The limit that it exceeds by itself, for too_wide."""
     full: bool = False
-    """Until a Room message comes, all requests of this key would be refused, even for one choice."""
+    """Until a RoomAgain message comes, all requests of this key would be refused, even for one choice."""
     levels: tuple[Level, ...] = ()
     """The levels of the key's rates."""
 
 
-class Room(msgspec.Struct, frozen=True, array_like=True, tag="room"):
+class RoomAgain(msgspec.Struct, frozen=True, array_like=True, tag="room"):
     """Permits or places in the queue have become free since a request was refused as `full`. Sent to all clients."""
 
 
@@ -105,7 +105,7 @@ class Returned(msgspec.Struct, frozen=True, array_like=True, tag="returned"):
 
 
 Message = Ask | Move | Leave
-Answer = Admitted | Refused | Room | Returned
+Answer = Admitted | Refused | RoomAgain | Returned
 
 _T = TypeVar("_T")
 

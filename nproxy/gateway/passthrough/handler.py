@@ -17,9 +17,9 @@ from nproxy.gateway.admission.grant import Grant
 from nproxy.gateway.admission.guess import BYTES_PER_TOKEN
 from nproxy.gateway.app import App
 from nproxy.gateway.exchange import Exchange
-from nproxy.gateway.fallback import Attempt, Fallbacks
+from nproxy.gateway.fallback import Fallbacks, RoutedRequest
 from nproxy.gateway.passthrough.retries import Retries
-from nproxy.gateway.passthrough.upload import Upload, open_upload
+from nproxy.gateway.passthrough.upload import PassedBody, open_upload
 from nproxy.gateway.response_writer import ClientLeft
 from nproxy.gateway.tracing import TRACE_HEADERS
 from nproxy.openai.errors import invalid_request, model_not_found
@@ -45,12 +45,12 @@ async def serve(app: App, exchange: Exchange) -> None:
     with app.admission.guard(exchange.caller) as reservation:
         upload, model = await open_upload(app, exchange, reservation)
         upload.uncompressed = exchange.caller.rates.tokens is not None
-        fallbacks = Fallbacks(app, await _route(app, model), model, partial(Attempt, choices=1))
-        attempt = fallbacks.begin() or await fallbacks.elsewhere()
-        admission, first = app.admission, attempt.upstream.name
-        with await admission.admit(exchange.caller, first, attempt.choices, waited=record.waited) as grant:
+        fallbacks = Fallbacks(app, await _route(app, model), model, partial(RoutedRequest, choices=1))
+        routed = fallbacks.begin() or await fallbacks.elsewhere()
+        admission, first = app.admission, routed.upstream.name
+        with await admission.admit(exchange.caller, first, routed.choices, waited=record.waited) as grant:
             exchange.headers.update(admission.headers(exchange.caller))
-            following: Attempt | None = attempt
+            following: RoutedRequest | None = routed
             while following is not None:
                 name, upstream = following.route.name, following.upstream
                 record.mode, record.upstream = "passthrough", upstream.name
@@ -60,11 +60,12 @@ async def serve(app: App, exchange: Exchange) -> None:
 
 
 async def _serve(
-    exchange: Exchange, route: Route, upload: Upload, fallbacks: Fallbacks[Attempt], grant: Grant
-) -> Attempt | None:
+    exchange: Exchange, route: Route, upload: PassedBody, fallbacks: Fallbacks[RoutedRequest], grant: Grant
+) -> RoutedRequest | None:
     """Serve the request from one upstream.
 
-    Returns the next attempt if this one failed before an answer to the client began; None if the request is done.
+    Returns the request for the next upstream if this one failed before an answer to the client began; None if it is
+    done.
     """
     usage = PassedUsage()
     try:
@@ -77,12 +78,12 @@ async def _serve(
             exchange.record.prompt_tokens, exchange.record.completion_tokens = usage.prompt, completion
             grant.spend(usage.prompt, completion)
         elif usage.events:
-            grant.came(len(upload.known) // BYTES_PER_TOKEN + usage.events)
+            grant.spent_at_least(len(upload.known) // BYTES_PER_TOKEN + usage.events)
     if unserved is None:
         return None
     # the replica has been left, so that others may use it while this request waits for the next upstream
-    if _may_go_on(unserved.failure, upload) and (attempt := await fallbacks.after(grant)) is not None:
-        return attempt
+    if _may_go_on(unserved.failure, upload) and (following := await fallbacks.after(grant)) is not None:
+        return following
     exchange.record.outcome = unserved.failure.kind
     if unserved.answer is None:
         raise as_error([unserved.failure], retries_spent=False)
@@ -101,7 +102,7 @@ class _Unserved:
 
 
 async def _ask(
-    exchange: Exchange, route: Route, upload: Upload, usage: PassedUsage, *, fallback_possible: bool
+    exchange: Exchange, route: Route, upload: PassedBody, usage: PassedUsage, *, fallback_possible: bool
 ) -> _Unserved | None:
     """Ask one upstream, again if retries allow it, and send its answer to the client: then None is returned.
 
@@ -154,7 +155,7 @@ def _is_withheld(refusal: Failure) -> bool:
     return refusal.kind is FailureKind.MALFORMED or (refusal.own_key and refusal.status in KEY_REFUSED)
 
 
-def _may_go_on(failure: Failure, upload: Upload) -> bool:
+def _may_go_on(failure: Failure, upload: PassedBody) -> bool:
     """Whether another upstream may get the request: this one is at fault, and the body can be sent again."""
     return not upload.used and upstreams_own(failure)
 
@@ -223,7 +224,7 @@ async def _route(app: App, model: str | None) -> Route:
     raise model_not_found(model)
 
 
-def _headers_up(exchange: Exchange, upstream: Upstream, upload: Upload) -> CIMultiDict[str]:
+def _headers_up(exchange: Exchange, upstream: Upstream, upload: PassedBody) -> CIMultiDict[str]:
     request = exchange.request
     caller = upstream.caller_shown(exchange.caller.name)
     headers = upward(request.headers, upstream.settings.api_key, drop=TRACE_HEADERS, caller=caller)

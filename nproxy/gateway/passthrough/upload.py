@@ -28,7 +28,7 @@ at the moment at which it is used once more.
 
 
 @dataclass(slots=True)
-class Upload:
+class PassedBody:
     """The request body to send to an upstream."""
 
     known: bytes
@@ -64,7 +64,7 @@ class Upload:
             raise
 
 
-async def open_upload(app: App, exchange: Exchange, reservation: MemoryReservation) -> tuple[Upload, str | None]:
+async def open_upload(app: App, exchange: Exchange, reservation: MemoryReservation) -> tuple[PassedBody, str | None]:
     """Read the body as far as is needed to find the model that it names. Returns the upload and the model, or None."""
     request = exchange.request
     for name, model in request.query.items():
@@ -73,19 +73,19 @@ async def open_upload(app: App, exchange: Exchange, reservation: MemoryReservati
     if exchange.caller.models is not None:
         return await _for_a_model(app, exchange, reservation)
     if not request.can_read_body:
-        return Upload(b"", None), None
+        return PassedBody(b"", None), None
     plain = hdrs.CONTENT_ENCODING not in request.headers
     only = app.upstreams.all[0] if len(app.upstreams.all) == 1 else None
     names_matter = only is None or only.names_matter
     if names_matter and plain and _may_be_json(request):
         raw = await read_body(request, app.settings.body_limit, reservation=reservation)
         body = await _json_body(app, exchange.caller.bucket, raw)
-        return Upload(raw, None, body), _model_of(body)
+        return PassedBody(raw, None, body), _model_of(body)
     rest = chunks(request, app.settings.body_limit)
     is_form = names_matter and plain and request.content_type == "multipart/form-data"
     if request.content_length is not None and request.content_length <= REPEATABLE_BYTES:
         raw = b"".join([data async for data in rest])
-        return Upload(raw, None), forms.model_of(raw) if is_form else None
+        return PassedBody(raw, None), forms.model_of(raw) if is_form else None
     if is_form:
         known, named = b"", None
         async for data in rest:
@@ -93,8 +93,8 @@ async def open_upload(app: App, exchange: Exchange, reservation: MemoryReservati
             named = forms.model_of(known)
             if named is not None or len(known) >= PEEK_BYTES:
                 break
-        return Upload(known, rest), named
-    return Upload(b"", rest), None
+        return PassedBody(known, rest), named
+    return PassedBody(b"", rest), None
 
 
 def _may_be_json(request: BaseRequest) -> bool:
@@ -103,7 +103,7 @@ def _may_be_json(request: BaseRequest) -> bool:
     return kind.endswith("json") or kind in _SAID_OF_JSON or hdrs.CONTENT_TYPE not in request.headers
 
 
-async def _for_a_model(app: App, exchange: Exchange, reservation: MemoryReservation) -> tuple[Upload, str | None]:
+async def _for_a_model(app: App, exchange: Exchange, reservation: MemoryReservation) -> tuple[PassedBody, str | None]:
     """Read the body of a caller who may use some models only, and check that it names these and no others.
 
     A body must name a model in a way that all servers read alike; else it is unknown which model would be used.
@@ -133,7 +133,7 @@ async def _for_a_model(app: App, exchange: Exchange, reservation: MemoryReservat
         if model is None:
             raise _unknown()
         exchange.caller.demand_model(model, () if body is None else body.fields)
-    return Upload(raw if body is None else body.raw, None, body), named[0]  # each was checked
+    return PassedBody(raw if body is None else body.raw, None, body), named[0]  # each was checked
 
 
 def _is_read_alike(request: BaseRequest) -> bool:

@@ -26,7 +26,7 @@ class Patience:
         self._admission = admission
         self._clock = clock
 
-    def left(self, group: CallGroup) -> float:
+    def seconds_left(self, group: CallGroup) -> float:
         """Seconds that a request goes on waiting while nothing of it is answered."""
         now = self._clock()
         since = None if group.queue_stats is None else group.queue_stats.waiting_since
@@ -36,7 +36,7 @@ class Patience:
         """A leg begins to wait."""
         waiter.stats.waiting_since = waiter.stats.waiting_since or self._clock()
         waiter.stats.waiting += 1
-        self._look_after(waiter, self.left(waiter.attempt.group))
+        self._look_after(waiter, self.seconds_left(waiter.attempt.group))
 
     def end(self, waiter: WaitingLeg) -> None:
         """It no longer waits."""
@@ -49,7 +49,7 @@ class Patience:
 
     def told(self, group: CallGroup) -> None:
         """A leg of the request is told of its refusal. If patience is over, its other legs are told soon, too."""
-        if self.left(group) <= ROUNDING and (waiter := self._admission.waiting.first_of(group)) is not None:
+        if self.seconds_left(group) <= ROUNDING and (waiter := self._admission.waiting.first_of(group)) is not None:
             self._look_after(waiter, NEXT_SECONDS)
 
     def _look_after(self, waiter: WaitingLeg, seconds: float) -> None:
@@ -65,7 +65,7 @@ class Patience:
         waiting = self._admission.waiting
         if waiter not in waiting or waiter.future.done():
             return
-        if (left := self.left(waiter.attempt.group)) > ROUNDING:
+        if (left := self.seconds_left(waiter.attempt.group)) > ROUNDING:
             self._look_after(waiter, left)
         elif self._others_called(waiter):
             self._look_after(waiter, AGAIN_SECONDS)

@@ -83,7 +83,7 @@ class PeerWorkers:
         """Whether a new leg here lets the other workers go first. calls: in flight here."""
         return bool(self._waiting) and (calls > 0 or now - self._handed_at < HANDED_SECONDS) and self.waits(now)
 
-    def take(self, label: str, now: float, *, requests: int) -> bool:
+    def give_away(self, label: str, now: float, *, requests: int) -> bool:
         """Whether a slot that was freed here, at the replica `label`, goes to another worker, which is told so.
 
         requests: how many wait here.

@@ -52,8 +52,8 @@ class Prospects:
             return "elsewhere"
         if group.others_in_flight(attempt.leg) or now - group.served_at < JUST_NOW_SECONDS:
             return "siblings"
-        stats = group.queue_stats
-        if self._patience.left(group) <= ROUNDING or (stats and stats.specific_findings >= GIVE_UP_AFTER_FINDINGS):
+        stats, seconds_left = group.queue_stats, self._patience.seconds_left(group)
+        if seconds_left <= ROUNDING or (stats and stats.specific_findings >= GIVE_UP_AFTER_FINDINGS):
             return ""
         answers = group.served_at > -inf or now - self._last_answer(now) < self._patience.seconds()
         others_in_flight = self._admission.calls.in_flight(now) > 1

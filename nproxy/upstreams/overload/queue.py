@@ -227,7 +227,7 @@ class OverloadQueue:
         if slot.host is not self._slots:
             may = not self.calls.own_limit.believed(now) and replica.serves(self._model)
             return may and self._admission.admit_next("release", replica, slot)
-        if workers is not None and workers.take(replica.label, now, requests=self.waiting.requests()):
+        if workers is not None and workers.give_away(replica.label, now, requests=self.waiting.requests()):
             return True
         return self._admission.admit_next("release", replica, slot)
 

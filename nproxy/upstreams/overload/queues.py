@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from nproxy.upstreams.balancing import Draw
-from nproxy.upstreams.call_group import Account
+from nproxy.upstreams.call_group import AccountKey
 from nproxy.upstreams.overload.peer_workers import PeerNews, PeerWorkers, What
 from nproxy.upstreams.overload.queue import OverloadQueue
 from nproxy.upstreams.overload.shared_capacity import SharedCapacity
@@ -34,8 +34,8 @@ class OverloadQueues:
         self._usable_beside = usable_beside
         self._patience = patience
         self._replicas: Collection[Replica] = ()
-        self._queues: dict[Account, OverloadQueue] = {}
-        self._workers_of: Callable[[Account], PeerWorkers] | None = None
+        self._queues: dict[AccountKey, OverloadQueue] = {}
+        self._workers_of: Callable[[AccountKey], PeerWorkers] | None = None
 
     def __len__(self) -> int:
         return len(self._queues)
@@ -45,7 +45,7 @@ class OverloadQueues:
         """Number of legs that wait."""
         return sum(len(queue.waiting) for queue in self._queues.values())
 
-    def of(self, account: Account) -> OverloadQueue:
+    def of(self, account: AccountKey) -> OverloadQueue:
         """The queue of an account."""
         queue = self._queues.get(account)
         if queue is None:
@@ -87,7 +87,7 @@ class OverloadQueues:
         process: their name of this one. tell: sends them news.
         """
 
-        def workers_of(account: Account) -> PeerWorkers:
+        def workers_of(account: AccountKey) -> PeerWorkers:
             def send(what: What, worker: str, label: str, requests: int) -> None:
                 tell(PeerNews(upstream, *account, what, worker, label, requests))
 

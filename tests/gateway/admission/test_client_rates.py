@@ -80,8 +80,8 @@ async def test_what_came_counts_where_it_is_more_than_the_guess_and_nobody_told(
     scene, caller = begin(), ann(tokens=6000)
     scene.stop_the_clock()
     with await scene.client.admit(caller, "u", 1, tokens=guess) as grant:
-        grant.came(200)
-        grant.came(came - 200)
+        grant.spent_at_least(200)
+        grant.spent_at_least(came - 200)
         if told is not None:
             grant.spend(told, 0)
     await scene.settled()
@@ -99,7 +99,7 @@ async def test_an_answer_that_broke_off_is_charged_as_told_or_as_what_came(
     scene, caller = begin(), ann(tokens=6000)
     scene.stop_the_clock()
     with await scene.client.admit(caller, "u", 1, tokens=1000) as grant:
-        grant.came(came)
+        grant.spent_at_least(came)
         if told is not None:
             grant.spend(told, 0)
         grant.broke_off()

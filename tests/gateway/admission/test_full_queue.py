@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nproxy.gateway.admission.bounds import Bounds
-from nproxy.gateway.admission.messages import Move, Refused, Room
+from nproxy.gateway.admission.messages import Move, Refused, RoomAgain
 from nproxy.gateway.callers import Rates
 from tests.gateway.admission.door import BOUNDS, Door
 
@@ -158,11 +158,11 @@ def test_room_is_told_once_to_whom_full_was_said() -> None:
     waits = door.ask("a")
     assert door.refusal(door.ask("a")).full
     assert not door.refusal(door.ask("b", waits=False)).full
-    assert Room() not in door.said
+    assert RoomAgain() not in door.said
     door.leave(waits)
-    assert door.said.count(Room()) == 1
+    assert door.said.count(RoomAgain()) == 1
     door.leave(running)
-    assert door.said.count(Room()) == 1
+    assert door.said.count(RoomAgain()) == 1
 
 
 def test_room_is_told_when_one_who_waited_has_given_up() -> None:
@@ -172,7 +172,7 @@ def test_room_is_told_when_one_who_waited_has_given_up() -> None:
     door.now = 1.0
     assert door.refusal(door.ask("a")).full
     door.take(door.ledger.tick(10.0))
-    assert door.said.count(Room()) == 1
+    assert door.said.count(RoomAgain()) == 1
 
 
 def test_room_is_told_when_the_limits_change() -> None:
@@ -180,7 +180,7 @@ def test_room_is_told_when_the_limits_change() -> None:
     door.ask("a", 8)
     assert door.refusal(door.ask("a")).full
     door.take(door.ledger.reconfigure(BOUNDS, 0.0))
-    assert door.said.count(Room()) == 1
+    assert door.said.count(RoomAgain()) == 1
 
 
 def test_a_queue_full_for_one_upstream_is_not_full_for_all() -> None:
@@ -249,9 +249,9 @@ def test_there_is_room_once_one_has_lost_his_place_and_others_are_let_in_by_it()
     door.ask("a", 6)
     wide = door.ask("b", 4)
     assert door.refusal(door.ask("b", 1)).full
-    assert Room() not in door.said
+    assert RoomAgain() not in door.said
     assert door.is_in(door.ask("c", 1)) and door.refusal(wide)
-    assert door.said[-1] == Room()
+    assert door.said[-1] == RoomAgain()
     assert door.is_in(door.ask("b", 1))
 
 
@@ -261,7 +261,7 @@ def test_there_is_room_where_one_takes_less_of_it_than_he_who_has_lost_his_place
     door.ask("b", 4)
     assert door.refusal(door.ask("b", 1)).full
     door.ask("c", 1)
-    assert door.ledger.waiting == 1 and door.said[-1] == Room()
+    assert door.ledger.waiting == 1 and door.said[-1] == RoomAgain()
 
 
 def test_there_is_none_where_he_takes_as_much() -> None:
@@ -271,4 +271,4 @@ def test_there_is_none_where_he_takes_as_much() -> None:
     lost = door.ask("b", 2)
     assert door.refusal(door.ask("b", 1)).full
     door.ask("c", 2)
-    assert door.refusal(lost) and door.ledger.waiting == 4 and Room() not in door.said
+    assert door.refusal(lost) and door.ledger.waiting == 4 and RoomAgain() not in door.said

@@ -24,7 +24,7 @@ from nproxy.gateway.admission.messages import (
     Move,
     Refused,
     Returned,
-    Room,
+    RoomAgain,
     answer_of,
     message_of,
     to_bytes,
@@ -98,7 +98,7 @@ class Requests(RuleBasedStateMachine):
                 case Refused(ticket=ticket):
                     del self.waiting[ticket]
                     assert answer.reason == "too_wide" or 1 <= answer.retry_after <= 60
-                case Room() | Returned():
+                case RoomAgain() | Returned():
                     pass
         assert not self.admitted or self.taken()[0] <= self.bounds.inflight
 

@@ -14,7 +14,7 @@ from nproxy.gateway.admission.messages import (
     Move,
     Refused,
     Returned,
-    Room,
+    RoomAgain,
     answer_of,
     message_of,
     to_bytes,
@@ -32,7 +32,7 @@ MESSAGES: list[Message] = [
 ANSWERS: list[Answer] = [
     Admitted("w1-1", LEVELS),
     Refused("w1-1", "queue_full", 2.5, full=True, levels=LEVELS),
-    Room(),
+    RoomAgain(),
     Returned("ann", LEVELS),
 ]
 

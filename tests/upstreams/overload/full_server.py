@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from nproxy.choices.events import Failure, FailureKind
-from nproxy.upstreams.call_group import Account, CallGroup
+from nproxy.upstreams.call_group import AccountKey, CallGroup
 from nproxy.upstreams.gate import Gate, Policy
 from nproxy.upstreams.replicas import Replica
 from tests.upstreams.conftest import replicas
@@ -112,7 +112,7 @@ class Server:
         seconds: float | None = None,
         *,
         too_much: bool = False,
-        account: Account = ACCOUNT,
+        account: AccountKey = ACCOUNT,
     ) -> float:
         """Run the legs of a request; return when all had their answers. Raises Refused if one is refused for good.
 

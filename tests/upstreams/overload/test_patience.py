@@ -16,7 +16,7 @@ def test_when_it_is_over_the_leg_probes() -> None:
     async def scene() -> None:
         parts, group = Parts(), CallGroup("m")
         waiter = parts.wait(group)
-        assert parts.patience.left(group) == 10.0
+        assert parts.patience.seconds_left(group) == 10.0
         await waiter.future
         assert (parts.now, waiter.attempt.admitted_by) == (10.0, "probe")
 
@@ -90,7 +90,7 @@ def test_a_leg_that_waits_again_has_what_is_left() -> None:
         await asyncio.sleep(6.0)
         parts.admission.admit(waiter, "probe")
         parts.patience.end(waiter)
-        assert parts.patience.left(group) == pytest.approx(4.0)
+        assert parts.patience.seconds_left(group) == pytest.approx(4.0)
         again = parts.wait(group)
         await again.future
         assert parts.now == pytest.approx(10.0)
@@ -101,12 +101,12 @@ def test_a_leg_that_waits_again_has_what_is_left() -> None:
 def test_none_is_counted_of_a_request_that_does_not_wait() -> None:
     async def scene() -> None:
         parts, group = Parts(), CallGroup("m")
-        assert parts.patience.left(group) == 10.0
+        assert parts.patience.seconds_left(group) == 10.0
         waiter = parts.wait(group)
         parts.patience.end(waiter)
         parts.patience.renew(waiter.stats, parts.loop.time())
         await asyncio.sleep(60.0)
-        assert parts.patience.left(group) == 10.0
+        assert parts.patience.seconds_left(group) == 10.0
         assert waiter in parts.waiting, "its timer was cancelled"
 
     play(scene)

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from nproxy.upstreams.call_group import Account
+from nproxy.upstreams.call_group import AccountKey
 from nproxy.upstreams.overload.peer_workers import HANDED_SECONDS, NEWS_SECONDS, TELL_SECONDS, PeerNews, PeerWorkers
 from nproxy.upstreams.overload.queues import MOST_ACCOUNTS
 from nproxy.upstreams.overload.release_delay import RELEASE_DELAYS
@@ -81,7 +81,7 @@ class Processes:
                 one.queues.remind()
             await asyncio.sleep(2.0)
 
-    async def _ask(self, number: int, at: float, until: float, n: int, rest: float, account: Account) -> None:
+    async def _ask(self, number: int, at: float, until: float, n: int, rest: float, account: AccountKey) -> None:
         await asyncio.sleep(at)
         server, draw = self.servers[number], random.Random(at)
         while server.now < until:
@@ -284,7 +284,7 @@ def test_a_new_leg_lets_others_go_first_only_if_they_get_a_slot_from_here() -> N
     assert not peers.go_first(0.0, calls=1)
     peers.hear("waits", "w1", 0.0)
     assert peers.go_first(0.0, calls=1) and not peers.go_first(0.0, calls=0)
-    assert peers.take("replica", 1.0, requests=0)
+    assert peers.give_away("replica", 1.0, requests=0)
     assert told == [("room", "w1", "replica", 0)]
     assert peers.go_first(0.9 + HANDED_SECONDS, calls=0) and not peers.go_first(1.1 + HANDED_SECONDS, calls=0)
 
@@ -293,7 +293,7 @@ def test_where_nobody_waits_here_every_slot_goes_to_those_who_do() -> None:
     peers, told = alone()
     peers.hear("waits", "w1", 0.0, requests=2)
     peers.hear("waits", "w2", 0.0)
-    assert all(peers.take("replica", 0.0, requests=0) for _ in range(6))
+    assert all(peers.give_away("replica", 0.0, requests=0) for _ in range(6))
     assert Counter(news[1] for news in told) == {"w1": 4, "w2": 2}
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nproxy.upstreams.call_group import Account, CallGroup
+from nproxy.upstreams.call_group import AccountKey, CallGroup
 from nproxy.upstreams.overload.call_attempt import End
 from nproxy.upstreams.overload.probe_pace import LONGEST_PAUSE_SECONDS
 from nproxy.upstreams.overload.queues import MOST_ACCOUNTS
@@ -468,7 +468,7 @@ def test_a_rush_that_is_over_keeps_nobody_waiting() -> None:
 )
 def test_nobody_waits_for_ever_and_nothing_is_left(
     rooms: list[int],
-    requests: list[tuple[int, float, float | None, Account]],
+    requests: list[tuple[int, float, float | None, AccountKey]],
     late: float,
     sure: bool,
     odd: int,

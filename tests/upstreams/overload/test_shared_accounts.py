@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nproxy.upstreams.call_group import Account
+from nproxy.upstreams.call_group import AccountKey
 from nproxy.upstreams.overload.shared_capacity import OwnLimit
 from tests.upstreams.overload.full_server import Refused, Server, play
 
@@ -21,15 +21,15 @@ class Clients:
 
     def __init__(self, server: Server, seconds: float) -> None:
         self._server, self._seconds = server, seconds
-        self.answered: Counter[Account] = Counter()
-        self.refused: dict[Account, list[float]] = {}
+        self.answered: Counter[AccountKey] = Counter()
+        self.refused: dict[AccountKey, list[float]] = {}
 
-    async def ask(self, accounts: Iterable[Account], n: int = 1) -> None:
+    async def ask(self, accounts: Iterable[AccountKey], n: int = 1) -> None:
         async with asyncio.TaskGroup() as tasks:
             for place, account in enumerate(accounts):
                 tasks.create_task(self._ask(account, n, place / 7))
 
-    async def _ask(self, account: Account, n: int, at: float) -> None:
+    async def _ask(self, account: AccountKey, n: int, at: float) -> None:
         server = self._server
         await asyncio.sleep(at)
         turn = 0
