@@ -13,7 +13,10 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, TypeAdapter
 
-PROTOCOL = 12
+from nproxy.upstreams.health_checks import CheckResult
+from nproxy.upstreams.overload.peer_workers import PeerNews
+
+PROTOCOL = 13
 """To be raised whenever a message changes its name or meaning."""
 
 Json = Any
@@ -35,26 +38,17 @@ class Taught:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The result of a health check; see `nproxy.upstreams.health_checks.CheckResult`."""
+    """The result of a health check."""
 
-    upstream: str
-    replica: str
-    status: int | None
-    seconds: float
+    check: CheckResult
     kind: Literal["checked"] = "checked"
 
 
 @dataclass(frozen=True, slots=True)
 class Crowding:
-    """What one worker tells the others about an account; see `nproxy.upstreams.overload.peer_workers.PeerNews`."""
+    """What one worker tells the others about an account."""
 
-    upstream: str
-    model: str | None
-    caller: str
-    what: Literal["answers", "waits", "waits_no_more", "room"]
-    process: str
-    replica: str = ""
-    requests: int = 1
+    news: PeerNews
     kind: Literal["crowding"] = "crowding"
 
 

@@ -24,6 +24,7 @@ from nproxy.telemetry import logs
 from nproxy.telemetry.metrics import ParentMetrics
 from nproxy.telemetry.sums import Report, add_up
 from nproxy.upstreams.capabilities import LESSON_SECONDS, MOST_LESSONS
+from nproxy.upstreams.overload.peer_workers import PeerNews
 from nproxy.upstreams.registrar import Registrar
 from nproxy.upstreams.registry import Snapshot
 from nproxy.upstreams.upstreams import Upstreams
@@ -161,8 +162,8 @@ class Parent:
             case Taught():
                 self._lessons.append((time.monotonic(), message))
                 self.supervisor.tell(message, but=worker)
-            case Crowding(what="room"):
-                if (waiting := self.supervisor.named(message.process)) is not None:
+            case Crowding(news=PeerNews(what="room", process=process)):
+                if (waiting := self.supervisor.named(process)) is not None:
                     waiting.send(message)
             case Checked() | Crowding():
                 self.supervisor.tell(message, but=worker)

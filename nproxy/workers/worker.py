@@ -9,7 +9,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -32,8 +32,6 @@ from nproxy.gateway.serve import Running, drain, hand_over, look_for_upstreams, 
 from nproxy.openai.errors import not_ready
 from nproxy.telemetry import logs
 from nproxy.telemetry.sums import Report, packed, unpacked
-from nproxy.upstreams.health_checks import CheckResult
-from nproxy.upstreams.overload.peer_workers import PeerNews
 from nproxy.upstreams.via import Pseudonym
 from nproxy.workers.certificate import certificate_in_memory
 from nproxy.workers.channel import Channel, ChannelClosed, connect
@@ -123,8 +121,8 @@ def _prepare(app: App, channel: Channel, start: Start, ledger: _LedgerTransport)
     app.admission.connect(ledger.connect)
     app.all_processes = _AskedOfParent(channel)
     app.tell_lesson = lambda upstream, model, lesson: channel.send(taught(upstream, model, lesson))
-    app.upstreams.tell_check = lambda check: channel.send(Checked(**asdict(check)))
-    app.upstreams.share_room(start.name, lambda news: channel.send(Crowding(**asdict(news))))
+    app.upstreams.tell_check = lambda check: channel.send(Checked(check))
+    app.upstreams.share_room(start.name, lambda news: channel.send(Crowding(news)))
     for lesson in start.lessons:
         _learn(app, lesson)
     if start.members is not None:
@@ -187,12 +185,10 @@ class _Worker:
                 self._app.upstreams.take_members(members)
             case Taught():
                 _learn(self._app, message)
-            case Checked():
-                self._app.upstreams.take_check(
-                    CheckResult(message.upstream, message.replica, message.status, message.seconds)
-                )
-            case Crowding():
-                self._app.upstreams.take_news(_news(message))
+            case Checked(check=check):
+                self._app.upstreams.take_check(check)
+            case Crowding(news=news):
+                self._app.upstreams.take_news(news)
             case LegsOfLeaving():
                 self._app.upstreams.take_legs_elsewhere(message.worker, message.legs)
             case Query():
@@ -285,12 +281,6 @@ class _Worker:
             case _:
                 assert_never(query.what)
         self._channel.send(Result(query.number, answer))
-
-
-def _news(message: Crowding) -> PeerNews:
-    fields = asdict(message)
-    del fields["kind"]
-    return PeerNews(**fields)
 
 
 class _LedgerTransport:

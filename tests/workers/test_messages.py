@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nproxy.upstreams.health_checks import CheckResult
+from nproxy.upstreams.overload.peer_workers import PeerNews
 from nproxy.workers.frames import LENGTH_BYTES, LONGEST_FRAME, Frames, FrameTooLong, frame
 from nproxy.workers.messages import (
     Admission,
@@ -59,8 +61,8 @@ ALL: list[Message] = [
     Members({"u": [["http://h/v1", 1.5]]}),
     Drain("handover", 600.0),
     LESSON,
-    Checked("u", "http://h/v1", None, 3.0),
-    Crowding("u", "m", "a caller", "room", "w7", "http://h/v1"),
+    Checked(CheckResult("u", "http://h/v1", None, 3.0)),
+    Crowding(PeerNews("u", "m", "a caller", "room", "w7", "http://h/v1")),
     Admission(b'["leave", "w1-1", 7]'),
     Ready("1.0"),
     Leave(),

@@ -15,6 +15,7 @@ import pytest
 from nproxy.config import Reading, Source
 from nproxy.gateway.admission.messages import Admitted, Ask, answer_of, to_bytes
 from nproxy.telemetry.metrics import ParentMetrics
+from nproxy.upstreams.overload.peer_workers import PeerNews
 from nproxy.workers import backoff, parent, supervisor
 from nproxy.workers.channel import ChannelClosed
 from nproxy.workers.messages import (
@@ -220,10 +221,10 @@ async def test_only_its_successors_leave_a_worker_the_places_that_it_uses(monkey
 async def test_a_freed_slot_goes_to_the_worker_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     async with parent_of_two(monkeypatch) as ours:
         one, other = played(ours)
-        room = Crowding("u", None, "", "room", other.name)
+        room = Crowding(PeerNews("u", None, "", "room", other.name))
         one.say(room)
         assert (one.told, other.told) == ([], [room])
-        one.say(Crowding("u", None, "", "room", "gone"))
+        one.say(Crowding(PeerNews("u", None, "", "room", "gone")))
         assert (one.told, other.told) == ([], [room])
 
 
