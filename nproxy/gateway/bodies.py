@@ -21,18 +21,16 @@ _BROKEN = RequestPayloadError, ClientPayloadError, ValueError
 """The errors of a body that is incomplete or malformed."""
 
 
-async def read_body(
-    request: BaseRequest, limit: int, seconds: float = BODY_SECONDS, *, reservation: MemoryReservation | None = None
-) -> bytes:
+async def read_body(request: BaseRequest, limit: int, *, reservation: MemoryReservation | None = None) -> bytes:
     """Read the whole body, decoded from gzip or deflate.
 
     reservation: counts its bytes while they come.
 
-    Raises ApiError: 413 above `limit` bytes (as sent or decoded), 408 if it is not complete after `seconds`, 415 for
+    Raises ApiError: 413 above `limit` bytes (as sent or decoded), 408 if it is not complete after BODY_SECONDS, 415 for
     another content-encoding, 400 if it breaks off or cannot be decoded, and what `reservation` raises.
     """
     try:
-        async with nullcontext() if request.content.is_eof() else asyncio.timeout(seconds):
+        async with nullcontext() if request.content.is_eof() else asyncio.timeout(BODY_SECONDS):
             return await _decoded(request, limit, reservation)
     except TimeoutError:
         raise _too_slow() from None
@@ -89,17 +87,17 @@ def parsed(raw: bytes, check: Callable[[], None]) -> Body:
     return Body.parse(raw)
 
 
-async def chunks(request: BaseRequest, limit: int, seconds: float = BODY_SECONDS) -> AsyncGenerator[bytes]:
+async def chunks(request: BaseRequest, limit: int) -> AsyncGenerator[bytes]:
     """Yield the body as it comes, undecoded.
 
-    Raises ApiError: 413 above `limit` bytes, 408 if nothing comes for so many seconds, 400 if it breaks off.
+    Raises ApiError: 413 above `limit` bytes, 408 if nothing comes for BODY_SECONDS, 400 if it breaks off.
     """
     _refuse_long(request.content_length, limit)
     await continue_if_asked(request)
     size = 0
     while True:
         try:
-            async with nullcontext() if request.content.is_eof() else asyncio.timeout(seconds):
+            async with nullcontext() if request.content.is_eof() else asyncio.timeout(BODY_SECONDS):
                 data = await _some(request)
         except TimeoutError:
             raise _too_slow() from None

@@ -24,7 +24,7 @@ class RequestSettings:
     greedy: see `n_policy.greedy`. has_admin_port: some paths are served there only.
     """
 
-    def __init__(self, config: Config, keys: Sequence[Key] = ()) -> None:
+    def __init__(self, config: Config, keys: Sequence[Key]) -> None:
         """keys: those of the keys file."""
         self.config = config
         self.edge = Edge.of(config, keys)

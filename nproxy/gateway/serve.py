@@ -82,7 +82,7 @@ async def serve(
 
 
 @asynccontextmanager
-async def administered(app: App, sock: socket.socket | None = None) -> AsyncIterator[None]:
+async def administered(app: App, sock: socket.socket | None) -> AsyncIterator[None]:
     """Serve the admin port of a gateway of one process while the block runs, if one is configured."""
     if app.config.admin is None:
         yield

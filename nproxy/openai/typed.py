@@ -24,18 +24,18 @@ Stop = Annotated[
 """With these tags, an error is about the type that was sent, not about each type that was possible."""
 
 
-def typed(shape: type[Model], value: Mapping[str, JSON], where: str = "") -> Model:
+def typed(shape: type[Model], value: Mapping[str, JSON], where: str) -> Model:
     """Read an object. Raises ApiError 400 naming a field. where: precedes the field's name as the client knows it."""
     return _read(shape.model_validate, value, where, shape.model_fields)
 
 
-def checked(fields: TypeAdapter[Fields], value: Mapping[str, JSON], where: str = "") -> Fields:
+def checked(fields: TypeAdapter[Fields], value: Mapping[str, JSON]) -> Fields:
     """Like `typed`, for a TypedDict, which has only what was sent. It costs half as much as a model.
 
     A model is filled with defaults, and slow to read from.
     """
     validate: Callable[[object], Fields] = fields.validator.validate_python
-    return _read(validate, value, where)
+    return _read(validate, value, "")
 
 
 def _read(validate: Callable[[object], Read], value: Mapping[str, JSON], where: str, known: Iterable[str] = ()) -> Read:

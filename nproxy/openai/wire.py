@@ -12,8 +12,6 @@ from nproxy.openai.errors import ApiError
 from nproxy.openai.jsonvalue import JSON, dumps
 from nproxy.openai.usage import Usage
 
-__all__ = ["DONE_FRAME", "PING", "STREAM_HEADERS", "Dialect", "Wire", "error_event", "event"]
-
 DONE_FRAME = b"data: [DONE]\n\n"
 PING = b": ping\n\n"
 STREAM_HEADERS: Mapping[str, str] = MappingProxyType(
@@ -72,15 +70,15 @@ class Wire:
         head, role, tail = self._head, _ROLE_OF_CALLS if self.calls else _ROLE, self._plain_tail
         return b"".join([b"%b%b%b" % (head, role % index, tail) for index in indices])
 
-    def text(self, index: int, text: str, *, finish_reason: str | None = None, logprobs: JSON = None) -> bytes:
+    def text(self, index: int, text: str, *, finish_reason: str | None = None) -> bytes:
         """Write a chunk of plain text: `delta.content`, or `text` in legacy completions. The engine's usual frame.
 
         An empty text with a finish_reason gives an empty delta in chat.
         """
         if self.dialect is Dialect.COMPLETIONS:
-            return self.chunk(index, {"text": text}, finish_reason=finish_reason, logprobs=logprobs)
+            return self.chunk(index, {"text": text}, finish_reason=finish_reason)
         delta: dict[str, JSON] = {} if not text and finish_reason is not None else {"content": text}
-        return self.chunk(index, delta, finish_reason=finish_reason, logprobs=logprobs)
+        return self.chunk(index, delta, finish_reason=finish_reason)
 
     def chunk(
         self,

@@ -52,7 +52,7 @@ class Known:
     """What is known of one name.
 
     addresses: sorted. result: that of the last lookup; None before the first. none_since: since when the name has
-    had no address, in the clock's seconds; None if it has some.
+    had no address, in seconds of a monotonic clock; None if it has some.
     """
 
     addresses: tuple[str, ...] = ()
@@ -73,7 +73,7 @@ class Names:
     """Keeps the addresses of some names up to date.
 
     names: returns the names that are wanted now. changed: called with the addresses of all of them when any have
-    changed. look_up: None for the system's resolver. clock: a monotonic time in seconds.
+    changed. look_up: None for the system's resolver.
     """
 
     def __init__(
@@ -81,12 +81,10 @@ class Names:
         names: Callable[[], Iterable[str]],
         changed: Callable[[Mapping[str, tuple[str, ...]]], None],
         look_up: Resolve | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._names = names
         self._changed = changed
         self._look_up = look_up or resolve
-        self._clock = clock
         self._known: dict[str, Known] = {}
         self._looking: set[str] = set()
         self._soon = asyncio.Event()
@@ -130,7 +128,7 @@ class Names:
         finally:
             self._looking.discard(name)
         before = self._known.get(name, Known())
-        known = self._known[name] = before.after(found, self._clock())
+        known = self._known[name] = before.after(found, time.monotonic())
         if known.result != before.result or known.addresses != before.addresses:
             _tell(name, known, why)
         if known.addresses != before.addresses:

@@ -44,7 +44,7 @@ def upward(
 
 
 def upward_fields(
-    headers: Mapping[str, str], api_key: ApiKey, drop: tuple[str, ...] = (), caller: str = ""
+    headers: Mapping[str, str], api_key: ApiKey, drop: tuple[str, ...], caller: str
 ) -> list[tuple[str, str]]:
     """The client's headers as an upstream may see them, with the credentials that `api_key` demands.
 

@@ -7,7 +7,6 @@ import random
 import time
 from collections.abc import Callable, Iterable
 
-from nproxy.upstreams.balancing import Draw
 from nproxy.upstreams.health_checks import CheckResult
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.upstream import Upstream
@@ -15,15 +14,11 @@ from nproxy.upstreams.upstream import Upstream
 TICK_SECONDS = 0.25
 
 
-async def watch(
-    upstreams: Callable[[], Iterable[Upstream]],
-    jitter: Draw = random.random,
-    tell: Callable[[CheckResult], None] = lambda _: None,
-) -> None:
+async def watch(upstreams: Callable[[], Iterable[Upstream]], tell: Callable[[CheckResult], None]) -> None:
     """Check replicas until cancelled.
 
-    upstreams: returns the current ones; they and their replicas may change. jitter: a random number from 0 up to 1.
-    tell: called with each result that is of use to other processes.
+    upstreams: returns the current ones; they and their replicas may change. tell: called with each result that is of
+    use to other processes.
 
     No two checks of one replica run at once, and none waits for that of another replica.
     """
@@ -43,6 +38,6 @@ async def watch(
                 for replica in upstream.to_check:
                     if replica not in under_way and replica.health.due() <= now:
                         under_way.add(replica)
-                        replica.health.began(now, jitter())
+                        replica.health.began(now, random.random())
                         checks.create_task(check(upstream, replica))
             await asyncio.sleep(TICK_SECONDS)

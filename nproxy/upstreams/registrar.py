@@ -16,16 +16,15 @@ log = logging.getLogger("nproxy.upstreams")
 class Registrar:
     """Keeps one registry up to date. publish: called with its snapshot whenever that has changed."""
 
-    def __init__(self, publish: Callable[[Snapshot], None], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, publish: Callable[[Snapshot], None]) -> None:
         self.registry = Registry()
         self._publish = publish
-        self._clock = clock
         self._published: Snapshot = {}
         self._sooner = asyncio.Event()
 
     def announce(self, upstream: str, server: Server, seconds: float) -> bool:
         """See Registry.announce."""
-        new = self.registry.announce(upstream, server, seconds, self._clock())
+        new = self.registry.announce(upstream, server, seconds, time.monotonic())
         if new:
             log.info("a server has registered", extra={"fields": {"upstream": upstream, "replica": server.label}})
         self._changed()
@@ -59,7 +58,7 @@ class Registrar:
 
     def leases(self, upstream: str) -> dict[str, float]:
         """See Registry.leases."""
-        return dict(self.registry.leases(upstream, self._clock()))
+        return dict(self.registry.leases(upstream, time.monotonic()))
 
     async def run(self) -> None:
         """Remove servers when their leases run out, until cancelled."""
@@ -67,13 +66,13 @@ class Registrar:
             self._sooner.clear()
             until = self.registry.next_expiry()
             try:
-                async with asyncio.timeout(None if until is None else max(0.0, until - self._clock())):
+                async with asyncio.timeout(None if until is None else max(0.0, until - time.monotonic())):
                     await self._sooner.wait()
             except TimeoutError:
                 self._expire()
 
     def _expire(self) -> None:
-        for upstream, url in self.registry.expire(self._clock()):
+        for upstream, url in self.registry.expire(time.monotonic()):
             fields = {"upstream": upstream, "replica": url}
             log.warning("a server has not renewed its lease", extra={"fields": fields})
         self._changed()

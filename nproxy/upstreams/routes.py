@@ -43,7 +43,7 @@ class Routes:
         model: str | None,
         find: Callable[[Upstream, str], Awaitable[ModelName | None]],
         *,
-        taken: bool = False,
+        taken: bool,
     ) -> None:
         self._upstreams = upstreams
         self._model = model

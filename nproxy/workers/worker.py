@@ -109,7 +109,7 @@ async def work(listener: socket.socket, to_parent: socket.socket) -> None:
                 prepare=partial(_prepare, channel=channel, start=start, ledger=ledger),
             )
         )
-        await _Worker(gateway, channel, start, ledger).serve(messages)
+        await _Worker(gateway, channel, start).serve(messages)
     look(gateway.app)
     channel.send(Beat(packed(gateway.app.metrics.report())))  # the last requests are counted too
     channel.close()
@@ -141,12 +141,11 @@ def _learn(app: App, message: Taught) -> None:
 class _Worker:
     """The gateway of this process, controlled by the parent's messages."""
 
-    def __init__(self, gateway: Running, channel: Channel, start: Start, ledger: _LedgerTransport) -> None:
+    def __init__(self, gateway: Running, channel: Channel, start: Start) -> None:
         self._gateway = gateway
         self._app = gateway.app
         self._channel = channel
         self._start = start
-        self._ledger = ledger
         self._tasks = asyncio.TaskGroup()
         self._draining: asyncio.Task[None] | None = None
         self._leaves_at = -inf

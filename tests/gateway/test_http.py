@@ -147,7 +147,7 @@ async def test_a_long_answer_is_not_cut_by_the_limit_for_heads(upstream: FakeUps
 async def test_a_body_that_does_not_come(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     from nproxy.gateway import bodies
 
-    monkeypatch.setattr(bodies.read_body, "__defaults__", (0.2,))
+    monkeypatch.setattr(bodies, "BODY_SECONDS", 0.2)
     reader, writer = await asyncio.open_connection(*gateway.address)
     writer.write(post(b'{"model"', "Content-Length: 100", "Connection: close"))
     async with asyncio.timeout(3):

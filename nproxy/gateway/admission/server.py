@@ -46,8 +46,8 @@ Connect = Callable[[Deliver], Transport]
 class AdmissionServer:
     """Runs a ledger in this process: as the transport of the client here, or in the parent for all workers' clients."""
 
-    def __init__(self, bounds: Bounds, deliver: Deliver, prefix: str = "here") -> None:
-        self.prefix = prefix
+    def __init__(self, bounds: Bounds, deliver: Deliver) -> None:
+        self.prefix = "here"
         self.ledger = Ledger(bounds)
         self._deliver = deliver
         self._loop = asyncio.get_running_loop()

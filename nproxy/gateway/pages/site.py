@@ -40,8 +40,8 @@ class Site:
 
     __slots__ = ("_files", "_loaded")
 
-    def __init__(self, folder: Path = FOLDER) -> None:
-        self._files = dict(_page_files(folder))
+    def __init__(self) -> None:
+        self._files = dict(_page_files())
         self._loaded: dict[Path, Representation] = {}
 
     def find(self, settings: Pages, method: str, path: str) -> PageFile | None:
@@ -59,11 +59,11 @@ class Site:
         await respond_with(exchange, loaded)
 
 
-def _page_files(folder: Path) -> Iterator[tuple[str, PageFile]]:
+def _page_files() -> Iterator[tuple[str, PageFile]]:
     for page, address in ADDRESSES.items():
-        for path in sorted((folder / page).rglob("*")):
+        for path in sorted((FOLDER / page).rglob("*")):
             if path.suffix in TYPES:
-                name = path.relative_to(folder).as_posix()
+                name = path.relative_to(FOLDER).as_posix()
                 yield (address if name == f"{page}/index.html" else f"/{name}"), PageFile(page, path)
 
 

@@ -227,7 +227,7 @@ async def _route(app: App, model: str | None) -> Route:
 def _headers_up(exchange: Exchange, upstream: Upstream, upload: PassedBody) -> CIMultiDict[str]:
     request = exchange.request
     caller = upstream.caller_shown(exchange.caller.name)
-    headers = upward(request.headers, upstream.settings.api_key, drop=TRACE_HEADERS, caller=caller)
+    headers = upward(request.headers, upstream.api_key, drop=TRACE_HEADERS, caller=caller)
     headers["X-Request-Id"] = exchange.id
     if upload.uncompressed:
         headers[hdrs.ACCEPT_ENCODING] = "identity"
