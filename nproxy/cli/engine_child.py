@@ -24,11 +24,11 @@ import aiohttp
 
 from nproxy.cli.private_folder import private_folder
 from nproxy.cli.wrong_use import WRONG_USE
-from nproxy.concurrency.tasks import beside
+from nproxy.concurrency.tasks import beside, within
 from nproxy.config import Engine
 from nproxy.models import LocalModel
 from nproxy.workers.backoff import Backoff
-from nproxy.workers.endings import how_it_ended, within
+from nproxy.workers.endings import how_it_ended
 
 log = logging.getLogger("nproxy.engine")
 

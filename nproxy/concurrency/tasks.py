@@ -30,6 +30,22 @@ async def beside(*work: Coroutine[None, None, object]) -> AsyncIterator[None]:
         raise failures.exceptions[0] from None  # a single error is not wrapped in a group
 
 
+async def within(
+    seconds: float | None, done: Coroutine[Any, Any, object], *instead: Coroutine[Any, Any, object]
+) -> bool:
+    """Whether `done` completes within so many seconds, and before any of `instead` does. The rest is cancelled.
+
+    seconds: None for no limit.
+    """
+    async with asyncio.TaskGroup() as group:
+        wanted, *others = [group.create_task(one) for one in (done, *instead)]
+        await asyncio.wait((wanted, *others), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        came = wanted.done()
+        for task in (wanted, *others):
+            task.cancel()
+    return came
+
+
 async def first_wanted(
     work: Iterable[Callable[[], Coroutine[Any, Any, T]]], wanted: Callable[[T], bool], *, apart: float = 0.0
 ) -> T | None:

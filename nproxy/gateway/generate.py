@@ -82,7 +82,7 @@ async def _generate(app: App, settings: RequestSettings, exchange: Exchange, req
                 await drive.run()
                 if drive.fell_back is None:
                     return
-                with pinged(exchange, settings.config.stream.ping_seconds):
+                async with pinged(exchange, settings.config.stream.ping_seconds):
                     following = await fallbacks.after(grant)
                 if following is None:
                     await drive.fail(drive.fell_back)

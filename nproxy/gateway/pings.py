@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
+from nproxy.concurrency.tasks import beside
 from nproxy.gateway.exchange import Exchange
 from nproxy.openai.wire import PING
 
 
-@contextmanager
-def pinged(exchange: Exchange, seconds: float | None) -> Iterator[None]:
+@asynccontextmanager
+async def pinged(exchange: Exchange, seconds: float | None) -> AsyncIterator[None]:
     """If a stream has begun, send its client pings while the block runs, so that it is never silent for `seconds`.
 
     seconds: None for no pings. Nobody else may write to the stream meanwhile. If the block is left with an exception,
@@ -20,13 +21,9 @@ def pinged(exchange: Exchange, seconds: float | None) -> Iterator[None]:
     if exchange.response is None:
         yield
         return
-    pings = None if seconds is None else asyncio.create_task(_ping(exchange, seconds / 2))
     exchange.only_pinged = True
-    try:
+    async with beside(*([] if seconds is None else [_ping(exchange, seconds / 2)])):
         yield
-    finally:
-        if pings is not None:
-            pings.cancel()
     exchange.only_pinged = False
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from nproxy.concurrency.tasks import beside
+from nproxy.concurrency.tasks import beside, within
 from nproxy.config import Config, Key, Reading
 from nproxy.gateway import huge_pages
 from nproxy.gateway.admin.gateway import SingleProcess
@@ -174,14 +174,14 @@ async def drain(app: App, seconds: float, hurry: asyncio.Event | None = None) ->
     """
     app.drain()
     log.info("draining", extra={"fields": {"requests": app.inflight}})
-    if not await _within(seconds, app.idle(), hurry):
+    if not await within(seconds, app.idle(), (hurry or asyncio.Event()).wait()):
         await _break_off(app)
 
 
 async def step_down(gateway: Running) -> None:
     """Leave the port to the other processes that still listen on it; answer what this one has accepted already."""
     gateway.server.close()
-    await _within(LAST_SECONDS, gateway.http.vacant(), None)
+    await within(LAST_SECONDS, gateway.http.vacant())
 
 
 async def hand_over(gateway: Running, seconds: float) -> None:
@@ -193,27 +193,12 @@ async def hand_over(gateway: Running, seconds: float) -> None:
     gateway.app.leave()
     gateway.server.close()
     log.info("handing over", extra={"fields": {"connections": len(gateway.http.connections)}})
-    if not await _within(seconds, gateway.http.vacant(), None):
+    if not await within(seconds, gateway.http.vacant()):
         await _break_off(gateway.app)
-
-
-async def _within(seconds: float, done: Coroutine[None, None, None], hurry: asyncio.Event | None) -> bool:
-    """Whether `done` completes within so many seconds, and before `hurry` is set. It is cancelled if not."""
-    async with asyncio.TaskGroup() as tasks:
-        waiting = tasks.create_task(done)
-        hurried = tasks.create_task((hurry or asyncio.Event()).wait())
-        await asyncio.wait((waiting, hurried), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        came = waiting.done()
-        waiting.cancel()
-        hurried.cancel()
-    return came
 
 
 async def _break_off(app: App) -> None:
     app.end(ApiError(503, "The gateway is shutting down.", type="server_error", code="shutting_down"))
-    try:
-        async with asyncio.timeout(AFTER_DRAIN_SECONDS):
-            await app.idle()
-    except TimeoutError:
+    if not await within(AFTER_DRAIN_SECONDS, app.idle()):
         app.cut_off()
         log.warning("requests were cut off", extra={"fields": {"requests": app.inflight}})

@@ -1,21 +1,9 @@
-"""Helpers for the ends of processes: waiting with a limit, and describing a return code."""
+"""How a process ended, in words."""
 
 from __future__ import annotations
 
-import asyncio
 import signal
-from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Any
-
-
-async def within(seconds: float, done: Coroutine[Any, Any, object]) -> bool:
-    """Whether `done` completes within so many seconds; otherwise it is cancelled."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await done
-            return True
-    return False
 
 
 def how_it_ended(code: int | None) -> str:

@@ -11,9 +11,10 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Literal
 
+from nproxy.concurrency.tasks import within
 from nproxy.telemetry.sums import Report
 from nproxy.workers.channel import Channel, ChannelClosed, connect
-from nproxy.workers.endings import how_it_ended, within
+from nproxy.workers.endings import how_it_ended
 from nproxy.workers.messages import Beat, Drain, Json, Message, Question, Ready, Start
 from nproxy.workers.reports import Reported
 

@@ -7,11 +7,10 @@ import itertools
 import logging
 import socket
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
+from nproxy.concurrency.tasks import within
 from nproxy.telemetry.sums import Report, Totals
 from nproxy.workers.backoff import Backoff
 from nproxy.workers.messages import Message, Ready, Start
@@ -148,7 +147,7 @@ class Supervisor:
         if self._ending.is_set():
             return False
         young = self._launch(slot)
-        await _first(young.ready.wait(), young.ended.wait(), self._ending.wait())
+        await within(None, young.ready.wait(), young.ended.wait(), self._ending.wait())
         if self._ending.is_set():
             return False
         if young.ended.is_set():
@@ -195,9 +194,7 @@ class Supervisor:
         pid = {"pid": dead.pid}  # the system's own log names a process that it killed by its number
         log.error("a worker %s; starting another in %.1f s", dead.how, pause, extra={"fields": pid})
         self._restarted()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(pause):
-                await self._ending.wait()
+        await within(pause, self._ending.wait())
         if slot.worker is dead and not self._ending.is_set():
             slot.worker = self._launch(slot)
 
@@ -208,12 +205,3 @@ class Supervisor:
                 self.started.set()
         else:
             self._hear(worker, message)
-
-
-async def _first(*waits: Coroutine[Any, Any, object]) -> None:
-    """Wait until the first of these completes, and cancel the others."""
-    async with asyncio.TaskGroup() as tasks:
-        waiting = [tasks.create_task(one) for one in waits]
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        for one in waiting:
-            one.cancel()

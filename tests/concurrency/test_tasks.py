@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 
 import pytest
 
-from nproxy.concurrency.tasks import first_wanted
+from nproxy.concurrency.tasks import first_wanted, within
 
 ended: list[str] = []
 
@@ -62,3 +62,14 @@ async def test_all_end_with_who_waits() -> None:
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert sorted(ended) == ["a", "b"]
+
+
+async def test_what_comes_in_time_and_first() -> None:
+    assert await within(60, work("a", 0)())
+    assert await within(60, work("a", 0)(), work("slow", 60)()) and ended == ["a", "a", "slow"]
+    assert await within(None, work("a", 0)())
+
+
+async def test_what_comes_late_or_behind_another_is_cancelled() -> None:
+    assert not await within(0.01, work("slow", 60)(), work("too", 60)()) and sorted(ended) == ["slow", "too"]
+    assert not await within(None, work("slow", 60)(), work("b", 0)()) and ended[2:] == ["b", "slow"]

@@ -31,7 +31,7 @@ def exchange(stub: Begun) -> Exchange:
 
 async def test_it_is_pinged_at_once_and_again_and_never_after_the_block() -> None:
     stub = Begun()
-    with pinged(exchange(stub), 0.02):
+    async with pinged(exchange(stub), 0.02):
         assert stub.only_pinged
         await asyncio.sleep(0.1)
     pings = len(stub.written)
@@ -42,7 +42,7 @@ async def test_it_is_pinged_at_once_and_again_and_never_after_the_block() -> Non
 
 async def test_who_need_not_wait_is_not_pinged() -> None:
     stub = Begun()
-    with pinged(exchange(stub), 0.02):
+    async with pinged(exchange(stub), 0.02):
         pass
     await asyncio.sleep(0.05)
     assert not stub.written and not stub.only_pinged
@@ -51,9 +51,10 @@ async def test_who_need_not_wait_is_not_pinged() -> None:
 @pytest.mark.parametrize("seconds", [0.02, None])
 async def test_after_an_exception_it_may_end_with_an_event(seconds: float | None) -> None:
     stub = Begun()
-    with pytest.raises(TimeoutError), pinged(exchange(stub), seconds):
-        await asyncio.sleep(0.05)
-        raise TimeoutError
+    with pytest.raises(TimeoutError):
+        async with pinged(exchange(stub), seconds):
+            await asyncio.sleep(0.05)
+            raise TimeoutError
     pings = len(stub.written)
     await asyncio.sleep(0.05)
     assert stub.only_pinged and len(stub.written) == pings and bool(pings) == (seconds is not None)
@@ -61,7 +62,7 @@ async def test_after_an_exception_it_may_end_with_an_event(seconds: float | None
 
 async def test_an_answer_that_has_not_begun_stays_so() -> None:
     stub = Begun(begun=False)
-    with pinged(exchange(stub), 0.02):
+    async with pinged(exchange(stub), 0.02):
         await asyncio.sleep(0.05)
         assert not stub.only_pinged
     assert not stub.written
