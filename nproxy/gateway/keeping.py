@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 
 from nproxy.gateway.content import Content
@@ -19,17 +19,17 @@ class KeepingExchange(Exchange):
     def __post_init__(self) -> None:
         self.record.content = self.kept
 
-    async def respond(
+    def respond(
         self, status: int, body: bytes, headers: Mapping[str, str] = NO_HEADERS, content_type: str = "application/json"
-    ) -> None:
+    ) -> Awaitable[None]:
         """See Exchange."""
         self.kept.add(body)
-        await Exchange.respond(self, status, body, headers, content_type)
+        return Exchange.respond(self, status, body, headers, content_type)
 
-    async def write(self, data: bytes) -> None:
+    def write(self, data: bytes) -> Awaitable[None]:
         """See Exchange."""
         self.kept.add(data)
-        await Exchange.write(self, data)
+        return Exchange.write(self, data)
 
     def write_now(self, data: bytes) -> bool:
         """See Exchange."""
@@ -38,7 +38,7 @@ class KeepingExchange(Exchange):
             self.kept.add(data)
         return written
 
-    async def finish(self, data: bytes = b"") -> None:
+    def finish(self, data: bytes = b"") -> Awaitable[None]:
         """See Exchange."""
         self.kept.add(data)
-        await Exchange.finish(self, data)
+        return Exchange.finish(self, data)
