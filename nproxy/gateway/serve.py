@@ -18,7 +18,7 @@ from nproxy.gateway.admin.gateway import SingleProcess
 from nproxy.gateway.admin.port import admin_port
 from nproxy.gateway.app import App
 from nproxy.gateway.listening import base_url, served
-from nproxy.gateway.reload import POLL_SECONDS, Reload, Reloader
+from nproxy.gateway.reload import History, Reload, Reloader
 from nproxy.gateway.routes import dispatch
 from nproxy.gateway.server import HEADER_SECONDS, HttpServer
 from nproxy.gateway.signals import ending_signals, reloads_at_hangup
@@ -55,7 +55,7 @@ async def serve(
     admin_sock: socket.socket | None = None,
     ready: Callable[[str, CommonMetrics], None] | None = None,
     stop: asyncio.Event | None = None,
-    reloaded: Callable[[Reload], None] | None = None,
+    reloaded: Callable[[Reload], None] = lambda _: None,
 ) -> None:
     """Serve until SIGTERM, SIGINT or `stop`; then drain for `listen.drain_seconds` or until a second signal.
 
@@ -72,7 +72,7 @@ async def serve(
         async with (
             running(config, reading.keys, engine_socket=engine_socket, sock=sock) as gateway,
             administered(gateway.app, admin_sock),
-            follow(reading, gateway.app, reloaded),
+            follow(reading, partial(use, gateway.app), gateway.app.history, reloaded),
             beside(look_for_upstreams(gateway.app)),
         ):
             if ready is not None:
@@ -93,36 +93,29 @@ async def administered(app: App, sock: socket.socket | None) -> AsyncIterator[No
 
 
 @asynccontextmanager
-async def follow(reading: Reading, app: App, reloaded: Callable[[Reload], None] | None = None) -> AsyncIterator[None]:
-    """Reload the settings of `app` at SIGHUP, and when the files of `reading` change, while the block runs.
+async def follow(
+    reading: Reading, apply: Callable[[Reading], None], history: History, reloaded: Callable[[Reload], None]
+) -> AsyncIterator[None]:
+    """Reload the settings at SIGHUP, and when the files of `reading` change, while the block runs.
 
-    reloaded: called after every reload.
+    reading: the settings in use now. apply: see Reloader. history: gets every reload. reloaded: called after it.
     """
-    reloader = reloader_of(app, reading, reloaded=reloaded)
+
+    def tell(reload: Reload) -> None:
+        history.add(reload)
+        reloaded(reload)
+
+    reloader = Reloader(reading, apply, tell)
     with reloads_at_hangup(reloader):
         async with beside(reloader.run()):
             yield
 
 
-def reloader_of(
-    app: App,
-    reading: Reading,
-    poll_seconds: float = POLL_SECONDS,
-    reloaded: Callable[[Reload], None] | None = None,
-) -> Reloader:
-    """Return the reloader of this process. reading: the settings in use now. reloaded: called after every reload."""
-
-    def apply(other: Reading) -> None:
-        config = other.checked()
-        app.reconfigure(config, other.keys)
-        logs.reformat(config.telemetry.log_format)
-
-    def tell(reload: Reload) -> None:
-        app.history.add(reload)
-        if reloaded is not None:
-            reloaded(reload)
-
-    return Reloader(reading, apply, tell, poll_seconds)
+def use(app: App, reading: Reading) -> None:
+    """Have the gateway of one process use other settings. Raises ConfigError; then nothing has changed."""
+    config = reading.checked()
+    app.reconfigure(config, reading.keys)
+    logs.reformat(config.telemetry.log_format)
 
 
 @asynccontextmanager

@@ -16,8 +16,9 @@ from nproxy.concurrency.tasks import beside
 from nproxy.config import Reading
 from nproxy.gateway.admin.port import admin_port
 from nproxy.gateway.listening import base_url
-from nproxy.gateway.reload import Reload, Reloader
-from nproxy.gateway.signals import calls, ending_signals, reloads_at_hangup
+from nproxy.gateway.reload import Reload
+from nproxy.gateway.serve import follow
+from nproxy.gateway.signals import calls, ending_signals
 from nproxy.telemetry.common_metrics import CommonMetrics
 from nproxy.telemetry.metrics import ParentMetrics
 from nproxy.workers.parent import Parent
@@ -54,8 +55,8 @@ async def serve(
             url = await stack.enter_async_context(admin_port(parent, parent.registrar, admin_sock))
             log.info("the admin port is listening", extra={"fields": {"url": url}})
         greeting = partial(ready, base_url(listener, tls=parent.config.listen.tls is not None), metrics)
+        await stack.enter_async_context(follow(parent.reading, parent.serve, parent.history, reloaded))
         async with beside(
-            _follow(parent, reloaded),
             _restart_when_asked(parent),
             _greet(parent.supervisor, greeting),
             _drain_when_told(parent, stop, hurry),
@@ -69,16 +70,6 @@ async def _drain_when_told(parent: Parent, stop: asyncio.Event, hurry: asyncio.E
     parent.supervisor.drain(parent.config.listen.drain_seconds)
     await hurry.wait()
     parent.supervisor.drain(0.0)
-
-
-async def _follow(parent: Parent, reloaded: Callable[[Reload], None]) -> None:
-    def tell(reload: Reload) -> None:
-        parent.history.add(reload)
-        reloaded(reload)
-
-    reloader = Reloader(parent.reading, parent.serve, tell)
-    with reloads_at_hangup(reloader):
-        await reloader.run()
 
 
 async def _restart_when_asked(parent: Parent) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import yaml
 
 from nproxy.config import Reading, Source
 from nproxy.gateway.reload import Reload, Reloader
-from nproxy.gateway.serve import reloader_of, running
+from nproxy.gateway.serve import running, use
 from tests.clients import plain_client
 from tests.fakes.behaviour import MODEL, said
 from tests.gateway.conftest import CHAT, Gateway, Stream
@@ -50,7 +51,7 @@ async def following(file: Path, settings: dict[str, Any], poll_seconds: float = 
     ):
         follower = Following(gateway, client)
         follower.file, follower.reading = file, reading
-        follower.reloader = reloader_of(gateway.app, reading, poll_seconds)
+        follower.reloader = Reloader(reading, partial(use, gateway.app), gateway.app.history.add, poll_seconds)
         yield follower
 
 

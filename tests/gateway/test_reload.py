@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from nproxy.config import Reading, Source
 from nproxy.gateway import open_port, reload
 from nproxy.gateway.reload import History, Reload, Reloader
-from nproxy.gateway.serve import follow, serve
+from nproxy.gateway.serve import follow, serve, use
 from nproxy.openai.jsonvalue import dumps
 from nproxy.telemetry import logs
 from nproxy.telemetry.metrics import Metrics
@@ -432,7 +433,7 @@ async def test_a_changed_file_is_taken_by_itself_and_a_signal_takes_it_at_once(
     looking.cancel()
     assert (await gateway.ask(n=3)).status_code == 400
 
-    async with follow(gateway.reading, gateway.app):
+    async with follow(gateway.reading, partial(use, gateway.app), gateway.app.history, lambda _: None):
         os.kill(os.getpid(), signal.SIGHUP)
         await reloads("applied", 2)
         os.kill(os.getpid(), signal.SIGHUP)

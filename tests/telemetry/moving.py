@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from nproxy.config import Source
 from nproxy.gateway.app import App
-from nproxy.gateway.serve import reloader_of, running
+from nproxy.gateway.reload import Reloader
+from nproxy.gateway.serve import running, use
 from nproxy.telemetry import logs
 from nproxy.upstreams.registrar import Registrar
 from tests.clients import plain_client
@@ -182,7 +184,7 @@ async def _stage(folder: Path, spare: FakeUpstream) -> AsyncIterator[tuple[Story
                 running(reading.checked(), reading.keys, engine_socket=socket) as gateway,
                 plain_client(gateway.url, timeout=60.0, headers={"authorization": f"Bearer {KEY}"}) as client,
             ):
-                reloader = reloader_of(gateway.app, reading)
+                reloader = Reloader(reading, partial(use, gateway.app), gateway.app.history.add)
 
                 async def reload(text: str | None) -> None:
                     file.write_text(f"{settings}# again\n" if text is None else text)
