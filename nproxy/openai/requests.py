@@ -207,6 +207,8 @@ def _asked(
     stream, options = bool(sent.get("stream")), sent.get("stream_options") or _NO_OPTIONS
     include_usage = bool(options.get("include_usage"))
     n, drawn = _widths(sent, body, prompts, limits)
+    if sent.get("stream_options") is not None and not stream:
+        raise invalid_request("'stream_options' needs 'stream' to be true.", param="stream_options")
     model = sent.get("model") or default_model
     if model is None:
         raise missing("model")
@@ -246,8 +248,6 @@ def _widths(sent: _Sent, body: Body, prompts: int, limits: Limits) -> tuple[int,
         raise _too_many_choices(param, n, prompts, limits)
     if best_of is not None:
         _check_best_of(best_of, n, prompts, bool(sent.get("stream")), limits)
-    if sent.get("stream_options") is not None and not sent.get("stream"):
-        raise invalid_request("'stream_options' needs 'stream' to be true.", param="stream_options")
     drawn = n if best_of is None else best_of
     if drawn > 1:
         _check_several(body, param)

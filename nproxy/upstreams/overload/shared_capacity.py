@@ -27,7 +27,7 @@ class WaitingAccount(Protocol):
 
 
 class _Turns:
-    """Whose turn it is at one replica: start-time fair queueing (Goyal, Vin and Cheng, 1996), as in OverloadQueue."""
+    """Whose turn it is at one replica: start-time fair queueing (Goyal, Vin and Cheng, 1996), as in WaitingLegs."""
 
     def __init__(self) -> None:
         self._last = 0  # of the account that was admitted last
