@@ -21,8 +21,10 @@ class Copies(Merge):
     were really computed.
     """
 
-    def __init__(self, request: Request, names: Names, record: Callable[[], SentRecord] | None) -> None:
-        super().__init__(request, names, record, n=1)
+    def __init__(
+        self, request: Request, names: Names, record: Callable[[], SentRecord] | None, *, counts_all: bool = False
+    ) -> None:
+        super().__init__(request, names, record, n=1, counts_all=counts_all)
 
     def spent(self) -> Spent:
         spent = super().spent()

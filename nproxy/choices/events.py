@@ -54,6 +54,8 @@ class Failure:
     """Of `body`."""
     body: bytes = b""
     """The upstream's answer (kind STATUS), or its in-band error."""
+    unread: bool = False
+    """It had a body, or may have had one, that could not be read to its end, so `body` is empty."""
     retry_after: float | None = None
     """Seconds, from the answer's `retry-after-ms` or `retry-after`, or from its text if it says that the server lacks
     capacity; for kind UNAVAILABLE, until a replica may be called."""

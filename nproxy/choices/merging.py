@@ -19,8 +19,8 @@ def merge_for(request: Request, plan: Plan, capability: Capability, settings: Co
         return BestOf(request, names)
     record = recorder(request, settings.resume)
     if plan.n < request.drawn:
-        return Copies(request, names, record)
+        return Copies(request, names, record, counts_all=capability.exact)
     if plan.way.mode != "relay":
-        return Merge(request, names, record)
+        return Merge(request, names, record, counts_all=capability.exact)
     aliased = capability.model is not None and capability.model != names.model
     return Relay(request, names, names.model if aliased else None, capability.exact, record)

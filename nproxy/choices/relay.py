@@ -127,7 +127,7 @@ class Relay(Merge):
     @property
     def _is_total(self) -> bool:
         """Whether the usage of a chunk is the total that a client is told who asked for one with each chunk."""
-        return self._counts_all and len(self.outputs) == 1
+        return self._counts_all and len(self.outputs) == 1 and not self.legs.several_names
 
     def _without_choices(self, output: LegOutput, data: bytes, chunk: UpstreamChunk) -> bytes:
         if not data or not self._request.stream or (output.again and chunk.usage is None):

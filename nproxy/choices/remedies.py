@@ -115,7 +115,7 @@ def remedy(request: Request, capability: Capability, leg: Leg, failure: Failure)
     """
     if failure.kind is not FailureKind.STATUS or failure.status not in _REFUSALS:
         return None
-    if not failure.body and failure.status in _AT_FAULT:
+    if not failure.body and not failure.unread and failure.status in _AT_FAULT:
         # starlette-context, which llama-cpp-python uses, refuses an id that is not a UUID in this way
         return None if "request_id" in leg.omit else Without("request_id", FieldRefused("request_id"))
     error = wrap_foreign(failure.status, failure.content_type, failure.body)

@@ -93,7 +93,7 @@ class Client:
             if (refusal := _refusal(head)) is not None:
                 take([LegFailed(call.leg, refusal)])
             elif not 200 <= head.status < 300:
-                take([LegFailed(call.leg, await self._status_failure(reply, call))])
+                take([LegFailed(call.leg, await self._status_failure(reply, call, started))])
             else:
                 came = b"" if call.streamed and head.content_type == EVENTS else await self._body(reply, call, started)
                 if isinstance(came, bytes):
@@ -151,15 +151,17 @@ class Client:
         replica.reached()
         return reply
 
-    async def _status_failure(self, reply: Reply, call: Call) -> Failure:
+    async def _status_failure(self, reply: Reply, call: Call, started: float) -> Failure:
         """Read an error answer within limits of size and time; a body that cannot be read is left out."""
-        body, head = bytearray(), reply.head
+        body, head, unread = bytearray(), reply.head, False
+        now = self._connections.loop.time()
         try:
-            async with asyncio.timeout(ERROR_BODY_SECONDS):
+            async with asyncio.timeout_at(min(now + ERROR_BODY_SECONDS, started + self._limits.total)):
                 while len(body) < MAX_ERROR_BODY and (data := await reply.read()):
                     body += data
         except FOREIGN:
             body.clear()
+            unread = True
         kept = bytes(body[:MAX_ERROR_BODY])
         return Failure(
             FailureKind.STATUS,
@@ -167,6 +169,7 @@ class Client:
             status=head.status,
             content_type=head.headers.get(hdrs.CONTENT_TYPE, ""),
             body=kept,
+            unread=unread,
             retry_after=_wait(head, kept),
             own_key=call.own_key,
         )

@@ -88,6 +88,21 @@ def test_E12_running_usage_counts_the_copies_too() -> None:
     assert told == [2, 2, 4, 4, 4]
 
 
+def test_E12_dedupe_of_several_prompts_at_an_exact_wire_which_has_counted_both() -> None:
+    options = {**ASKED, "continuous_usage_stats": True}
+    asked = completion(prompt=["p", "q"], n=2, temperature=0, stream=True, stream_options=options)
+    play = Play(asked, EXACT, greedy="dedupe")
+    said = [
+        text("x", index=at, finish=end, usage=usage(7, 2 * bool(end) + at + 1))
+        for end in (None, "stop")
+        for at in (0, 1)
+    ]
+    play.streams(0, *said, usage_chunk(7, 4), DONE)
+    told = [frame["usage"] for frame in play.frames[:-1] if frame["usage"]]
+    assert told == sorted(told, key=lambda one: one["completion_tokens"]) and told[-1] == usage(7, 8)
+    assert {one["prompt_tokens"] for one in told} == {7}
+
+
 def test_A14_dedupe_of_several_prompts() -> None:
     play = Play(completion(prompt=["p", "q"], n=2, temperature=0), greedy="dedupe")
     (opened,) = play.opened

@@ -519,6 +519,12 @@ def test_R10_a_refusal_without_a_word_may_be_about_the_request_id(n: int) -> Non
     assert [a.kind for a in play.anomalies] == ["request_id_refused"]
 
 
+def test_R10_a_refusal_whose_words_were_lost_teaches_nothing() -> None:
+    play = Play(chat())
+    play.fails(0, replace(status(400), body=b"", unread=True))
+    assert play.respond.status == 400 and not play.of(Learn)
+
+
 def test_R10_twice_without_a_word_it_stands() -> None:
     play = Play(chat())
     for _ in range(2):

@@ -251,6 +251,18 @@ def test_log_probabilities_of_what_has_no_text_stand_once_too() -> None:
     assert [[entry["token"] for entry in told] for told in entries] == [["a"], [""], [""], ["b"]]
 
 
+def test_log_probabilities_of_another_answer_are_not_sent() -> None:
+    def event(said: str, *tokens: str) -> bytes:
+        return delta(said, logprobs={"content": [{"token": token, "logprob": -1.0} for token in tokens]})
+
+    play = replayed(chat(stream=True, logprobs=True))
+    play.breaks_off(0, ROLE, event("hello", "hello"))
+    play.fires("retry:0")
+    sent = play.emitted
+    play.says(0, ROLE, event("by", "by"), event("e", "e"))
+    assert b'"e"' not in play.emitted.removeprefix(sent) and play.resumed == ["replay differs"]
+
+
 def test_what_stands_beside_a_delta_stands_once() -> None:
     def event(said: str, *ids: int) -> bytes:
         beside = {"token_ids": list(ids), "odd": 7}

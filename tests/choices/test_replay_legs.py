@@ -147,6 +147,22 @@ def test_running_usage_of_an_exact_wire_stays_that_of_all_its_choices() -> None:
     ]
 
 
+def test_running_usage_of_an_exact_wire_does_not_fall_while_it_comes_again() -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    play = replayed(chat(n=2, stream=True, stream_options=options), EXACT)
+    first = [delta("a", index=0, role="assistant", top={"usage": usage(3, 1)})]
+    first += [delta("abcd"[at], index=1, top={"usage": usage(3, 2 + at)}) for at in range(4)]
+    play.breaks_off(0, *first)
+    play.fires("retry:0")
+    again = [delta("abcd", index=1, role="assistant", top={"usage": usage(3, 1)})]
+    again += [delta("efg"[at], index=1, top={"usage": usage(3, 2 + at)}) for at in range(3)]
+    again += [delta("a", index=0, role="assistant", top={"usage": usage(3, 5)})]
+    again += [delta(index=at, finish="stop", top={"usage": usage(3, 6)}) for at in (0, 1)]
+    play.streams(0, *again, usage_chunk(3, 6))
+    told = [frame["usage"]["completion_tokens"] for frame in play.frames[:-1] if frame["usage"]]
+    assert told == sorted(told) and told[-1] == 6
+
+
 def test_a_stream_that_is_folded_is_not_recorded_and_begins_anew() -> None:
     play = replayed(chat(n=2), Capability(native_width=2, json_usage=False))
     play.breaks_off(0, delta("lost"))

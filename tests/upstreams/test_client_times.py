@@ -87,6 +87,18 @@ async def test_N1_response_once_its_head_has_come(caller: Caller) -> None:
     assert failure.message == "The upstream did not send its answer in time."
 
 
+@pytest.mark.parametrize(("total", "whole"), [(0.1, False), (60.0, True)])
+async def test_N1_total_bounds_the_body_of_an_error_too(caller: Caller, total: float, whole: bool) -> None:
+    async def stalls(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 4\r\n\r\n" + (b"oops" if whole else b"oo"))
+        await reader.read()
+
+    async with raw_server(stalls) as url, asyncio.timeout(5):
+        failure = await caller.failure(url, total=total)
+    assert (failure.status, failure.body, failure.unread) == (400, b"oops" if whole else b"", not whole)
+
+
 @pytest.mark.parametrize("behind", [b"", b"data: 2\n\n"])
 @pytest.mark.parametrize("mark", [b"[DONE]", b" [DONE] "])
 async def test_a_stream_left_open_after_done_has_ended(
