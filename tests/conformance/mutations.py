@@ -502,7 +502,12 @@ _NATIVE = [
     ("R9", CHOICES + "leg_outputs.py", "return self._stream and self.outputs[number].generated", "return False"),
     ("R9", CHOICES + "recovery.py", "return [Learn(OneAtATime(verdict))]", "return []"),
     ("R9", UPSTREAMS + "upstream.py", "leg=call.leg, alone=alone, waits", "leg=call.leg, waits"),
-    ("R10", CHOICES + "remedies.py", "if not failure.body and failure.status in _AT_FAULT:", "if False:"),
+    (
+        "R10",
+        CHOICES + "remedies.py",
+        "if not failure.body and not failure.unread and failure.status in _AT_FAULT:",
+        "if False:",
+    ),
     (
         "R10",
         UPSTREAMS + "capabilities.py",
