@@ -9,6 +9,7 @@ import asyncio
 import logging
 import resource
 from collections.abc import Awaitable, Callable
+from functools import cached_property
 from typing import Any
 
 from aiohttp import HttpVersion11, hdrs
@@ -20,6 +21,7 @@ from aiohttp.web_server import Server
 
 from nproxy.gateway.connection_log import ConnectionLog
 from nproxy.gateway.exchange import SERVER
+from nproxy.gateway.request_id import request_id
 from nproxy.openai.errors import ApiError, internal_error, invalid_request
 
 HEADER_SECONDS = 10.0
@@ -84,7 +86,8 @@ class Connection(RequestHandler):
             super().data_received(part)
         if self._messages and isinstance(wrong := self._messages[-1][0], _ErrInfo):
             self._break_bodies()
-            self._connection_log.no_request(self.transport, data, _parser_error(wrong.status, wrong.exc).message)
+            why = _parser_error(wrong.status, wrong.exc).message
+            self._connection_log.no_request(self.transport, data, why, self._error_id)
         if self._request_count != heads:
             self._cancel_timer()
         elif self._header_timer is None and self._waiter is not None and not self._waiter.done():
@@ -109,13 +112,18 @@ class Connection(RequestHandler):
         if request.writer.output_size > 0:
             raise ConnectionError("an answer was begun and cannot be replaced")
         if status >= 500:
-            log.error("a request failed", exc_info=exc)
+            log.error("a request failed", exc_info=exc, extra={"fields": {"request_id": self._error_id}})
         answer_as_http11(request)  # aiohttp answers requests that it cannot parse with HTTP/1.0
         error = _parser_error(status, exc)
         response = Response(status=error.status, body=error.envelope(), content_type="application/json")
-        response.headers[hdrs.SERVER] = SERVER
+        response.headers.update({hdrs.SERVER: SERVER, "x-request-id": self._error_id})
         response.force_close()
         return response
+
+    @cached_property
+    def _error_id(self) -> str:
+        """The request id of the error that ends the connection."""
+        return request_id(None)
 
     def _break_bodies(self) -> None:
         """Fail all bodies that are incomplete: after malformed HTTP no more of them will come.

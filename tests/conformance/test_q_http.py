@@ -99,7 +99,7 @@ async def test_Q15_requests_that_can_be_read_in_two_ways(
     got, headers, content = apart(answer)
     assert got == status
     assert headers["content-type"].startswith("application/json")
-    assert headers["server"] == "nproxy"
+    assert headers["server"] == "nproxy" and headers["x-request-id"]
     error = json.loads(content)["error"]
     assert error["type"] == "invalid_request_error"
     assert b"secret-echo" not in answer

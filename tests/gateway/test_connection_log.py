@@ -16,6 +16,7 @@ from nproxy.config import Config
 from nproxy.gateway.serve import running
 from tests.fakes.upstream import FakeUpstream
 from tests.gateway.conftest import Gateway
+from tests.gateway.raw import apart
 from tests.gateway.secure import address, secure
 from tests.gateway.test_admin import fleet_for
 
@@ -33,15 +34,15 @@ def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, dict[str, Any]]]:
     return [(record.getMessage(), vars(record).get("fields", {})) for record in records]
 
 
-async def send(where: tuple[str, int], sent: bytes) -> None:
-    """Send bytes, and wait until the server closes."""
+async def send(where: tuple[str, int], sent: bytes) -> bytes:
+    """Send bytes, and read until the server closes."""
     reader, writer = await asyncio.open_connection(*where)
     try:
         writer.write(sent)
         async with asyncio.timeout(10):
-            await reader.read()
+            return await reader.read()
     except ConnectionError:
-        pass
+        return b""
     finally:
         writer.close()
 
@@ -69,9 +70,10 @@ GET = b"GET /canary HTTP/1.1\r\nHost: h\r\n"
     ],
 )
 async def test_on_a_plain_port(gateway: Gateway, caplog: pytest.LogCaptureFixture, sent: bytes, why: str) -> None:
-    for _ in range(20):
-        await send(gateway.address, sent)
-    assert told(caplog) == [(NO_REQUEST, {"why": why, "client": "127.0.0.1", "port": gateway.address[1]})]
+    ids = [apart(await send(gateway.address, sent))[1]["x-request-id"] for _ in range(20)]
+    assert len({*ids}) == 20
+    ends = {"client": "127.0.0.1", "port": gateway.address[1]}
+    assert told(caplog) == [(NO_REQUEST, {"why": why, "request_id": ids[0], **ends})]
     assert "canary" not in caplog.text
 
 

@@ -61,6 +61,7 @@ async def test_a_fault_of_our_own_is_told_of_in_the_log_only(caplog: pytest.LogC
     assert b"the reason" not in content
     (record,) = [record for record in caplog.records if record.name == "nproxy.gateway"]
     assert record.exc_info is not None and "the reason" in str(record.exc_info[1])
+    assert vars(record)["fields"] == {"request_id": headers["x-request-id"]}
 
 
 async def test_an_answer_that_was_begun_is_not_followed_by_an_error() -> None:
