@@ -23,10 +23,12 @@ async def test_B1_choice_i_answers_to_seed_plus_i(scene: Scene, stream: bool) ->
 
 @by_the_server
 async def test_B2_without_a_seed_the_choices_differ(scene: Scene) -> None:
-    await scene.whole(n=8, seed=None)
+    for _ in range(2):
+        await scene.whole(n=8, seed=None)
     seeds = [call.body["seed"] for call in scene.calls]
-    assert len(set(seeds)) == 8
+    assert len(set(seeds)) == 16, "those of two requests differ, too"
     assert all(0 <= seed < 2**31 for seed in seeds)
+    assert max(seeds) > 2**24, "they use the whole range"
 
 
 @by_the_server
