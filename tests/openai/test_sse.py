@@ -130,6 +130,13 @@ class TestLimit:
         with pytest.raises(SSEError):
             decode(*[bytes([b]) for b in stream], max_event=100)
 
+    def test_without_another_limit_it_is_16_MiB(self) -> None:
+        event = b"data: " + b"x" * (16 * 2**20 - 6)
+        decoder = SSEDecoder()
+        assert len(decoder.feed(event + b"\n\n")) == 1
+        with pytest.raises(SSEError):
+            decoder.feed(event + b"x\n\n")
+
     def test_events_before_the_long_one_are_given_first(self) -> None:
         decoder = SSEDecoder(10)
         assert decoder.feed(b"data: 1\n\ndata: 23456789\n\ndata: 3\n\n") == [SSEEvent(b"1")]
