@@ -237,6 +237,14 @@ async def test_giant_heads(gateway: Gateway, upstream: FakeUpstream, sent: bytes
     await refused(gateway, upstream, sent, 431)
 
 
+@pytest.mark.parametrize(("size", "status"), [(64 << 10, 200), ((64 << 10) + 1, 431)])
+async def test_the_most_bytes_of_all_header_lines(gateway: Gateway, size: int, status: int) -> None:
+    lines = ["Host: h", "Connection: close", *[f"X-{number}: {'a' * 8000}" for number in range(8)]]
+    rest = size - sum(len(line) + 2 for line in [*lines, "X-8: "])
+    head = "\r\n".join(["GET /health HTTP/1.1", *lines, f"X-8: {'a' * rest}", "", ""])
+    assert apart(await exchange(gateway, head.encode()))[0] == status
+
+
 async def test_a_head_without_end_is_cut_off(gateway: Gateway) -> None:
     reader, writer = await asyncio.open_connection(*gateway.address)
     try:
