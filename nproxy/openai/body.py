@@ -37,6 +37,8 @@ MOST_STRINGS = 1 << 18
 MOST_VALUES = 1_500_000
 """Limits of one body: arrays and objects; strings, keys included; commas. They cost a parser time and memory, 50 times
 the body's size for empty arrays. A prompt of a million token ids and a chat of 15,000 messages are below the limits."""
+MOST_LEVELS = 64
+"""How deep arrays and objects of one body may be nested, the body itself included."""
 
 _FEW_STRINGS = 256
 """A long body with no more strings has images, or long texts."""
@@ -95,20 +97,20 @@ class Body:
         return f"Body({len(self.raw)} bytes)"  # what a client wrote must not get into logs
 
     @classmethod
-    def parse(cls, raw: bytes, *, max_depth: int = 64) -> Body:
+    def parse(cls, raw: bytes) -> Body:
         """Parse a UTF-8 JSON object.
 
         Raises ApiError 400 with param null for: not UTF-8, not JSON (which excludes NaN, Infinity and numbers beyond a
-        double), not an object, nesting deeper than `max_depth`, more parts than MOST_..., lone surrogates, integers of
-        thousands of digits. In a thread, no step of it blocks the other threads for long.
+        double), not an object, more parts or levels than MOST_..., lone surrogates, integers of thousands of digits.
+        In a thread, no step of it blocks the other threads for long.
         """
-        if (written := _as_written(raw, max_depth)) is not None:
+        if (written := _as_written(raw)) is not None:
             return cls(raw, written)
         try:
             text = raw.decode("utf-8")
         except UnicodeDecodeError:
             raise _refused("it is not valid UTF-8") from None
-        _refuse_too_much(raw, max_depth)
+        _refuse_too_much(raw)
         try:
             fields, members, repeated = _scan(text)
         except json.JSONDecodeError as error:
@@ -178,7 +180,7 @@ def _refused(why: str) -> ApiError:
     return invalid_request(f"The request body cannot be read as a JSON object: {why}.")
 
 
-def _as_written(raw: bytes, max_depth: int) -> dict[str, JSON] | None:
+def _as_written(raw: bytes) -> dict[str, JSON] | None:
     """Return the values of a body that is byte for byte what `dumps` would write; None if it must be read with care.
 
     Most clients' libraries write so. Then no key is repeated, no number is rounded, no surrogate is alone, and its
@@ -193,7 +195,7 @@ def _as_written(raw: bytes, max_depth: int) -> dict[str, JSON] | None:
         return None
     try:
         value = orjson.loads(raw)
-        written = orjson.dumps(value) if containers <= max_depth else dumps_within(value, max_depth)
+        written = orjson.dumps(value) if containers <= MOST_LEVELS else dumps_within(value, MOST_LEVELS)
     except (orjson.JSONDecodeError, orjson.JSONEncodeError):
         return None
     return value if type(value) is dict and written == raw else None
@@ -207,12 +209,12 @@ def _is_of_numbers(raw: bytes) -> bool:
     return len(raw) < _LONGEST_OF_NUMBERS and raw.count(b",") * 12 > len(raw) and raw.count(b'"') < 1000
 
 
-def _refuse_too_much(raw: bytes, max_depth: int) -> None:
+def _refuse_too_much(raw: bytes) -> None:
     """Raise ApiError for what would occupy a parser for long.
 
     Cheap, and right for valid JSON; the parser stops at the error in any other.
     """
-    if len(raw) <= _NEVER_TOO_MUCH and raw.count(b"[") + raw.count(b"{") <= max_depth:
+    if len(raw) <= _NEVER_TOO_MUCH and raw.count(b"[") + raw.count(b"{") <= MOST_LEVELS:
         return  # most bodies are too small for any of it
     unescaped = without_escaped_quotes(raw)
     outside = outside_few_strings(unescaped, _FEW_STRINGS) if len(raw) >= LONG else None
@@ -224,8 +226,8 @@ def _refuse_too_much(raw: bytes, max_depth: int) -> None:
         raise _refused(f"it contains more than {MOST_CONTAINERS} arrays and objects")
     if outside.count(b",") > MOST_VALUES:
         raise _refused(f"it contains more than {MOST_VALUES} values")
-    if nested_deeper(outside, max_depth):
-        raise _refused(f"it is nested more than {max_depth} levels deep")
+    if nested_deeper(outside, MOST_LEVELS):
+        raise _refused(f"it is nested more than {MOST_LEVELS} levels deep")
 
 
 def _scan(text: str) -> tuple[dict[str, JSON], dict[str, tuple[int, int]], bool]:
