@@ -16,8 +16,9 @@ _INTRODUCTION = """\
 
 Generated from the commands (`make docs`); `nproxy COMMAND --help` (or `-h`) shows the same.
 
-Exit codes: 0 success; 1 failure; 2 wrong usage, or invalid settings. Results are written to standard output; errors,
-logs and progress to standard error.
+Exit codes: 0 success; 1 failure; 2 wrong usage, or invalid settings; 130 stopped by Ctrl-C (`serve`, once it
+serves, ends with 0); 143 `bench` stopped by SIGTERM. Results are written to standard output; errors, logs and progress
+to standard error.
 """
 
 

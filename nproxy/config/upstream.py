@@ -89,7 +89,8 @@ class Upstream(Settings):
     wire: Literal["auto", "exact"] = "auto"
     """exact: the server is nproxy's own engine, whose bytes need no correction."""
     parallel: Parallel = "auto"
-    """Maximum number of legs in flight per replica; further ones wait in order. auto: no limit."""
+    """Maximum number of legs in flight per replica; further ones wait in order. auto: no limit, but one at a time at
+    a server where nproxy finds that calls end each other."""
     seed: Literal["auto", "send", "omit"] = "auto"
     """Whether seeds are sent."""
     prefix_cache: bool = False
