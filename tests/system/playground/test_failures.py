@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.fakes.upstream import Behaviour
 from tests.ports import free_port
 from tests.system.browser import picture
 from tests.system.playground.servers import gateway, scripted
-from tests.system.playground.window import Pages, begun, ended, finishes, send, texts
+from tests.system.playground.window import PHONE, WIDE, Pages, begun, ended, finishes, send, texts
 
 
 def test_a_wrong_key(pages: Pages, logs: Path) -> None:
@@ -45,6 +47,19 @@ def test_a_wrong_key(pages: Pages, logs: Path) -> None:
         page.reload()
         page.wait_for_selector("select[name=model]:visible")
         assert page.evaluate("JSON.stringify(localStorage).includes('right')") is False, "the key goes with the tab"
+
+
+@pytest.mark.parametrize(("field", "viewport"), [("n", PHONE), ("each.1.temperature", WIDE)])
+def test_send_unfolds_a_field_that_is_wrong(pages: Pages, logs: Path, field: str, viewport: dict[str, int]) -> None:
+    """The browser does not submit a form while a field that it cannot show is wrong, and says nothing."""
+    with scripted(Behaviour()) as upstream, gateway(upstream.url, log=logs / "folded-field.log") as server:
+        page = pages.open(server, viewport=viewport)
+        page.locator("details").evaluate_all("(all) => all.forEach((details) => { details.open = true })")
+        page.fill(f"[name='{field}']", "99")
+        page.locator("details").evaluate_all("(all) => all.forEach((details) => { details.open = false })")
+        page.click("#send")
+        page.wait_for_selector(f"[name='{field}']:focus:invalid")
+        assert upstream.calls == []
 
 
 def test_the_upstream_is_down(pages: Pages, logs: Path) -> None:
