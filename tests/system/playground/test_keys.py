@@ -110,6 +110,34 @@ def test_clearing_the_history_keeps_the_focus_in_it(pages: Pages, logs: Path) ->
         assert page.locator("#open-history:focus").is_visible()
 
 
+def test_a_key_that_was_just_typed_is_sent_with(pages: Pages, logs: Path) -> None:
+    """The models are listed with it first, which takes its time."""
+    with scripted(Behaviour()) as upstream, gateway(upstream.url, "--api-key", "right", log=logs / "typed.log") as server:
+        page = pages.open(server)
+        page.fill("[name=key]", "wrong")
+        page.keyboard.press("Control+Enter")
+        page.wait_for_selector("#key-field .problem:has-text('API key is missing or invalid')")
+        page.wait_for_selector("[name=key]:focus")
+        assert page.text_content("#status") == ""
+        page.fill("[name=key]", "right")
+        page.keyboard.press("Control+Enter")
+        page.wait_for_selector(".choice .finish:has-text('stop')")
+        assert [call.body["model"] for call in upstream.calls] == ["fake-model"] * 4
+
+
+def test_a_request_waits_for_the_models(pages: Pages, logs: Path) -> None:
+    with scripted(Behaviour()) as upstream, gateway(upstream.url, log=logs / "awaited.log") as server:
+        page = pages.open(server).context.new_page()  # a tab that has no draft
+        late: list[Any] = []
+        page.route("**/v1/models", lambda route: late.append(route), times=1)
+        page.goto(server.url)
+        send(page, n="2")
+        page.wait_for_selector("#status:has-text('Waiting for the list of models')")
+        late[0].continue_()
+        page.wait_for_selector(".choice .finish:has-text('stop')")
+        assert [call.body["model"] for call in upstream.calls] == ["fake-model"] * 2
+
+
 def test_models_that_come_while_one_is_typed_take_the_focus_along(pages: Pages, logs: Path) -> None:
     with scripted(Behaviour()) as upstream, gateway(upstream.url, log=logs / "typing.log") as server:
         page = pages.open(server)

@@ -33,6 +33,7 @@ let run = null; // the run that is shown
 let request = null; // the AbortController of the request in progress
 let asked = null; // the form's values for it, until what came is in the history
 let sending = null; // the promise that resolves when it has ended
+let listing = null; // the list of models under way: {key, status}, a promise of the status of a refusal
 let waiting = 0; // the timer for asking again for models
 let passing = false; // whether the failure that is shown is over when the models are listed
 
@@ -83,7 +84,14 @@ function leave() {
   draft.keep(form.values, spoken() && keep() ? `${LEFT} ${KEPT}` : LEFT);
 }
 
-function send() {
+/** Send what the form says, after the list of models if no model is chosen yet. */
+async function send() {
+  if (form.values.model === "") {
+    set($("status"), "Waiting for the list of models");
+    const status = await list();
+    set($("status"), run === null ? "" : statusOf(run));
+    if (status === 401 && form.key !== "") return; // the key's field says why
+  }
   if (request === null && form.check()) sending = exchange();
 }
 
@@ -192,7 +200,18 @@ async function reopen({ values, run }) {
   show(run, values);
 }
 
-/** Load and offer the models. If there is no list, or an empty one while an engine loads its model, ask again later. */
+/** Load the models that the typed key may use, unless that is under way; returns the status of a refusal. */
+function list() {
+  if (listing?.key === form.key) return listing.status;
+  tab.write(KEY, form.key);
+  const mine = (listing = { key: form.key, status: loadModels() });
+  return mine.status.finally(() => listing === mine && (listing = null));
+}
+
+/**
+ * Load and offer the models. If there is no list, or an empty one while an engine loads its model, ask again later.
+ * Returns the status of a refusal, or undefined.
+ */
 async function loadModels(wait = FIRST_WAIT) {
   clearTimeout(waiting);
   const later = () => (waiting = setTimeout(loadModels, wait, Math.min(2 * wait, LAST_WAIT)));
@@ -205,10 +224,14 @@ async function loadModels(wait = FIRST_WAIT) {
   } catch (error) {
     form.offer([]);
     form.requireKey(error.status === 401); // not after a refused request: that may be the upstream's, and pass
-    if (error.status === 401) return form.wantKey(error.message);
+    if (error.status === 401) {
+      form.wantKey(error.message);
+      return error.status;
+    }
     if (wait === FIRST_WAIT) fail(error); // it is said once
     passing = true;
     if (error.status === 0 || error.status >= 500) later();
+    return error.status;
   }
 }
 
@@ -248,11 +271,8 @@ function start() {
   const key = $("form").elements.key;
   key.value = tab.read(KEY) ?? "";
   key.closest(".field").hidden = key.value === "";
-  key.addEventListener("change", () => {
-    tab.write(KEY, form.key);
-    loadModels();
-  });
-  loadModels();
+  key.addEventListener("change", list);
+  list();
   shown("docs").then((there) => ($("docs").hidden = !there));
 }
 
