@@ -134,6 +134,14 @@ test("an entry without a number or a token is unknown, and no certainty", () => 
   assert.deepEqual(new Pieces().take([{ logprob: null }, { token: "a", logprob: -1 }]).map((piece) => piece.text), ["a"]);
 });
 
+test("entries of unexpected shapes are shown as far as they can be read", () => {
+  assert.deepEqual([7, {}, null].map(visible), ["∅", "∅", "∅"]);
+  assert.deepEqual(new Pieces().take([{ token: 7 }, { token: "a", bytes: {} }]).map((piece) => piece.text), ["a"]);
+  for (const top_logprobs of [{}, "x", [null, 7]]) {
+    assert.deepEqual(alternatives({ token: "a", logprob: -1, top_logprobs }), [{ token: "a", logprob: -1, drawn: true }]);
+  }
+});
+
 // ---- requests
 
 const values = { ...DEFAULTS, model: "m", prompt: "p", n: "2" };
@@ -200,6 +208,34 @@ test("content in parts is text and reasoning", () => {
   take(run, chunk(0, { content: [{ type: "text", text: "he" }, { type: "text", text: "l" }] }), 2);
   take(run, chunk(0, { content: "lo" }), 3);
   assert.deepEqual([run.choices[0].reasoning, run.choices[0].text], ["hm", "hello"]);
+});
+
+const ODD = [
+  [{ content: [{ type: "thinking", thinking: "hm" }] }, ["", "hm"]],
+  [{ content: [null, "a", { text: "b" }, { thinking: [null, { text: "c" }] }] }, ["b", "c"]],
+  [{ content: {}, reasoning: {}, refusal: [] }, ["", ""]],
+  [{ content: { text: "a" }, reasoning_content: 7, reasoning: "b" }, ["", "b"]],
+  [{ tool_calls: [null], content: "a" }, ["a", ""]],
+  [{ tool_calls: [{ index: 0, function: { name: 7, arguments: {} } }] }, ["", ""]],
+  [null, ["", ""]],
+];
+
+for (const [delta, expected] of ODD) {
+  test(`of ${JSON.stringify(delta)}, what has the expected shape is taken`, () => {
+    const run = begin(1, 0);
+    take(run, chunk(0, delta), 1);
+    assert.deepEqual([run.choices[0].text, run.choices[0].reasoning], expected);
+  });
+}
+
+test("of choices and log probabilities too, what has the expected shape is taken", () => {
+  const run = begin(1, 0);
+  take(run, { choices: {} }, 1);
+  take(run, { choices: [null, 7] }, 1);
+  take(run, chunk(0, {}, { logprobs: { content: {} }, finish_reason: {}, error: { message: {} } }), 2);
+  take(run, chunk(0, {}, { logprobs: { content: [null, entry("a")] } }), 2);
+  const [choice] = run.choices;
+  assert.deepEqual([choice.entries, choice.counted, choice.finish, choice.error], [[entry("a")], 1, null, null]);
 });
 
 test("tool calls are put together by their index", () => {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -197,6 +198,27 @@ def test_a_fault_while_an_error_is_shown_leaves_no_request_under_way(pages: Page
         send(page)
         page.wait_for_selector("#send:visible")
         assert page.get_attribute("#columns", "aria-busy") == "false"
+        page.goto("about:blank")  # this page logs nothing more
+        assert pages.wrong and all("on purpose" in one for one in pages.wrong), pages.wrong
+        pages.wrong.clear()
+
+
+def test_a_chunk_that_the_page_cannot_take_ends_the_wait(pages: Pages, logs: Path) -> None:
+    with scripted(Behaviour()) as upstream, gateway(upstream.url, log=logs / "chunk.log") as server:
+        page = pages.open(server)
+
+        def broken(route: Any) -> None:
+            answer = route.fetch()
+            begin = "function takeChoice(choice, said, now) {"
+            route.fulfill(response=answer, body=answer.text().replace(begin, f"{begin} throw new Error('on purpose');"))
+
+        page.route("**/playground/run.js", broken)
+        page.reload()
+        page.wait_for_selector("select[name=model]:visible")
+        send(page, n="2")
+        page.wait_for_selector("#failure:has-text('Something that this page does not know came')")
+        ended(page)
+        assert (finishes(page), page.locator(".choice.live").count()) == ([], 0), "nothing seems to be under way"
         page.goto("about:blank")  # this page logs nothing more
         assert pages.wrong and all("on purpose" in one for one in pages.wrong), pages.wrong
         pages.wrong.clear()

@@ -156,6 +156,19 @@ def test_entries_without_a_number_are_shown_as_unknown(pages: Pages, logs: Path)
     assert pages.wrong == []
 
 
+def test_entries_of_unexpected_shapes_are_shown_as_far_as_they_can_be_read(pages: Pages, logs: Path) -> None:
+    with scripted(Behaviour()) as upstream, gateway(upstream.url, log=logs / "shapes.log") as server:
+        page = pages.open(server)
+        odd: list[Any] = [{"token": "a", "logprob": "-1", "top_logprobs": {}}, {"token": "b", "top_logprobs": [None]}]
+        streamed(page, *odd)
+        send(page, n="1")
+        ended(page)
+        view(page, "Probabilities")
+        for token, name in zip(page.locator(".choice .token").all(), "ab", strict=True):
+            token.hover()
+            assert page.text_content("#tip caption") == f"{name}  ?"
+
+
 def test_an_answer_without_probabilities_is_shown_as_text(pages: Pages, logs: Path) -> None:
     says = Behaviour(hold_after=3, pieces=lambda seed: [{"reasoning_content": "Hm."}, "a", "b"], logprobs=False)
     with scripted(says) as upstream, gateway(upstream.url, log=logs / "plain.log") as server:

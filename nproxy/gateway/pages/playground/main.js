@@ -4,6 +4,7 @@ import { Columns, made, set } from "./columns.js";
 import { Copying } from "./copying.js";
 import { Draft } from "./draft.js";
 import { isEntry, isValues } from "./entries.js";
+import { unreadable } from "./failures.js";
 import { Form } from "./form.js";
 import { Tip, legend } from "./heat.js";
 import { History } from "./history.js";
@@ -55,7 +56,7 @@ async function exchange() {
     end(run, "done", performance.now());
   } catch (error) {
     end(run, error.name === "AbortError" ? "stopped" : "failed", performance.now());
-    if (run.state === "failed") fail(error);
+    if (run.state === "failed") fail(error.title === undefined ? misread(error) : error);
   } finally {
     request = null;
     busy(false);
@@ -123,6 +124,12 @@ function busy(now, focused = document.activeElement) {
   $("shortcut").textContent = now ? "Esc" : "Ctrl+Enter";
   $("columns").setAttribute("aria-busy", String(now));
   if (now) tell("Sent.");
+}
+
+/** A fault of this page, most likely with a chunk of a shape that it does not know: the console has it, and it is said. */
+function misread(error) {
+  reportError(error);
+  return unreadable("Something that this page does not know", "a stream of chunks", null);
 }
 
 function fail(error) {

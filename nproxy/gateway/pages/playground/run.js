@@ -1,5 +1,7 @@
 // One request and its n choices: chunks go in, and the page reads what to show. Times are milliseconds of one clock.
 
+import { objects, text } from "./shapes.js";
+
 /** Return the state of a request for n choices that was just sent. */
 export function begin(n, now) {
   const choices = Array.from({ length: n }, (_, index) => ({
@@ -22,7 +24,7 @@ export function begin(n, now) {
 export function take(run, chunk, now) {
   run.state = "streaming";
   if (chunk.usage) run.usage = chunk.usage;
-  for (const said of chunk.choices ?? []) {
+  for (const said of objects(chunk.choices)) {
     const choice = run.choices[said.index];
     if (choice !== undefined) takeChoice(choice, said, now);
   }
@@ -31,29 +33,28 @@ export function take(run, chunk, now) {
 function takeChoice(choice, said, now) {
   const delta = said.delta ?? {};
   const [content, thought] = contentOf(delta.content);
-  const text = content + (delta.refusal ?? "");
-  const reasoning = (delta.reasoning_content ?? delta.reasoning ?? "") + thought;
-  const calls = delta.tool_calls ?? [];
-  const entries = said.logprobs?.content ?? [];
-  if (text || reasoning || calls.length > 0 || entries.length > 0) {
+  const answer = content + text(delta.refusal);
+  const reasoning = (text(delta.reasoning_content) || text(delta.reasoning)) + thought;
+  const calls = objects(delta.tool_calls);
+  const entries = objects(said.logprobs?.content);
+  if (answer || reasoning || calls.length > 0 || entries.length > 0) {
     choice.first ??= now;
     choice.last = now;
     choice.pieces += 1;
   }
-  choice.text += text;
+  choice.text += answer;
   choice.reasoning += reasoning;
   for (const call of calls) takeCall(choice.calls, call);
   choice.entries.push(...entries);
   choice.counted += entries.length;
-  choice.finish = said.finish_reason ?? choice.finish;
-  choice.error = said.error?.message ?? choice.error;
+  choice.finish = text(said.finish_reason) || choice.finish;
+  choice.error = text(said.error?.message) || choice.error;
 }
 
 /** Return the text and the reasoning of a message's content: a string, or parts as Mistral's models of reasoning write. */
 function contentOf(content) {
-  if (!Array.isArray(content)) return [content ?? "", ""];
-  const joined = (parts) => parts.map((part) => part.text ?? "").join("");
-  return [joined(content), content.map((part) => joined(part.thinking ?? [])).join("")];
+  const joined = (parts) => (Array.isArray(parts) ? objects(parts).map((part) => text(part.text)).join("") : text(parts));
+  return [joined(content), objects(content).map((part) => joined(part.thinking)).join("")];
 }
 
 /** Add a piece of a tool call to the calls of its choice. */
@@ -61,8 +62,8 @@ function takeCall(calls, { index, function: named, custom }) {
   const { name, arguments: args = custom?.input } = named ?? custom ?? {};
   let call = calls.find((one) => one.index === index);
   if (call === undefined) calls.push((call = { index, name: "", arguments: "" }));
-  call.name ||= name ?? "";
-  call.arguments += args ?? "";
+  call.name ||= text(name);
+  call.arguments += text(args);
 }
 
 /** End the run as "done", "stopped" or "failed". */

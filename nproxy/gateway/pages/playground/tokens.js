@@ -1,5 +1,7 @@
 // Log probabilities for display: tokens grouped into whole characters, shades, and alternatives.
 
+import { objects, text } from "./shapes.js";
+
 /** The lower bound of the probability for each shade; values below all bounds get one more shade. */
 export const SHADES = [0.9, 0.6, 0.3, 0.1];
 
@@ -19,9 +21,10 @@ export class Pieces {
     const pieces = [];
     for (const entry of entries) {
       this.#waiting.push(entry);
-      const text = entry.bytes ? this.#decoder.decode(Uint8Array.from(entry.bytes), { stream: true }) : (entry.token ?? "");
-      if (text !== "" || entry.bytes?.length === 0) {
-        pieces.push({ text, entries: this.#waiting });
+      const bytes = Array.isArray(entry.bytes) ? entry.bytes : null;
+      const said = bytes ? this.#decoder.decode(Uint8Array.from(bytes), { stream: true }) : text(entry.token);
+      if (said !== "" || bytes?.length === 0) {
+        pieces.push({ text: said, entries: this.#waiting });
         this.#waiting = [];
       }
     }
@@ -38,7 +41,7 @@ export class Pieces {
 
 /** Return the most likely tokens, and the drawn one if it is not among them: `[{token, logprob, drawn}, ...]`. */
 export function alternatives(entry) {
-  const told = (entry.top_logprobs ?? []).map(({ token, logprob }) => ({ token, logprob, drawn: token === entry.token }));
+  const told = objects(entry.top_logprobs).map(({ token, logprob }) => ({ token, logprob, drawn: token === entry.token }));
   const own = { token: entry.token, logprob: entry.logprob, drawn: true };
   return told.some((one) => one.drawn) ? told : [...told, own];
 }
@@ -46,7 +49,7 @@ export function alternatives(entry) {
 const SPACES = { " ": "␣", "\n": "⏎", "\r": "␍", "\t": "⇥" };
 
 /** Return a token with its spaces made visible. */
-export const visible = (token) => (token ?? "").replace(/[ \n\r\t]/g, (space) => SPACES[space]) || "∅";
+export const visible = (token) => text(token).replace(/[ \n\r\t]/g, (space) => SPACES[space]) || "∅";
 
 /** Return a probability as text, from its logarithm; "?" if that is no number. */
 export function percent(logprob) {
