@@ -110,6 +110,26 @@ def test_clearing_the_history_keeps_the_focus_in_it(pages: Pages, logs: Path) ->
         assert page.locator("#open-history:focus").is_visible()
 
 
+def test_space_in_the_history_deletes_nothing(pages: Pages, logs: Path) -> None:
+    """The first element that can have the focus is what turns the history off."""
+    with scripted(Behaviour()) as upstream, gateway(upstream.url, log=logs / "space.log") as server:
+        page = pages.open(server)
+        for prompt in ("one", "two"):
+            send(page, prompt=prompt, n="1")
+            ended(page)
+        page.focus("#open-history")
+        page.keyboard.press("Space")
+        page.keyboard.press("Space")
+        assert page.is_hidden("#history")
+        page.keyboard.press("Space")
+        assert page.locator("#history-list .prompt").all_text_contents() == ["two", "one"]
+        page.get_by_role("checkbox", name="Unticking deletes them").uncheck()
+        assert page.text_content("#history [role=status]") == "Deleted: 2 requests"
+        page.keyboard.press("Escape")
+        page.click("#open-history")
+        assert page.text_content("#history [role=status]") == "", "it is said once"
+
+
 def test_a_key_that_was_just_typed_is_sent_with(pages: Pages, logs: Path) -> None:
     """The models are listed with it first, which takes its time."""
     with scripted(Behaviour()) as upstream, gateway(upstream.url, "--api-key", "right", log=logs / "typed.log") as server:

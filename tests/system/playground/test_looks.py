@@ -172,7 +172,8 @@ def test_an_entry_of_the_history_shows_that_it_has_the_focus(pages: Pages, logs:
         send(page, n="1")
         ended(page)
         page.click("#open-history")
-        page.keyboard.press("Tab")
+        page.keyboard.press("Shift+Tab")  # from Close to Clear
+        page.keyboard.press("Shift+Tab")
         entry = page.locator("#history-list button:focus-visible")
         ring = (
             "(one) => parseFloat(getComputedStyle(one).outlineWidth) + parseFloat(getComputedStyle(one).outlineOffset)"

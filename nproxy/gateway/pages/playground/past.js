@@ -1,6 +1,7 @@
 // The history as a list to choose from.
 
 import { made } from "./columns.js";
+import { quantity } from "./run.js";
 
 const MOST_SHOWN = 200; // characters of a prompt; a line has fewer
 
@@ -15,11 +16,13 @@ export class Past {
     this.#history = history;
     this.#reopen = reopen;
     $("history-wanted").addEventListener("change", ({ target }) => {
+      this.#sayDeleted(target.checked ? 0 : history.entries.length);
       history.wanted = target.checked;
       target.checked = history.wanted; // a browser without storage does not keep this setting either
       this.#list();
     });
     $("history-clear").addEventListener("click", () => {
+      this.#sayDeleted(history.entries.length);
       history.clear();
       this.#list();
       $("history").querySelector(".primary").focus(); // Clear is disabled now
@@ -28,8 +31,14 @@ export class Past {
 
   open() {
     $("history-wanted").checked = this.#history.wanted;
+    this.#sayDeleted(0);
     this.#list();
     $("history").showModal();
+  }
+
+  /** Say it in the dialog: beside a modal one, nothing is read out. */
+  #sayDeleted(count) {
+    $("history-told").textContent = count > 0 ? `Deleted: ${quantity(count, "request")}` : "";
   }
 
   #list() {
