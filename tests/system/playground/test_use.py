@@ -183,6 +183,29 @@ def test_an_answer_without_probabilities_is_shown_as_text(pages: Pages, logs: Pa
         assert page.text_content(".choice .remark") == "No log probabilities came with this answer."
 
 
+def test_reasoning_is_shown_while_there_is_no_answer(pages: Pages, logs: Path) -> None:
+    thought: list[Any] = [{"reasoning_content": "Hm. "}, {"reasoning_content": "Well."}]
+    cut = Behaviour(pieces=lambda _: thought, finish="length", logprobs=False)
+    with scripted(cut) as upstream, gateway(upstream.url, log=logs / "reasoning.log") as server:
+        page = pages.open(server)
+        send(page, n="1")
+        ended(page)
+        assert page.is_visible(".thought:has-text('Hm. Well.')")
+        why = "It ended before it answered: all its tokens were reasoning. Raise Max tokens."
+        assert page.text_content(".choice .remark") == why
+        upstream.behaviour = Behaviour(pieces=lambda _: [*thought, "So."], hold_after=3, logprobs=False)
+        send(page, n="2")
+        page.wait_for_selector(".choice:nth-child(2) .thought:has-text('Well.')")
+        for _ in range(2):
+            page.click(".choice:nth-child(2) summary")  # fold it and unfold it: it is the user's now
+        assert page.is_visible(".choice:first-child .thought")
+        upstream.go_on()
+        ended(page)
+        assert texts(page) == ["So.", "So."]
+        assert [thought.is_visible() for thought in page.locator(".thought").all()] == [False, True]
+        assert page.locator(".choice .remark").all_text_contents() == ["", "The same text as choice 0."]
+
+
 def test_a_text_stays_one_tab_stop_after_a_click(pages: Pages, logs: Path) -> None:
     with scripted(Behaviour()) as upstream, gateway(upstream.url, log=logs / "stops.log") as server:
         page = pages.open(server)

@@ -17,6 +17,9 @@ const FINISHES = {
 
 const NOT_KEPT = "The history keeps no log probabilities.";
 const NONE_CAME = "No log probabilities came with this answer.";
+const ALL_REASONING = "It ended before it answered: all its tokens were reasoning.";
+const NO_TEXT = "It ended before any text came.";
+const RAISE = "Raise Max tokens.";
 
 /** How many columns are painted in one frame of a stream: a browser lays out a text that grows again as a whole. */
 const AT_ONCE = 4;
@@ -73,6 +76,7 @@ class Column {
   #pieces = new Pieces();
   #taken = 0;
   #answer = "";
+  #touched = false; // whether the user has folded or unfolded the reasoning
 
   constructor(index, own, copy) {
     this.#index = index;
@@ -82,7 +86,9 @@ class Column {
     const head = made("header");
     head.append(made("h2", "", `Choice ${index}`), this.#finish);
     const settings = Object.entries(own).map(([name, value]) => `${name} ${value}`);
-    this.#reasoning.append(made("summary", "", "Reasoning"), this.#thought);
+    const summary = made("summary", "", "Reasoning");
+    summary.addEventListener("click", () => (this.#touched = true));
+    this.#reasoning.append(summary, this.#thought);
     this.element = made("article", "choice");
     this.element.setAttribute("aria-label", `Choice ${index}`);
     this.element.append(head, this.#counts, made("p", "own", settings.join(", ")), this.#remark, this.#reasoning, this.#text, this.#calls, this.#copier);
@@ -92,10 +98,11 @@ class Column {
     const over = run.ended !== null;
     this.#sayEnd(run, choice, over);
     set(this.#counts, countsOf(run, choice));
-    set(this.#remark, choice.error ?? this.#likeness(run, choice, over, view));
+    set(this.#remark, choice.error ?? (lackOf(choice) || this.#likeness(run, choice, over, view)));
     const plain = view === "heat" ? choice.entries.length === 0 : view === "differences" && !over; // there is only the text
     const shown = plain ? "text" : view;
     this.#reasoning.hidden = choice.reasoning === "" || shown === "heat"; // the heat view shows its tokens too
+    if (!this.#touched) this.#reasoning.open = choice.text === ""; // until then, there is nothing else to read
     grow(this.#thought, choice.reasoning);
     const calls = choice.calls.map((call) => `${call.name}(${call.arguments})`).join("\n");
     set(this.#calls, calls);
@@ -144,6 +151,14 @@ class Column {
     const runs = this.#index === 0 ? [{ text: choice.text, same: true }] : compare(run.choices[0].text, choice.text);
     this.#text.append(...runs.map(({ text, same }) => (same ? new Text(text) : made("mark", "", text))));
   }
+}
+
+/** Return why a choice that has ended has no answer, and what helps; "" for every other one. */
+function lackOf({ finish, text, calls, reasoning }) {
+  if (finish === null || text !== "" || calls.length > 0) return "";
+  const why = reasoning === "" ? NO_TEXT : ALL_REASONING;
+  if (finish === "length") return `${why} ${RAISE}`;
+  return reasoning === "" ? "" : why;
 }
 
 function countsOf(run, choice) {
