@@ -132,7 +132,10 @@ def test_space_in_the_history_deletes_nothing(pages: Pages, logs: Path) -> None:
 
 def test_a_key_that_was_just_typed_is_sent_with(pages: Pages, logs: Path) -> None:
     """The models are listed with it first, which takes its time."""
-    with scripted(Behaviour()) as upstream, gateway(upstream.url, "--api-key", "right", log=logs / "typed.log") as server:
+    with (
+        scripted(Behaviour()) as upstream,
+        gateway(upstream.url, "--api-key", "right", log=logs / "typed.log") as server,
+    ):
         page = pages.open(server)
         page.fill("[name=key]", "wrong")
         page.keyboard.press("Control+Enter")

@@ -242,6 +242,12 @@ async function loadModels(wait = FIRST_WAIT) {
   }
 }
 
+/** Open or fold the settings. In a narrow window the answers can have the focus: the arrow keys scroll through them. */
+function fit(open) {
+  $("controls").open = open;
+  $("columns").tabIndex = narrow.matches ? 0 : -1;
+}
+
 function onKey(event) {
   if (event.isComposing || document.querySelector("dialog[open]") !== null) return; // Esc ends an IME composition first
   const enter = event.key === "Enter";
@@ -273,8 +279,8 @@ function start() {
   $("open-history").addEventListener("click", () => past.open());
   $("open-keys").addEventListener("click", () => $("keys").showModal());
   document.addEventListener("keydown", onKey);
-  narrow.addEventListener("change", () => ($("controls").open ||= !narrow.matches));
-  $("controls").open = !narrow.matches;
+  narrow.addEventListener("change", () => fit($("controls").open || !narrow.matches));
+  fit(!narrow.matches);
   const key = $("form").elements.key;
   key.value = tab.read(KEY) ?? "";
   key.closest(".field").hidden = key.value === "";
