@@ -14,7 +14,10 @@ RUN = """async () => {
   for (const moving of document.getAnimations()) {
     if (moving.effect.getComputedTiming().endTime < Infinity) moving.finish(); // a color on its way to another
   }
-  const { violations } = await axe.run(document, { resultTypes: ["violations"] });
+  const { violations } = await axe.run(document, {
+    resultTypes: ["violations"],
+    rules: { "target-size": { enabled: true } }, // WCAG 2.2, 2.5.8; off by default
+  });
   return violations.flatMap(({ id, nodes }) => nodes.map(({ target }) => [id, target.join(" ")]));
 }"""
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.real.fixtures import MODEL
 from tests.real.processes import Server, nproxy
+from tests.system.axe import found
 from tests.system.browser import CONTRAST, picture
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(330)]
@@ -176,6 +177,30 @@ def test_the_theme_of_the_playground_is_the_pages(page: Any, engine_road: Server
     page.goto(f"{engine_road.url}/docs")
     page.wait_for_selector("#operations-Models-listModels")
     assert page.evaluate("document.documentElement.classList.contains('dark-mode')") == (chosen == "dark")
+
+
+SWAGGERS = {
+    "nested-interactive",  # a summary that is a button around links
+    "heading-order",  # h3 after h1
+    "region",  # its title, servers and keys stand beside its <main>
+}
+"""What Swagger UI does by itself, and axe-core finds."""
+
+
+def test_it_can_be_used_without_eyes_or_a_mouse(page: Any, engine_road: Server, logs: Path) -> None:
+    with nproxy("--upstream", engine_road.v1, "--api-key", KEY, log=logs / "docs-axe.log") as gateway:
+        page.goto(f"{gateway.url}/docs")
+        page.wait_for_selector("#operations-tag-Passed_through[data-is-open=false]")
+        assert found(page, but=SWAGGERS) == []
+        page.click(f"{CHAT} .opblock-summary-control")
+        status, _ = tried(page, CHAT)
+        assert status == 401
+        assert found(page, but=SWAGGERS) == []
+        page.click(".scheme-container .authorize")
+        page.wait_for_selector("#auth-bearer-value:focus")
+        assert page.locator(".modal-ux-content").evaluate("(content) => content.scrollTop") == 0
+        assert page.get_attribute("#auth-bearer-value", "type") == "password"
+        assert found(page, but=SWAGGERS) == []
 
 
 def test_a_key_can_be_shown(page: Any, engine_road: Server, logs: Path) -> None:

@@ -3,6 +3,7 @@
 import { withListedModel } from "./examples.js";
 import { foldedErrors } from "./fold.js";
 import { executedOnceResolved } from "./resolved.js";
+import { hiddenKeys, keepUsable } from "./usable.js";
 
 const PASSED = "Passed through"; // the tag of the many paths that are only passed through and have little documentation
 const FOLDED = { type: "layout_show", payload: { thing: ["operations-tag", PASSED], shown: false } }; // without a new address
@@ -30,6 +31,8 @@ paint();
 
 const linked = [`#/${PASSED}`, `#/${encodeURIComponent(PASSED)}`].some((place) => location.hash.startsWith(place));
 
+keepUsable(document.getElementById("reference"));
+
 const reference = globalThis.SwaggerUIBundle({
   url: DOCUMENT,
   dom_id: "#reference",
@@ -43,7 +46,7 @@ const reference = globalThis.SwaggerUIBundle({
     if (response.url === DOCUMENT && response.ok) response.text = await withListedModel(response.text, MODELS);
     return response;
   },
-  plugins: [foldedErrors, executedOnceResolved],
+  plugins: [foldedErrors, executedOnceResolved, hiddenKeys],
   onComplete: () => linked || reference.getStore().dispatch(FOLDED),
   validatorUrl: null, // send nothing to a third party
 });
