@@ -11,7 +11,7 @@ from tests.fakes.upstream import Behaviour
 from tests.ports import free_port
 from tests.system.browser import picture
 from tests.system.playground.servers import gateway, scripted
-from tests.system.playground.window import PHONE, WIDE, Pages, begun, ended, finishes, send, texts
+from tests.system.playground.window import PHONE, WIDE, Pages, begun, ended, finishes, send, texts, view
 
 
 def test_a_wrong_key(pages: Pages, logs: Path) -> None:
@@ -30,7 +30,9 @@ def test_a_wrong_key(pages: Pages, logs: Path) -> None:
         assert not page.is_visible("#failure")
         page.fill("[name=key]", "wrong")
         page.keyboard.press("Tab")
-        page.wait_for_selector("#key-field .problem:has-text('API key is missing or invalid')")
+        problem = page.locator("#key-field .problem:has-text('API key is missing or invalid')")
+        assert problem.text_content().endswith("invalid."), "how programs send it is of no use here"
+        assert page.get_attribute("[name=typed-model]", "placeholder") == "listed once there is a key"
         page.fill("[name=typed-model]", "fake-model")
         send(page, n="2")
         page.wait_for_selector("#failure:visible")
@@ -136,8 +138,14 @@ def test_a_refusal_of_log_probabilities_points_to_what_asks_for_them(pages: Page
 def test_a_field_that_is_refused_says_why(pages: Pages, logs: Path) -> None:
     with scripted(Behaviour()) as upstream, gateway(upstream.url, "--max-n", "2", log=logs / "narrow.log") as server:
         page = pages.open(server)
+        page.fill("[name=n]", "17")
+        page.click("#send")
+        page.wait_for_selector("[name=n]:focus:invalid")
+        assert "at most 16 choices side by side" in page.locator("[name=n]").evaluate("(n) => n.validationMessage")
+        view(page, "Probabilities")
         send(page, n="3")
         page.wait_for_selector("#failure:visible")
+        page.wait_for_selector("#legend", state="hidden")
         assert "2" in page.locator(".field:has([name=n]) .problem").text_content()
         assert page.get_attribute("[name=n]", "aria-invalid") == "true"
         assert page.locator(".choice").count() == 0, "nothing came"

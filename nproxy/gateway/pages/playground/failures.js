@@ -21,11 +21,13 @@ export class Failure extends Error {
   }
 }
 
+const FOR_PROGRAMS = / Send it in the header '.*'\.$/; // here it is typed into a field
+
 /** An HTTP error status. `text` is the body: OpenAI's error envelope, unless something other than nproxy answered. */
 export function refusal(status, text, headers) {
   const error = inside(text);
   const wait = headers.get("retry-after");
-  const message = [error.message ?? `The answer has the status ${status} and says no more.`];
+  const message = [error.message?.replace(FOR_PROGRAMS, "") ?? `The answer has the status ${status} and says no more.`];
   if (wait !== null && /^\d+$/.test(wait)) message.push(`It may be tried again in ${wait} s.`);
   return new Failure(TITLES[status] ?? `The answer has the status ${status}`, message.join(" "), {
     status,

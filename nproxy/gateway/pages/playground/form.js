@@ -6,6 +6,7 @@ import { EACH, MOST_CHOICES, overrides } from "./request.js";
 const FIELDS = { messages: "prompt", max_completion_tokens: "max_tokens" };
 const TYPED = ["system", "n", "temperature", "top_p", "max_tokens", "seed", "top_logprobs"];
 const CHOICE_PARAM = /^choice_params[.[](\d+)\]?\.(\w+)/;
+const TOO_MANY = `This page shows at most ${MOST_CHOICES} choices side by side; the API can take more.`;
 const LABELS = { temperature: "temp.", top_p: "top p", max_tokens: "tokens", seed: "seed" };
 
 /** The form as one object. `values` is what request.js reads; the API key is not part of it. */
@@ -88,6 +89,7 @@ export class Form {
   /** Set whether nothing can be sent without a key. */
   requireKey(required) {
     this.#form.elements.key.required = required;
+    this.#form.elements["typed-model"].placeholder = required ? "listed once there is a key" : "name of the model";
   }
 
   /** Ask for a key, as the server does; `message` says what is wrong with one that is there. */
@@ -147,7 +149,9 @@ export class Form {
 
   /** Make as many rows as choices, or at least as many; rows that stay keep their values. */
   #fitRows(exactly = true) {
-    const wanted = Math.min(Math.max(Number(this.#form.elements.n.value) || 0, 0), MOST_CHOICES);
+    const { n } = this.#form.elements;
+    n.setCustomValidity(Number(n.value) > MOST_CHOICES ? TOO_MANY : "");
+    const wanted = Math.min(Math.max(Number(n.value) || 0, 0), MOST_CHOICES);
     const rows = this.#rows.querySelectorAll(".row");
     rows.forEach((row, index) => exactly && index >= wanted && row.remove());
     for (let index = rows.length; index < wanted; index += 1) this.#rows.append(this.#row(index));

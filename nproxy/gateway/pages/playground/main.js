@@ -113,6 +113,7 @@ function show(next, values) {
 function clear() {
   run = null;
   columns.open([]);
+  $("legend").hidden = true;
   $("status").replaceChildren();
 }
 
