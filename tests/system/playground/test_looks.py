@@ -152,6 +152,17 @@ def test_nothing_is_cut_off_at_four_times_the_size(pages: Pages, logs: Path) -> 
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
+def test_text_is_as_large_as_the_browsers_default_asks_for(pages: Pages, logs: Path) -> None:
+    with scripted(Behaviour()) as upstream, gateway(upstream.url, log=logs / "large.log") as server:
+        page = pages.open(server)
+        sizes = "[...document.querySelectorAll('body *')].map((one) => parseFloat(getComputedStyle(one).fontSize))"
+        before = page.evaluate(sizes)
+        page.evaluate("document.documentElement.style.fontSize = '32px'")
+        assert page.evaluate(sizes) == [2 * size for size in before]
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        picture(page, "large")
+
+
 def test_forced_colors_show_what_is_chosen_and_how_likely(pages: Pages, logs: Path) -> None:
     with scripted(Behaviour()) as upstream, gateway(upstream.url, log=logs / "forced.log") as server:
         page = pages.open(server, forced_colors="active")
