@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,13 @@ def test_paths_in_code_settings_and_alerts_lead_somewhere() -> None:
 @pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md"])
 def test_the_map_and_the_history_name_what_is_there(page: str) -> None:
     assert missing_files((ROOT / page).read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("folder", ["choices", "openai"])
+def test_the_page_of_a_folder_lists_each_of_its_modules_once(folder: str) -> None:
+    package = ROOT / "nproxy" / folder
+    listed = re.findall(r"^ *(\w+) {2,}\S", (package / "__init__.py").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(listed) == sorted(file.stem for file in package.glob("*.py") if file.stem != "__init__")
 
 
 @pytest.mark.parametrize(
