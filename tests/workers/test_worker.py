@@ -16,7 +16,7 @@ import pytest
 from nproxy.concurrency.tasks import beside
 from nproxy.config import Source
 from nproxy.gateway.admission.bounds import Bounds
-from nproxy.gateway.admission.messages import Room, message_of, to_bytes
+from nproxy.gateway.admission.messages import RoomAgain, message_of, to_bytes
 from nproxy.gateway.admission.server import AdmissionServer
 from nproxy.openai.errors import ApiError
 from nproxy.openai.jsonvalue import dumps
@@ -103,7 +103,9 @@ async def first_of_two(
             **more,
         )
         told.tell(start)
-        told.tell(Admission(to_bytes(Room())))  # as all workers are told, also those whose interpreter still starts
+        told.tell(
+            Admission(to_bytes(RoomAgain()))
+        )  # as all workers are told, also those whose interpreter still starts
         async with asyncio.timeout(60), beside(told.hear()):
             working = asyncio.create_task(work(listener, theirs))
             try:
