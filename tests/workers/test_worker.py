@@ -103,9 +103,7 @@ async def first_of_two(
             **more,
         )
         told.tell(start)
-        told.tell(
-            Admission(to_bytes(RoomAgain()))
-        )  # as all are told, also those that still start
+        told.tell(Admission(to_bytes(RoomAgain())))  # as all are told, also those that still start
         async with asyncio.timeout(60), beside(told.hear()):
             working = asyncio.create_task(work(listener, theirs))
             try:
