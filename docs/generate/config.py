@@ -19,9 +19,11 @@ _INTRODUCTION = """\
 # Settings
 
 Every key of the settings file, generated from the types that read it (`make docs`). `nproxy config-schema` prints the
-same as a JSON schema, and `nproxy check FILE` prints each error of a file with its line. An unknown key is an error.
-`check` sees only the file and this machine's environment: it cannot know which changes a running gateway would refuse,
-nor what upstreams answer.
+same as a JSON schema, and `nproxy check FILE` prints each error of a file with its line, and of the keys file and the
+certificate that it names. Three kinds are shown by themselves: a file that is not valid YAML, variables that name no
+key, and, once there is no other error, an engine or a model that is not there. An unknown key is an error. `check` sees
+only the file and this machine's environment: it cannot know which changes a running gateway would refuse, nor what
+upstreams answer.
 
 Later sources override earlier ones: defaults, the file (`--config`), environment variables, command-line options. A
 variable's name is the key's path in capitals, with two underscores between levels; `N` stands for an index in a list,

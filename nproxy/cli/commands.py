@@ -168,10 +168,10 @@ def serve(context: click.Context, /, log_level: str, file: Path | None, **given:
 def check(context: click.Context, /, file: Path) -> None:
     """Validate a settings file.
 
-    Prints a summary, or each error with its line. NPROXY_... variables override the file, as they do when serving. The
-    engine must be installed, its adapters must be on this machine, and its model must be, too, or be a possible hub id;
-    the hub is not asked. The command cannot know what servers answer, nor which changes a running gateway can apply
-    only after a restart.
+    Prints a summary, or each error with its line. NPROXY_... variables override the file, as they do when serving. If
+    nothing else is wrong, the engine must be installed, its adapters must be on this machine, and its model must be,
+    too, or be a possible hub id; the hub is not asked. The command cannot know what servers answer, nor which changes a
+    running gateway can apply only after a restart.
 
     \b
     Examples:

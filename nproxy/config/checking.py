@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from nproxy.config.hints import suggest_key
+from nproxy.config.sections import CONFLICTS
 from nproxy.config.tree import ConfigError, Path, Problem, Tree
 from nproxy.config.values import NAME, PATH
 
@@ -20,33 +21,57 @@ def checked(model: type[Model], tree: Tree, context: Mapping[str, Any]) -> Model
 
     Raises ConfigError with all problems, in the order in which they were written; no message quotes a value.
     """
-    try:
-        return model.model_validate(tree.data, context=dict(context))
-    except ValidationError as error:
-        problems = {
-            problem: None for details in error.errors(include_url=False) for problem in _problems(model, tree, details)
-        }
-        # the cause holds the inputs, and an input may be a secret
-        raise ConfigError(_in_order(problems)) from None
+    settings, problems = read_partly(model, tree, context)
+    if problems:
+        raise ConfigError(in_order(problems, tree))
+    return settings
 
 
-def _in_order(problems: Collection[Problem]) -> list[Problem]:
-    """Return the problems sorted by place, without parents of other problems.
+def read_partly(model: type[Model], tree: Tree, context: Mapping[str, Any]) -> tuple[Model, list[Problem]]:
+    """Read what is right in a tree into `model`; returns it, and all problems. If there are any, see `sections`.
 
-    A list that is too short only because its items are wrong is such a parent.
+    Raises ConfigError with the problems if nothing can be read.
     """
-    parents = {problem.path[:length] for problem in problems for length in range(1, len(problem.path))}
-    leaves = [problem for problem in problems if problem.path not in parents]
-    return sorted(leaves, key=lambda problem: (problem.origin.line or 0, str(problem.origin)))
+    try:
+        return model.model_validate(tree.data, context=dict(context)), []
+    except ValidationError as error:
+        # not the cause of any other error: it holds the inputs, and an input may be a secret
+        problems = [one for details in error.errors(include_url=False) for one in _problems(model, tree, details)]
+    conflicts: list[Mapping[str, Any]] = []
+    again = {key: value for key, value in context.items() if key != "files"}  # which have been noted
+    try:
+        settings = model.model_validate(tree.data, context={**again, CONFLICTS: conflicts})
+    except ValidationError:
+        raise ConfigError(in_order(problems, tree)) from None
+    return settings, [*problems, *(_conflict(tree, one) for one in conflicts)]
+
+
+def in_order(problems: Iterable[Problem], tree: Tree) -> list[Problem]:
+    """Return the problems once each, sorted by place, without parents of other problems.
+
+    A list that is too short only because its items are wrong is such a parent. tree: that of the settings; problems of
+    other files, which it names, are the last.
+    """
+    once = dict.fromkeys(problems)
+    parents = {problem.path[:length] for problem in once for length in range(1, len(problem.path))}
+    leaves = [problem for problem in once if problem.path not in parents]
+
+    def place(problem: Problem) -> tuple[bool, int, str]:
+        origin = problem.origin
+        return origin.line is not None and origin.source != tree.root.source, origin.line or 0, str(origin)
+
+    return sorted(leaves, key=place)
+
+
+def _conflict(tree: Tree, context: Mapping[str, Any]) -> Problem:
+    path: Path = tuple(context["path"])
+    return Problem(tree.origin(path), path, context["message"])
 
 
 def _problems(model: type[BaseModel], tree: Tree, details: ErrorDetails) -> Iterator[Problem]:
     """Convert one of pydantic's errors; messages quote no value, because it may be a secret."""
-    context = details.get("ctx", {})
-    if details["type"] in ("conflict", "conflicts"):
-        for one in context.get("conflicts", (context,)):
-            path: Path = tuple(one["path"])
-            yield Problem(tree.origin(path), path, one["message"])
+    if details["type"] == "conflicts":
+        yield from (_conflict(tree, one) for one in details["ctx"]["conflicts"])
         return
     path = _path_in(tree.data, details["loc"], keep_last=details["type"] == "missing")
     yield Problem(tree.origin(path), path, message_of(model, path, details))

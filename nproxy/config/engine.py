@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationInfo, model_validator
+from pydantic_core import PydanticCustomError
 
-from nproxy.config.values import AdapterName, Count, Folder, Part, Seconds, Settings, Whole, conflict
+from nproxy.config.sections import Settings, conflict, refuse
+from nproxy.config.values import AdapterName, Count, Folder, Part, Seconds, Whole
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 ENGINE_UPSTREAM = "engine"
@@ -95,31 +98,44 @@ class Engine(Settings):
     """If the engine has work and gives no token for so many seconds, it counts as hung and is restarted."""
 
     @model_validator(mode="after")
-    def _memory_agrees(self) -> Self:
+    def _keys_agree(self, info: ValidationInfo) -> Self:
+        interpreted = (info.context or {}).get("environ", os.environ).get("TRITON_INTERPRET") == "1"
+        refuse(
+            info,
+            self._cache_conflict(),
+            self._batch_conflict(),
+            self._block_conflict(),
+            self._kernels_conflict(interpreted),
+            self._quantization_conflict(),
+            self._names_conflict(),
+        )
+        return self
+
+    def _cache_conflict(self) -> Iterator[PydanticCustomError]:
         if self.num_blocks is not None and self.kv_fraction is not None:
-            raise conflict("must not be set together with num_blocks", "engine", "kv_fraction")
+            yield conflict("must not be set together with num_blocks", "engine", "kv_fraction")
+
+    def _batch_conflict(self) -> Iterator[PydanticCustomError]:
         if self.max_batch_tokens is not None:
             sequences, block = self.max_sequences or DEFAULT_SEQUENCES, self.block_size or DEFAULT_BLOCK
             if self.max_batch_tokens < sequences + block:
                 least = f"must be at least max_sequences ({sequences}) plus block_size ({block})"
-                raise conflict(least, "engine", "max_batch_tokens")
+                yield conflict(least, "engine", "max_batch_tokens")
+
+    def _block_conflict(self) -> Iterator[PydanticCustomError]:
         if self.deterministic and FIXED_SPAN % (self.block_size or DEFAULT_BLOCK):
-            raise conflict(f"must divide {FIXED_SPAN} in deterministic mode", "engine", "block_size")
-        return self
+            yield conflict(f"must divide {FIXED_SPAN} in deterministic mode", "engine", "block_size")
 
-    @model_validator(mode="after")
-    def _road_agrees(self, info: ValidationInfo) -> Self:
+    def _kernels_conflict(self, interpreted: bool) -> Iterator[PydanticCustomError]:
         if self.device == "cuda" and self.kernels in ("torch", "native"):
-            raise conflict("must be auto or triton on a CUDA device: the others are for a CPU", "engine", "kernels")
-        interpreted = (info.context or {}).get("environ", os.environ).get("TRITON_INTERPRET") == "1"
+            yield conflict("must be auto or triton on a CUDA device: the others are for a CPU", "engine", "kernels")
         if (self.device, self.kernels) == ("cpu", "triton") and not interpreted:
-            raise conflict("must not be triton on a CPU: Triton has no compiler for it", "engine", "kernels")
-        if self.quantization is not None and (self.device == "cuda" or self.kernels == "triton"):
-            raise conflict("is supported on a CPU only", "engine", "quantization")
-        return self
+            yield conflict("must not be triton on a CPU: Triton has no compiler for it", "engine", "kernels")
 
-    @model_validator(mode="after")
-    def _names_agree(self) -> Self:
+    def _quantization_conflict(self) -> Iterator[PydanticCustomError]:
+        if self.quantization is not None and (self.device == "cuda" or self.kernels == "triton"):
+            yield conflict("is supported on a CPU only", "engine", "quantization")
+
+    def _names_conflict(self) -> Iterator[PydanticCustomError]:
         if self.model in self.adapters:
-            raise conflict("is already the id of the model itself", "engine", "adapters", self.model)
-        return self
+            yield conflict("is already the id of the model itself", "engine", "adapters", self.model)

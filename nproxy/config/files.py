@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ssl
+from contextlib import suppress
 from pathlib import Path as FilePath
 
 from nproxy.config.contents import contents
 from nproxy.config.keys import Key, read_keys
+from nproxy.config.sections import NotRead
 from nproxy.config.settings import Config, Tls
 from nproxy.config.tree import ConfigError, Origin, Path, Problem, Tree
 
@@ -14,19 +16,21 @@ from nproxy.config.tree import ConfigError, Origin, Path, Problem, Tree
 def check_files(config: Config, tree: Tree) -> tuple[Key, ...]:
     """Read the keys file and check the certificate; returns the keys, none if there is no keys file.
 
-    Raises ConfigError if the keys file or the certificate cannot be used. Problems within the keys file have its own
-    lines.
+    config: may be read partly. Raises ConfigError if the keys file or the certificate cannot be used. Problems within
+    the keys file have its own lines.
     """
     problems: list[Problem] = []
     keys: tuple[Key, ...] = ()
-    if config.auth is not None and config.auth.api_keys_file is not None:
-        try:
-            keys = _read_keys(config.auth.api_keys_file, tree)
-        except ConfigError as error:
-            problems += error.problems
-    if config.listen.tls is not None and (unusable := why_unusable(config.listen.tls)) is not None:
-        path: Path = ("listen", "tls", unusable[0])
-        problems.append(Problem(tree.origin(path), path, unusable[1]))
+    with suppress(NotRead):
+        if config.auth is not None and config.auth.api_keys_file is not None:
+            try:
+                keys = _read_keys(config.auth.api_keys_file, tree)
+            except ConfigError as error:
+                problems += error.problems
+    with suppress(NotRead):
+        if config.listen.tls is not None and (unusable := why_unusable(config.listen.tls)) is not None:
+            path: Path = ("listen", "tls", unusable[0])
+            problems.append(Problem(tree.origin(path), path, unusable[1]))
     if problems:
         raise ConfigError(problems)
     return keys
@@ -64,8 +68,8 @@ def _why_unreadable(file: FilePath) -> str | None:
 
 def why_unusable(tls: Tls) -> tuple[str, str] | None:
     """Return what is wrong with a certificate and its key: which of the two, and why; None if they can be used."""
-    for name, file in (("certificate", tls.certificate), ("key", tls.key)):
-        if (unreadable := _why_unreadable(file)) is not None:
+    for name in ("certificate", "key"):
+        if (unreadable := _why_unreadable(getattr(tls, name))) is not None:
             return name, unreadable
     try:
         load_pair(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), tls)

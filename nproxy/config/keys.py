@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, PlainSerializer, ValidationInfo, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from nproxy.config.checking import checked
+from nproxy.config.sections import Settings, conflict, refuse
 from nproxy.config.tree import read_file
-from nproxy.config.values import Count, Name, Settings, Weight, conflict
+from nproxy.config.values import Count, Name, Weight
 
 
 def digest_of(key: str) -> bytes:
@@ -95,18 +97,24 @@ class KeysFile(Settings):
     keys: Annotated[tuple[Key, ...], Field(min_length=1)]
 
     @model_validator(mode="after")
-    def _each_once(self) -> Self:
-        names: set[str] = set()
-        digests: set[bytes] = set()
-        for position, key in enumerate(self.keys):
-            if key.name in names:
-                message = "occurs twice; put the second hash into the list of the first entry"
-                raise conflict(message, "keys", position, "name")
-            if not digests.isdisjoint(key.hash) or len(set(key.hash)) < len(key.hash):
-                raise conflict("occurs twice", "keys", position, "hash")
-            names.add(key.name)
-            digests.update(key.hash)
+    def _each_once(self, info: ValidationInfo) -> Self:
+        refuse(info, self._names_twice(), self._hashes_twice())
         return self
+
+    def _names_twice(self) -> Iterator[PydanticCustomError]:
+        known: set[str] = set()
+        for position, key in enumerate(self.keys):
+            if key.name in known:
+                message = "occurs twice; put the second hash into the list of the first entry"
+                yield conflict(message, "keys", position, "name")
+            known.add(key.name)
+
+    def _hashes_twice(self) -> Iterator[PydanticCustomError]:
+        known: set[bytes] = set()
+        for position, key in enumerate(self.keys):
+            if not known.isdisjoint(key.hash) or len(set(key.hash)) < len(key.hash):
+                yield conflict("occurs twice", "keys", position, "hash")
+            known.update(key.hash)
 
 
 def read_keys(file: Path) -> tuple[Key, ...]:

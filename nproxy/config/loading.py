@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nproxy.config.checking import checked
+from nproxy.config.checking import checked, in_order, read_partly
 from nproxy.config.environment import lay_environment
 from nproxy.config.files import check_files, pair_of
 from nproxy.config.keys import Key
@@ -107,7 +107,8 @@ class Source:
         files: dict[Path, Digest | None] = {} if self.file is None else {self.file: digest(self.file)}
         secrets: dict[str, str] = {}
         tree = Tree(Origin("settings"))
-        config, problems = None, []
+        config: Config | None = None
+        problems: list[Problem] = []
         keys: tuple[Key, ...] = ()
         pair: tuple[bytes, bytes] | None = None
         empty = False
@@ -119,12 +120,23 @@ class Source:
             if self.adjust is not None:
                 self.adjust(tree)
             context = {"environ": self.environ, "folder": folder, "secrets": secrets, "files": files}
-            wanted = checked(Config, tree, context)
-            keys, pair = check_files(wanted, tree), pair_of(wanted)
-            config = wanted
+            keys, pair, config = _read(tree, context)
         except ConfigError as error:
             problems = error.problems
         return Reading(self, config, tuple(problems), tree, folder, secrets, keys, pair, files, empty)
+
+
+def _read(tree: Tree, context: Mapping[str, Any]) -> tuple[tuple[Key, ...], tuple[bytes, bytes] | None, Config]:
+    """Read settings and the files that they name: keys and certificate. Raises ConfigError with all problems."""
+    config, problems = read_partly(Config, tree, context)
+    keys: tuple[Key, ...] = ()
+    try:
+        keys = check_files(config, tree)
+    except ConfigError as error:
+        problems += error.problems
+    if problems:
+        raise ConfigError(in_order(problems, tree))
+    return keys, pair_of(config), config
 
 
 def _read_again(file: Path, before: Reading) -> Tree:
@@ -144,7 +156,6 @@ def load(
 ) -> Config:
     """Read the settings once.
 
-    Raises ConfigError with every problem found, each at its line, variable or option. Problems with the files that the
-    settings name are found only once the settings themselves are valid.
+    Raises ConfigError with every problem found, each at its line, variable or option.
     """
     return Source(file, environ, adjust).read().checked()

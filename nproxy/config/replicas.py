@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from nproxy.config.values import PATH, Host, Port, Settings, Weight, is_host
+from nproxy.config.sections import Settings
+from nproxy.config.values import PATH, Host, Port, Weight, is_host
 
 LONGEST_NAME, LONGEST_PART = 253, 63
 DEFAULT_PORTS = {"http": 80, "https": 443}

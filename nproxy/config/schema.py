@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
+from nproxy.config.sections import Settings
 from nproxy.config.settings import Config
-from nproxy.config.values import Settings
 
 
 def schema(file: type[Settings] = Config) -> dict[str, Any]:

@@ -7,10 +7,11 @@ from importlib.util import find_spec
 from ipaddress import ip_address
 from typing import Any, Literal, Self
 
-from pydantic import model_validator
+from pydantic import ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
 from nproxy.config.engine import ENGINE_UPSTREAM, Engine
+from nproxy.config.sections import Settings, conflict, refuse
 from nproxy.config.upstream import Upstream
 from nproxy.config.values import (
     Collector,
@@ -26,15 +27,12 @@ from nproxy.config.values import (
     Seconds,
     SecondsOrZero,
     Secret,
-    Settings,
     Share,
     Token,
     WebOrigin,
     Whole,
     Width,
     Workers,
-    conflict,
-    refuse,
 )
 
 
@@ -128,12 +126,15 @@ class Auth(Settings):
     """One key for all clients, instead of a file."""
 
     @model_validator(mode="after")
-    def _has_keys(self) -> Self:
-        if self.api_keys_file is None and self.api_key is None:
-            raise conflict("needs either api_keys_file or api_key", "auth")
-        if self.api_keys_file is not None and self.api_key is not None:
-            raise conflict("must not be set together with auth.api_keys_file", "auth", "api_key")
+    def _has_keys(self, info: ValidationInfo) -> Self:
+        refuse(info, self._keys_conflict())
         return self
+
+    def _keys_conflict(self) -> Iterator[PydanticCustomError]:
+        if self.api_keys_file is None and self.api_key is None:
+            yield conflict("needs either api_keys_file or api_key", "auth")
+        if self.api_keys_file is not None and self.api_key is not None:
+            yield conflict("must not be set together with auth.api_keys_file", "auth", "api_key")
 
 
 class Admin(Settings):
@@ -213,81 +214,106 @@ class Config(Settings):
 
         The client's Authorization header is then meant for nproxy alone: an upstream gets its own key or none.
         """
-        if not isinstance(data, dict) or not data.get("auth") or not isinstance(data.get("upstreams"), list):
+        if not isinstance(data, dict) or data.get("auth") is None or not isinstance(data.get("upstreams"), list):
             return data
         own = [{"api_key": "none", **one} if isinstance(one, dict) else one for one in data["upstreams"]]
         return {**data, "upstreams": own}
 
     @model_validator(mode="after")
-    def _keys_agree(self) -> Self:
-        conflicts = (
-            self._names_conflict,
-            self._replicas_conflict,
-            self._limits_conflict,
-            self._doors_conflict,
-            self._traces_conflict,
+    def _keys_agree(self, info: ValidationInfo) -> Self:
+        refuse(
+            info,
+            self._no_upstream(),
+            self._passthrough_conflict(),
+            self._choices_conflict(),
+            self._token_conflict(),
+            self._port_conflict(),
+            self._exporter_conflict(),
+            self._headers_conflict(),
+            *(check for place in range(len(getattr(self, "upstreams", ()))) for check in self._of_upstream(place)),
         )
-        refuse(found for conflict in conflicts for found in conflict())
         return self
 
-    def _names_conflict(self) -> Iterator[PydanticCustomError]:
+    def _of_upstream(self, position: int) -> Iterator[Iterator[PydanticCustomError]]:
+        upstream = self.upstreams[position]
+        yield self._name_conflict(upstream, position)
+        yield self._fallback_conflict(upstream, position)
+        yield self._repeated_replica(upstream, position)
+        yield self._no_replica(upstream, position)
+        yield self._parallel_conflict(upstream, position)
+        yield self._key_conflict(upstream, position)
+
+    def _names(self, count: int | None = None) -> list[str]:
+        """Return the names of the built-in engine, if there is one, and of the first `count` upstreams."""
+        own = [] if self.engine is None else [ENGINE_UPSTREAM]
+        return own + [upstream.name for upstream in self.upstreams[:count]]
+
+    def _no_upstream(self) -> Iterator[PydanticCustomError]:
         if self.engine is None and not self.upstreams:
             yield conflict("needs an engine or at least one upstream")
-        names: list[str] = [] if self.engine is None else [ENGINE_UPSTREAM]
-        for position, upstream in enumerate(self.upstreams):
-            if upstream.name == ENGINE_UPSTREAM:
-                yield conflict("is the name of the built-in engine", "upstreams", position, "name")
-            elif upstream.name in names:
-                yield conflict("is taken by another upstream", "upstreams", position, "name")
-            names.append(upstream.name)
-        if self.passthrough.upstream is not None and self.passthrough.upstream not in names:
-            yield conflict(f"is not the name of an upstream; there are: {', '.join(names)}", "passthrough", "upstream")
-        for position, upstream in enumerate(self.upstreams):
-            others = ", ".join(name for name in names if name != upstream.name) or "none"
-            for place, name in enumerate(upstream.fallback):
-                if name not in names or name == upstream.name:
-                    message = f"is not the name of another upstream; there are: {others}"
-                    yield conflict(message, "upstreams", position, "fallback", place)
 
-    def _replicas_conflict(self) -> Iterator[PydanticCustomError]:
-        for position, upstream in enumerate(self.upstreams):
-            known: set[str] = set()
-            for place, replica in enumerate(upstream.replicas):
-                if str(replica) in known:
-                    message = "occurs twice; to send a replica more calls, set its weight"
-                    yield conflict(message, "upstreams", position, "replicas", place)
-                known.add(str(replica))
+    def _name_conflict(self, upstream: Upstream, position: int) -> Iterator[PydanticCustomError]:
+        if upstream.name == ENGINE_UPSTREAM:
+            yield conflict("is the name of the built-in engine", "upstreams", position, "name")
+        elif upstream.name in self._names(position):
+            yield conflict("is taken by another upstream", "upstreams", position, "name")
 
-    def _limits_conflict(self) -> Iterator[PydanticCustomError]:
+    def _passthrough_conflict(self) -> Iterator[PydanticCustomError]:
+        if self.passthrough.upstream is not None and self.passthrough.upstream not in (names := self._names()):
+            message = f"is not the name of an upstream; there are: {', '.join(names)}"
+            yield conflict(message, "passthrough", "upstream")
+
+    def _fallback_conflict(self, upstream: Upstream, position: int) -> Iterator[PydanticCustomError]:
+        others = [name for name in self._names() if name != upstream.name]
+        for place, name in enumerate(upstream.fallback):
+            if name not in others:
+                message = f"is not the name of another upstream; there are: {', '.join(others) or 'none'}"
+                yield conflict(message, "upstreams", position, "fallback", place)
+
+    def _repeated_replica(self, upstream: Upstream, position: int) -> Iterator[PydanticCustomError]:
+        known: set[str] = set()
+        for place, replica in enumerate(upstream.replicas):
+            if str(replica) in known:
+                message = "occurs twice; to send a replica more calls, set its weight"
+                yield conflict(message, "upstreams", position, "replicas", place)
+            known.add(str(replica))
+
+    def _no_replica(self, upstream: Upstream, position: int) -> Iterator[PydanticCustomError]:
+        if not upstream.replicas and self.admin is None:
+            message = "must not be empty, unless servers register over the admin port"
+            yield conflict(message, "upstreams", position, "replicas")
+
+    def _parallel_conflict(self, upstream: Upstream, position: int) -> Iterator[PydanticCustomError]:
+        if upstream.parallel != "auto" and upstream.parallel < self.listen.workers:
+            message = "must be at least listen.workers, because the workers share it"
+            yield conflict(message, "upstreams", position, "parallel")
+
+    def _key_conflict(self, upstream: Upstream, position: int) -> Iterator[PydanticCustomError]:
+        if self.auth is not None and upstream.api_key == "passthrough":
+            yield conflict("must not be passthrough if auth is set", "upstreams", position, "api_key")
+
+    def _choices_conflict(self) -> Iterator[PydanticCustomError]:
         if self.n_policy.max_n > self.limits.inflight_choices:
             yield conflict("must be at least n_policy.max_n", "limits", "inflight_choices")
-        for position, upstream in enumerate(self.upstreams):
-            if upstream.parallel != "auto" and upstream.parallel < self.listen.workers:
-                yield conflict(
-                    "must be at least listen.workers, because the workers share it", "upstreams", position, "parallel"
-                )
 
-    def _doors_conflict(self) -> Iterator[PydanticCustomError]:
-        for position, upstream in enumerate(self.upstreams):
-            if not upstream.replicas and self.admin is None:
-                message = "must not be empty, unless servers register over the admin port"
-                yield conflict(message, "upstreams", position, "replicas")
-            if self.auth is not None and upstream.api_key == "passthrough":
-                yield conflict("must not be passthrough if auth is set", "upstreams", position, "api_key")
+    def _token_conflict(self) -> Iterator[PydanticCustomError]:
         if self.admin is not None and self.admin.token is None and not loopback(self.admin.host):
             yield conflict("is required, because other machines can reach the port", "admin", "token")
+
+    def _port_conflict(self) -> Iterator[PydanticCustomError]:
         port = self.listen.port
         # a free port is never taken
         if self.admin is not None and port == self.admin.port != 0 and _overlap(self.listen.host, self.admin.host):
             yield conflict("must not be listen.port on the same host", "admin", "port")
 
-    def _traces_conflict(self) -> Iterator[PydanticCustomError]:
-        telemetry = self.telemetry
-        if telemetry.otlp_endpoint is not None and not _installed(EXPORTER):
+    def _exporter_conflict(self) -> Iterator[PydanticCustomError]:
+        if self.telemetry.otlp_endpoint is not None and not _installed(EXPORTER):
             yield conflict(
                 "needs OpenTelemetry: pip install '.[otlp]' in nproxy's folder", "telemetry", "otlp_endpoint"
             )
-        if telemetry.otlp_headers and telemetry.otlp_endpoint is None:
+
+    def _headers_conflict(self) -> Iterator[PydanticCustomError]:
+        if self.telemetry.otlp_headers and self.telemetry.otlp_endpoint is None:
             yield conflict("has no effect without otlp_endpoint", "telemetry", "otlp_headers")
 
 

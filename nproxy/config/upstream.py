@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from nproxy.config.replicas import Replicas
-from nproxy.config.values import PATH, ApiKey, Count, Models, Name, NMode, Parallel, Seconds, Settings, Share, Whole
+from nproxy.config.sections import Settings
+from nproxy.config.values import PATH, ApiKey, Count, Models, Name, NMode, Parallel, Seconds, Share, Whole
 
 
 class Timeouts(Settings):

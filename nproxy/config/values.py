@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast, get_args
@@ -15,9 +15,7 @@ from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Discriminator,
     Field,
     SecretStr,
@@ -28,6 +26,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from nproxy.config.contents import contents
+from nproxy.config.sections import Settings
 from nproxy.config.watching import digest
 
 _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
@@ -86,32 +85,6 @@ def _parse_host(value: str) -> str:
 
 
 Host = Annotated[str, Field(min_length=1), AfterValidator(_parse_host)]
-
-
-def conflict(message: str, *path: str | int) -> PydanticCustomError:
-    """Return an error about a conflict between several keys.
-
-    path: the key, from the top, at which it is reported; the loader reads it from the error's context.
-    """
-    return PydanticCustomError("conflict", "{message}", {"message": message, "path": path})
-
-
-def refuse(conflicts: Iterable[PydanticCustomError]) -> None:
-    """Raise all errors that `conflict` made as one error, if there are any: a validator can raise only once."""
-    found = tuple(one.context for one in conflicts)
-    if found:
-        raise PydanticCustomError("conflicts", "keys cannot be used together", {"conflicts": found})
-
-
-class Settings(BaseModel):
-    """A frozen part of the configuration; an unknown key is an error, never ignored."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        hide_input_in_errors=True,  # an input may be a secret
-        validate_default=False,
-    )
 
 
 def _resolve_secret(value: object, info: ValidationInfo) -> object:

@@ -86,6 +86,7 @@ def play(rng: Random, folder: Path) -> None:
 def _check(reading: Reading) -> None:
     for problem in reading.problems:
         assert CANARY not in str(problem), problem
+    assert len({*reading.problems}) == len(reading.problems), "each once"
     if reading.config is None:
         assert reading.problems
         return

@@ -525,7 +525,7 @@ AGREEMENTS = {
         "engine.block_size: must divide 256 in deterministic mode",
     ),
     "two sources of keys": (
-        "auth: {api_keys_file: /dev/null, api_key: k}",
+        "auth: {api_keys_file: keys.yaml, api_key: k}",
         "auth.api_key: must not be set together with auth.api_keys_file",
     ),
     "a fallback to nothing": (
@@ -537,6 +537,7 @@ AGREEMENTS = {
 
 @pytest.mark.parametrize(("text", "expected"), AGREEMENTS.values(), ids=AGREEMENTS)
 def test_settings_that_do_not_go_together(tmp_path: Path, text: str, expected: str) -> None:
+    (tmp_path / "keys.yaml").write_text(f"keys: [{{name: a, hash: 'sha256:{'0' * 64}'}}]")
     (problem,) = problems(write(tmp_path, text))
     assert problem.partition(": ")[2] == expected
 

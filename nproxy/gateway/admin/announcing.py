@@ -9,7 +9,8 @@ from pydantic_core import PydanticCustomError
 
 from nproxy.config.checking import message_of
 from nproxy.config.replicas import Replica, parse_address
-from nproxy.config.values import Settings, Weight
+from nproxy.config.sections import Settings
+from nproxy.config.values import Weight
 from nproxy.openai.body import Body
 from nproxy.openai.errors import invalid_request, shorten
 
