@@ -76,6 +76,7 @@ class Bridge:
             raise ModelError(f"{_name(config)} does not run on tokens and positions: {_first_line(error)}") from error
         serve_attention(self._model)
         self._model.to(device)  # only now, because the survey makes tensors on the CPU
+        _own(self._model)
         _log.info("%s runs through transformers' class %s", folder.name, type(self._model).__name__)
 
     def adapt(self, name: str, pairs: Mapping[str, Pair]) -> None:
@@ -242,6 +243,15 @@ def _load(folder: Path, config: PretrainedConfig, dtype: torch.dtype) -> PreTrai
     loaded: PreTrainedModel = model.eval()
     # transformers 5.17 leaves unpacked weights in bfloat16, which holds them exactly, but would also compute in it.
     return loaded.float() if dtype == torch.float32 else loaded
+
+
+def _own(model: PreTrainedModel) -> None:
+    """Copy the weights, one after the other, that are still their file's: transformers maps the file and copies only
+    what it converts, so the model would change with the file, and a shorter one would end the process.
+    """
+    for each in (*model.parameters(), *model.buffers()):
+        if not each.untyped_storage().resizable():  # as memory that torch allocates is, and a mapping is not
+            each.data = each.data.clone()
 
 
 def _lengths(config: PretrainedConfig) -> tuple[int, int]:

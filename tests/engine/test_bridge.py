@@ -150,6 +150,20 @@ def test_files_are_opened_before_anything_is_built(tmp_path: Path) -> None:
         _load(tmp_path)
 
 
+@pytest.mark.parametrize("shard", ["1GB", "30KB"])
+def test_a_loaded_model_does_not_depend_on_its_files(tmp_path: Path, shard: str) -> None:
+    """A trainer may write its next checkpoint over the last one. The weights need no conversion here."""
+    save(tmp_path, "gpt2", shard=shard)
+    scorer, tokens = Scorer(tmp_path), list(range(3, 23))
+    before = scorer.prompt(tokens, tuple(range(5)))
+    for file in tmp_path.glob("*.safetensors"):
+        with file.open("r+b") as opened:
+            opened.write(bytes(file.stat().st_size))
+    assert torch.equal(scorer.prompt(tokens, tuple(range(5))), before)
+    model: Any = scorer.decoder
+    assert model._model.lm_head.weight is model._model.transformer.wte.weight, "tied weights are copied twice"
+
+
 def test_the_longest_sequence(tmp_path: Path) -> None:
     save(tmp_path, "gpt2")
     assert _load(tmp_path, 40).context == 40
