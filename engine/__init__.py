@@ -42,17 +42,33 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from engine.errors import ConfigError, EngineError, ModelError, RequestError
-    from engine.library import Answer, Choice, Delta, Engine, Usage
+    from engine.library import (
+        Answer,
+        Choice,
+        Content,
+        Delta,
+        Engine,
+        Logprobs,
+        Reasoning,
+        ToolArguments,
+        ToolStart,
+        Usage,
+    )
 
 __all__ = [
     "Answer",
     "Choice",
     "ConfigError",
+    "Content",
     "Delta",
     "Engine",
     "EngineError",
+    "Logprobs",
     "ModelError",
+    "Reasoning",
     "RequestError",
+    "ToolArguments",
+    "ToolStart",
     "Usage",
 ]
 

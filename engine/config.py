@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from numbers import Integral
+from os import PathLike
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -119,10 +120,7 @@ class EngineConfig:
         for name in ("share_gate", "max_queue", "max_logprobs", "max_responses", "max_response_bytes"):
             if (value := getattr(self, name)) is not None and value < 0:
                 raise ConfigError(f"{name} must not be negative, not {value}")
-        try:
-            names = [self.served_model_name, *(name for name, _ in self.adapters)]
-        except (TypeError, ValueError):
-            raise ConfigError(f"adapters must be pairs of a name and a folder, not {self.adapters!r}") from None
+        names = [self.served_model_name, *_adapter_names(self.adapters)]
         if self.served_model_name == "":
             raise ConfigError("served_model_name must not be empty")
         if len(set(names)) < len(names) or "" in names:
@@ -176,6 +174,16 @@ class EngineConfig:
                 f" of {bytes_per_token} bytes"
             )
         return blocks
+
+
+def _adapter_names(adapters: Any) -> list[str]:
+    try:
+        pairs = [(name, folder) for name, folder in adapters]
+    except (TypeError, ValueError):
+        pairs = [(None, None)]
+    if not all(isinstance(name, str) and isinstance(folder, str | PathLike) for name, folder in pairs):
+        raise ConfigError(f"adapters must be pairs of a name and a folder, not {adapters!r}")
+    return [name for name, _ in pairs]
 
 
 def _check_type(name: str, value: Any, annotation: Any) -> None:

@@ -9,17 +9,33 @@ The same requests with the same seeds give the same answers as over HTTP.
 
 from engine.library.answers import Answer, Choice, Delta, Usage
 from engine.library.engine import Engine
-from engine.library.options import ChatOptions, Messages, RequestOptions, StreamingOptions, TextOptions
+from engine.library.options import (
+    ChatOptions,
+    EngineOptions,
+    Messages,
+    RequestOptions,
+    StreamingOptions,
+    TextOptions,
+)
+from engine.messages import Logprobs
+from engine.text.parsers.parts import Content, Part, Reasoning, ToolArguments, ToolStart
 
 __all__ = [
     "Answer",
     "ChatOptions",
     "Choice",
+    "Content",
     "Delta",
     "Engine",
+    "EngineOptions",
+    "Logprobs",
     "Messages",
+    "Part",
+    "Reasoning",
     "RequestOptions",
     "StreamingOptions",
     "TextOptions",
+    "ToolArguments",
+    "ToolStart",
     "Usage",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +11,19 @@ from random import Random
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from engine.config import EngineConfig
 from engine.core import Core
 from engine.errors import RequestError
 from engine.library.answers import Answer, Delta, Usage, choice_of, delta_of
-from engine.library.options import ChatOptions, Messages, StreamingOptions, TextOptions, body_of, check_options
+from engine.library.options import (
+    ChatOptions,
+    EngineOptions,
+    Messages,
+    StreamingOptions,
+    TextOptions,
+    body_of,
+    check_options,
+    config_of,
+)
 from engine.library.shared import News, SharedCore
 from engine.loading import load_runner
 from engine.messages import Add, Embed, Embedded
@@ -42,16 +50,12 @@ Texts = str | Sequence[str] | Sequence[Sequence[int]]
 class Engine:
     """A loaded model. Threads may share one: a thread that waits for an answer runs the steps for all of them."""
 
-    def __init__(self, model: str | Path, **options: Any) -> None:
+    def __init__(self, model: str | Path, **options: Unpack[EngineOptions]) -> None:
         """Load a Hugging Face folder or a .gguf file.
-
-        options: the fields of EngineConfig; `adapters` may be a mapping of names to folders, as in the settings file.
 
         Raises ModelError for a model that cannot be run, ConfigError for options that cannot work.
         """
-        if isinstance(adapters := options.get("adapters"), Mapping):
-            options["adapters"] = tuple(adapters.items())
-        config = EngineConfig(str(model), **options)
+        config = config_of(model, options)
         self._tokenizer = load_tokenizer(Path(model), config.tool_parser, config.reasoning_parser)
         self._pooling = read_pooling(config)
         core = Core(config, load_runner(config), self._tokenizer.backend.to_str())
@@ -84,10 +88,10 @@ class Engine:
         """Answer a conversation, written by the model's own template. Raises RequestError for an invalid request."""
         return self._answers({"messages": messages}, options)[0]
 
-    def stream(self, prompt: str | Messages, **options: Unpack[StreamingOptions]) -> Iterator[Delta]:
+    def stream(self, prompt: str | Messages, **options: Unpack[StreamingOptions]) -> Generator[Delta, None, None]:
         """Continue a text, or answer a conversation, and yield every choice's deltas as they come.
 
-        What still runs when the iterator is closed or dropped is ended. Raises RequestError for an invalid request.
+        What still runs when the generator is closed or dropped is ended. Raises RequestError for an invalid request.
         """
         asked = {"prompt" if isinstance(prompt, str) else "messages": prompt, "stream": True}
         runs = self._start(asked, options)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypedDict
 
-from engine.errors import RequestError
+from engine.config import Device, Dtype, EngineConfig, Kernels, Pooling, Quantization
+from engine.errors import ConfigError, RequestError
 from nproxy.openai.body import LONG, Body
 from nproxy.openai.jsonvalue import has_lone_surrogate, without_escaped_quotes
 
@@ -14,66 +16,108 @@ Messages = Sequence[Mapping[str, Any]]
 """A conversation as in the API: objects with `role` and `content`."""
 
 
+class EngineOptions(TypedDict, total=False):
+    """The fields of EngineConfig, with its meanings and defaults.
+
+    adapters: also a mapping of names to folders, as in the settings file.
+    """
+
+    dtype: Dtype
+    quantization: Quantization | None
+    device: Device
+    kernels: Kernels
+    cuda_graphs: bool
+    deterministic: bool
+    served_model_name: str | None
+    block_size: int
+    num_blocks: int | None
+    kv_fraction: float | None
+    max_model_len: int | None
+    max_batch_tokens: int | None
+    max_sequences: int
+    max_queue: int
+    prefix_cache: bool
+    max_logprobs: int
+    tool_parser: str
+    reasoning_parser: str
+    adapters: Mapping[str, str | Path] | Sequence[tuple[str, str | Path]]
+    max_responses: int
+    max_response_bytes: int
+    pooling: Pooling | None
+    share_gate: int | None
+    seed: int | None
+
+
 class RequestOptions(TypedDict, total=False):
-    """What may be asked for, with the API's names, meanings, bounds and defaults.
+    """What may be asked for, with the API's names, meanings, bounds and defaults; None asks for nothing.
 
     model: the name of a LoRA adapter. logprobs: how many of the likeliest tokens are returned with each drawn one, also
     for chats. prompt_logprobs: the same for the prompt's tokens; not for streams. cache_salt: computed prompts are
     shared only with requests of the same salt.
     """
 
-    model: str
-    n: int
-    best_of: int
-    seed: int
-    max_tokens: int
-    min_tokens: int
-    temperature: float
-    top_p: float
-    top_k: int
-    min_p: float
-    presence_penalty: float
-    frequency_penalty: float
-    repetition_penalty: float
-    logit_bias: Mapping[str, float]
-    bad_words: Sequence[str]
-    allowed_token_ids: Sequence[int]
-    stop: str | Sequence[str]
-    stop_token_ids: Sequence[int]
-    ignore_eos: bool
-    include_stop_str_in_output: bool
-    skip_special_tokens: bool
-    logprobs: int
-    prompt_logprobs: int
-    choice_params: Sequence[Mapping[str, Any]]
-    response_format: Mapping[str, Any]
-    structured_outputs: Mapping[str, Any]
-    cache_salt: str
+    model: str | None
+    n: int | None
+    best_of: int | None
+    seed: int | None
+    max_tokens: int | None
+    min_tokens: int | None
+    temperature: float | None
+    top_p: float | None
+    top_k: int | None
+    min_p: float | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
+    repetition_penalty: float | None
+    logit_bias: Mapping[str, float] | None
+    bad_words: Sequence[str] | None
+    allowed_token_ids: Sequence[int] | None
+    stop: str | Sequence[str] | None
+    stop_token_ids: Sequence[int] | None
+    ignore_eos: bool | None
+    include_stop_str_in_output: bool | None
+    skip_special_tokens: bool | None
+    logprobs: int | None
+    prompt_logprobs: int | None
+    choice_params: Sequence[Mapping[str, Any]] | None
+    response_format: Mapping[str, Any] | None
+    structured_outputs: Mapping[str, Any] | None
+    cache_salt: str | None
 
 
 class TextOptions(RequestOptions, total=False):
     """Further options of texts. echo: each choice's text begins with the prompt's."""
 
-    echo: bool
+    echo: bool | None
 
 
 class ChatOptions(RequestOptions, total=False):
     """Further options of chats. top_logprobs: with `logprobs=True`, the API's way to ask for `logprobs`."""
 
-    max_completion_tokens: int
-    top_logprobs: int
-    tools: Sequence[Mapping[str, Any]]
-    tool_choice: str | Mapping[str, Any]
-    parallel_tool_calls: bool
-    documents: Sequence[Mapping[str, Any]]
-    reasoning_effort: str
-    add_generation_prompt: bool
-    continue_final_message: bool
-    chat_template_kwargs: Mapping[str, Any]
+    max_completion_tokens: int | None
+    top_logprobs: int | None
+    tools: Sequence[Mapping[str, Any]] | None
+    tool_choice: str | Mapping[str, Any] | None
+    parallel_tool_calls: bool | None
+    documents: Sequence[Mapping[str, Any]] | None
+    reasoning_effort: str | None
+    add_generation_prompt: bool | None
+    continue_final_message: bool | None
+    chat_template_kwargs: Mapping[str, Any] | None
 
 
 class StreamingOptions(TextOptions, ChatOptions, total=False):
     """The options of a stream: for a text those of texts, for a conversation those of chats."""
+
+
+def config_of(model: str | Path, options: Mapping[str, Any]) -> EngineConfig:
+    """Return a model's settings; raise ConfigError for options that do not exist or cannot work."""
+    unknown = [name for name in options if name not in EngineOptions.__optional_keys__]
+    if unknown:
+        raise ConfigError(f"the engine has no option '{unknown[0]}'")
+    adapters = options.get("adapters", ())
+    pairs = tuple(adapters.items()) if isinstance(adapters, Mapping) else adapters
+    return EngineConfig(str(model), **{**options, "adapters": pairs})
 
 
 def check_options(options: Mapping[str, Any], *, chat: bool) -> None:

@@ -9,15 +9,17 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, get_type_hints
+from types import NoneType
+from typing import Any, get_args, get_type_hints
 
 import httpx
 import pytest
 import torch
 
-from engine import ConfigError, Delta, Engine, EngineError, ModelError, RequestError
+from engine import ConfigError, Content, Delta, Engine, EngineError, Logprobs, ModelError, RequestError
+from engine.config import EngineConfig
 from engine.errors import CoreFailed
-from engine.library import ChatOptions, TextOptions
+from engine.library import ChatOptions, EngineOptions, TextOptions
 from engine.server.asking.fields import check_fields
 from engine.server.preparing.pooling import Pooling
 from nproxy.openai.dialect import Dialect
@@ -329,6 +331,16 @@ def test_every_word_is_one_of_the_wires(words: type[Any], dialect: Dialect) -> N
             assert refused.code == "invalid_type", name
 
 
+@pytest.mark.parametrize("words", [TextOptions, ChatOptions])
+def test_every_word_may_be_none(engine: Engine, words: type[Any]) -> None:
+    assert all(NoneType in get_args(hint) for hint in get_type_hints(words).values())
+    wishes: dict[str, Any] = {"max_tokens": 2, "temperature": 0}
+    nothing = {name: None for name in get_type_hints(words) if name not in ("model", *wishes)}
+    ask: Callable[..., object] = engine.chat if words is ChatOptions else engine.generate
+    prompt = QUESTION if words is ChatOptions else "a"
+    assert ask(prompt, **wishes, **nothing) == ask(prompt, **wishes)
+
+
 def test_no_model_and_no_engine(default_model: Path, tmp_path: Path, engine: Engine) -> None:
     with pytest.raises(ModelError):
         Engine(tmp_path / "nowhere")
@@ -346,6 +358,27 @@ def test_adapters_are_a_mapping_as_in_the_settings(tmp_path: Path) -> None:
         Engine(tmp_path, adapters={"": "folder"})
     with pytest.raises(ConfigError, match="every adapter needs a unique name"):
         Engine(tmp_path, adapters={"policy": "folder"}, served_model_name="policy")
+    for wrong in ({"policy": 3}, {3: "folder"}, None, 5, "ab"):
+        with pytest.raises(ConfigError, match="adapters must be pairs of a name and a folder"):
+            Engine(tmp_path, adapters=wrong)  # type: ignore[arg-type]
+    with pytest.raises(ModelError):
+        Engine(tmp_path, adapters={"policy": tmp_path / "folder"})
+
+
+def test_the_engines_options_are_those_of_its_settings(tmp_path: Path) -> None:
+    hints = get_type_hints(EngineConfig) | {"adapters": get_type_hints(EngineOptions)["adapters"]}
+    assert get_type_hints(EngineOptions) == {name: hint for name, hint in hints.items() if name != "model"}
+    with pytest.raises(ConfigError, match="the engine has no option 'dtpye'"):
+        Engine(tmp_path, dtpye="float32")  # type: ignore[call-arg]
+
+
+def test_what_the_answers_fields_hold_has_names(engine: Engine) -> None:
+    stream = engine.stream("a", max_tokens=3, logprobs=1, ignore_eos=True)
+    piece = next(stream)
+    stream.close()
+    assert all(isinstance(part, Content) for part in piece.parts)
+    assert piece.logprobs and all(isinstance(one, Logprobs) for one in piece.logprobs)
+    assert running(engine) == 0
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_a_wheel_holds_them(tmp_path: Path) -> None:
+def test_a_wheel_holds_them_and_says_that_it_is_typed(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--no-deps", "--wheel-dir"]
     subprocess.run([*argv, tmp_path, ROOT], check=True, timeout=580)
     (wheel,) = tmp_path.glob("*.whl")
@@ -85,6 +85,8 @@ def test_a_wheel_holds_them(tmp_path: Path) -> None:
     for file in FILES:
         name = file.relative_to(GRAFANA)
         assert (packaged / name).read_text() == (tmp_path / "out" / name).read_text() == file.read_text()
+    for package in ("nproxy", "engine"):
+        assert (tmp_path / "installed" / package / "py.typed").exists(), "type checkers take its annotations for absent"
 
 
 @pytest.mark.parametrize("guides", ["not-a-url", "https://a b", "https://a/#x", 'https://a/"'])
