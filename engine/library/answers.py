@@ -26,7 +26,7 @@ class Choice:
     logprobs: tuple[Logprobs, ...] | None
     """One for each token, if they were asked for."""
     message: Mapping[str, JSON]
-    """For a chat, the message as in the API, with reasoning and calls."""
+    """For a chat, the message as in the API, with reasoning and calls: it can follow the question in the next one."""
     stop_reason: str | int | None
     """The stop string, or the token of `stop_token_ids`, with which it ended; None for any other end."""
 
@@ -74,7 +74,7 @@ class Delta:
 def choice_of(index: int, choice: ChoiceText, order: Order) -> Choice:
     """Return a choice that is complete."""
     tokens, logprobs = _own_tokens(choice.reported, order)
-    text, said = text_of(choice.parts), message(choice.parts)
+    text, said = text_of(choice.parts), {"role": "assistant", **message(choice.parts)}
     return Choice(index, text, tokens, choice.finish or "", logprobs, said, choice.stop_reason)
 
 

@@ -51,6 +51,14 @@ async def test_a_chat_is_the_servers(engine: Engine, client: httpx.AsyncClient) 
     assert ours.usage.prompt == theirs["usage"]["prompt_tokens"]
     assert ours.usage.completion == theirs["usage"]["completion_tokens"]
     assert ours.choices[0].message["content"] == ours.choices[0].text
+    assert ours.choices[0].message == theirs["choices"][0]["message"]
+
+
+def test_an_answers_message_belongs_into_the_next_chat(engine: Engine) -> None:
+    said = engine.chat(QUESTION, max_tokens=4, temperature=0).choices[0]
+    again = {"role": "user", "content": "And now?"}
+    plain = [*QUESTION, {"role": "assistant", "content": said.text}, again]
+    assert engine.chat([*QUESTION, said.message, again], max_tokens=1).prompt == engine.chat(plain, max_tokens=1).prompt
 
 
 def test_an_answer_is_held_to_a_form(engine: Engine) -> None:
