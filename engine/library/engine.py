@@ -43,8 +43,8 @@ from nproxy.openai.requests import Limits, parse_chat, parse_completion, read_pr
 _UNBOUNDED = 1 << 30
 _MODEL = "\0"  # stands for the model itself, as the API requires a name; no adapter has this name
 
-Texts = str | Sequence[str] | Sequence[Sequence[int]]
-"""One text, several, or several as token ids."""
+Texts = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]
+"""One text or several, also as token ids."""
 
 
 class Engine:

@@ -6,13 +6,15 @@ import re
 import runpy
 import subprocess
 import sys
+from collections import UserList
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import NoneType
+from types import MappingProxyType, NoneType
 from typing import Any, get_args, get_type_hints
 
 import httpx
+import numpy as np
 import pytest
 import torch
 
@@ -208,6 +210,23 @@ def test_what_cannot_be_asked(engine: Engine, wishes: dict[str, Any], param: str
     assert refused.value.param == param
     with pytest.raises(RequestError):
         engine.stream("a", **wishes)  # at once, not with the first piece
+
+
+def test_any_container_and_number_that_means_the_same(engine: Engine) -> None:
+    def tokens(prompt: Any, **wishes: Any) -> list[tuple[int, ...]]:
+        return [one.choices[0].tokens for one in engine.generate(prompt, max_tokens=3, **wishes)]
+
+    told = tokens([[1, 2, 3, 4]], seed=3, temperature=0.5)
+    ids = [range(1, 5), [range(1, 5)], ((1, 2, 3, 4),), np.arange(1, 5), torch.arange(1, 5)]
+    assert [tokens(prompt, seed=np.int64(3), temperature=np.float32(0.5)) for prompt in ids] == [told] * len(ids)
+    (only,) = tokens("a", allowed_token_ids=range(504, 505), logit_bias=MappingProxyType({"504": 1.0}))
+    assert set(only) == {504}
+    chat = UserList([MappingProxyType(message) for message in QUESTION])
+    assert engine.chat(QUESTION, max_tokens=1).prompt == engine.chat(chat, max_tokens=1).prompt
+    for wrong in (b"abc", bytearray(b"abc"), [b"abc"], {1, 2}, np.array([1.5]), torch.tensor(float("nan"))):
+        with pytest.raises(RequestError) as refused:
+            tokens(wrong)
+        assert refused.value.param == "prompt"
 
 
 def test_half_of_a_surrogate_pair_is_refused_by_its_field(engine: Engine) -> None:
