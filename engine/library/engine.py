@@ -138,7 +138,8 @@ class Engine:
         """
         chat = "messages" in asked
         check_options(options, chat=chat)
-        fields = {"model": _MODEL, "return_token_ids": True, **asked, **options}
+        model = _MODEL if options.get("model") is None else options["model"]
+        fields = {"return_token_ids": True, **asked, **options, "model": model}
         with _asking():
             body = body_of(_chats_logprobs(fields) if chat else fields)
             request = parse_chat(body, self._limits) if chat else parse_completion(body, self._limits)

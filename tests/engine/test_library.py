@@ -196,6 +196,7 @@ def test_threads_may_share_it(engine: Engine) -> None:
         ({"colour": "blue"}, "colour"),
         ({"stop": 5}, "stop"),
         ({"model": "other"}, "model"),
+        ({"model": ""}, "model"),
         ({"temperature": float("nan")}, "temperature"),
         ({"choice_params": [{"top_p": float("inf")}]}, "choice_params"),
         ({"stop": {"a", "b"}}, "stop"),
@@ -362,10 +363,9 @@ def test_every_word_is_one_of_the_wires(words: type[Any], dialect: Dialect) -> N
 def test_every_word_may_be_none(engine: Engine, words: type[Any]) -> None:
     assert all(NoneType in get_args(hint) for hint in get_type_hints(words).values())
     wishes: dict[str, Any] = {"max_tokens": 2, "temperature": 0}
-    nothing = {name: None for name in get_type_hints(words) if name not in ("model", *wishes)}
-    ask: Callable[..., object] = engine.chat if words is ChatOptions else engine.generate
+    nothing = {name: None for name in get_type_hints(words) if name not in wishes}
     prompt = QUESTION if words is ChatOptions else "a"
-    assert ask(prompt, **wishes, **nothing) == ask(prompt, **wishes)
+    assert list(engine.stream(prompt, **wishes, **nothing)) == list(engine.stream(prompt, **wishes))
 
 
 def test_no_model_and_no_engine(default_model: Path, tmp_path: Path, engine: Engine) -> None:
