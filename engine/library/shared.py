@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from threading import Event, Lock
+from threading import Event, Lock, get_ident
 
 from engine.core import Core
 from engine.errors import CoreFailed, EngineError, RequestError
@@ -29,6 +30,8 @@ class SharedCore:
         self._room = room
         self._lock = Lock()
         self._line: deque[Event] = deque()  # of threads that want news, in the order in which they came
+        self._threads: set[int] = set()  # those in the line
+        self._process = os.getpid()
         self._numbers = itertools.count()
         self._inboxes: dict[int, list[News | GroupFailed]] = {}
         self._left: deque[Abort] = deque()
@@ -43,9 +46,11 @@ class SharedCore:
         """Return what was reported about these groups, for those that have news; run a step if none has.
 
         waiting: those of the groups that are not in the core yet; they are added when it has room. rules: the request's
-        fields that exclude tokens. Raises EngineError if the core failed on one of the groups, or is closed,
-        RequestError if one can never run, or cannot go on under the rules.
+        fields that exclude tokens. Raises EngineError if the core failed on one of the groups, or is closed, or if the
+        call would wait for ever, RequestError if one can never run, or cannot go on under the rules.
         """
+        if os.getpid() != self._process:  # the threads of the kernels are not there
+            raise EngineError("this engine was loaded before the process was forked; load one in each, or spawn them")
         with self._turn(), self._lock:
             self._end_what_was_left()
             if not any(self._inboxes.get(group) for group in groups):
@@ -65,16 +70,24 @@ class SharedCore:
         A lock alone would mostly go to the thread that has just released it: that one would run step after step while
         the others wait for what these have drawn for them.
         """
-        mine = Event()
+        self._refuse_call_in_call()
+        mine, thread = Event(), get_ident()
+        self._threads.add(thread)
         self._line.append(mine)
         try:
             if self._line[0] is not mine:
                 mine.wait()
             yield
         finally:
+            self._threads.discard(thread)
             self._line.remove(mine)
             with suppress(IndexError):
                 self._line[0].set()
+
+    def _refuse_call_in_call(self) -> None:
+        """Raise EngineError for a call from a signal handler that interrupted another one, for which it would wait."""
+        if get_ident() in self._threads:
+            raise EngineError("this call began in the middle of another one on the same thread, and would wait for it")
 
     def abort(self, group: int, choices: tuple[int, ...]) -> None:
         """End some choices."""
@@ -102,6 +115,7 @@ class SharedCore:
 
     def close(self) -> None:
         """Release the core; calls that wait, and later calls, get an EngineError."""
+        self._refuse_call_in_call()
         with self._lock:
             self._core = None
 

@@ -90,3 +90,32 @@ def test_ctrl_c_in_the_middle_of_a_change_ends_the_engine(part: str, monkeypatch
     core.leave([0])
     with pytest.raises(EngineError, match="interrupted in a step"):
         core.news([1], deque([add(1, 3, 1, 9)]))
+
+
+def test_a_call_in_the_middle_of_another_on_its_thread_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As from a signal handler: it would wait for itself."""
+    engine = engine_of()
+    core, waiting, refused = SharedCore(engine, room=16), deque([add(0, 3, 1, 9)]), list[str]()
+    step = engine.step
+
+    def interrupted() -> object:
+        for call in (lambda: core.news([1], deque([add(1, 3, 1, 9)])), core.close):
+            with pytest.raises(EngineError, match="in the middle of another one on the same thread") as error:
+                call()
+            refused.append(str(error.value))
+        return step()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "step", interrupted)
+        core.news([0], waiting)
+    assert len(refused) == 2
+    while not core.news([0], waiting):  # which goes on, as if it had not been interrupted
+        pass
+
+
+def test_a_forked_process_is_told_that_it_needs_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With torch's kernels, or those in C, it would wait for threads that it does not have."""
+    core = SharedCore(engine_of(), room=16)
+    monkeypatch.setattr("os.getpid", lambda: 1)
+    with pytest.raises(EngineError, match="load one in each, or spawn them"):
+        core.news([0], deque([add(0, 3, 1, 9)]))
