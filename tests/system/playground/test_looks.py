@@ -159,7 +159,8 @@ def test_text_is_as_large_as_the_browsers_default_asks_for(pages: Pages, logs: P
         before = page.evaluate(sizes)
         page.evaluate("document.documentElement.style.fontSize = '32px'")
         assert page.evaluate(sizes) == [2 * size for size in before]
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        for place in ("html", "#form"):
+            assert page.locator(place).evaluate("(one) => one.scrollWidth <= one.clientWidth"), place
         picture(page, "large")
 
 
