@@ -35,8 +35,9 @@ _END = """
 Data that is not HTTP, or a head that is too long, is answered with 400 or 431 and is not in the access log. For each
 `why` a process writes one line a minute at `info`, by the logger `nproxy.gateway`: `received data is not a request`,
 or, on a port with TLS, `TLS handshake failed`. It has `client` (the peer's address, which may be a proxy's), `port`,
-`request_id` if there was an answer (its `x-request-id`), and `untold`: how many of the same kind were not logged since
-the last line. The data itself is not logged. Connections that are closed without sending anything are not logged.
+`request_id` (the answer's `x-request-id`; none if the data is in the body of a request, which has a line of its own),
+and `untold`: how many of the same kind were not logged since the last line. The data
+itself is not logged. Connections that are closed without sending anything are not logged.
 
 ## Refusals
 

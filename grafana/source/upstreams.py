@@ -122,7 +122,7 @@ _REPLICAS = Row(
         lines(
             "Time per call by replica",
             SECONDS,
-            "Mean time from a call's permit to its end. A replica that is far above the others of its upstream is "
+            "Mean time from a call's beginning to its end. A replica that is far above the others of its upstream is "
             "overloaded or throttled, or something else uses its GPU; its health checks may well succeed.",
             Query(
                 ratio(

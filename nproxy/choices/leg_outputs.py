@@ -24,13 +24,16 @@ class LegOutputs:
     """The outputs of the legs, by number, and the choices that the client is promised, by its index.
 
     n: choices per prompt that the legs bring. bringers: the leg that brings each choice now; None before there is one.
-    tally: counts the legs' tokens. several_names: calls answer under names (id, created) of their own, of which the
-    client sees one.
+    tally: counts the legs' tokens. several_names: one call is relayed, and others answer under names (id, created) that
+    the client has not seen.
     """
 
-    def __init__(self, request: Request, n: int, record: Callable[[], SentRecord] | None, *, counts_all: bool) -> None:
+    def __init__(
+        self, request: Request, n: int, record: Callable[[], SentRecord] | None, *, counts_all: bool, relayed: bool
+    ) -> None:
         """record: makes the record of what the client is sent of one choice, so that another call can resume one that
-        was cut; None if none is resumed. counts_all: usage beside one choice is that of its whole call.
+        was cut; None if none is resumed. counts_all: usage beside one choice is that of its whole call. relayed: the
+        client sees the names of the call.
         """
         self.n = n
         self.outputs: dict[int, LegOutput] = {}
@@ -40,6 +43,7 @@ class LegOutputs:
         self._prompts = request.prompts
         self._record = record
         self._counts_all = counts_all
+        self._relayed = relayed
         self._read_before = False  # by the client, of legs that others have taken over
         self.choices = [self._unheard(index) for index in range(request.prompts * n)]
         self.bringers: list[LegOutput | None] = [None] * len(self.choices)
@@ -68,7 +72,7 @@ class LegOutputs:
         output.reported.counts_all = self._counts_all
         for choice in choices:
             self.bringers[choice.index] = output
-        if leg.prompt is not None or (self._record is not None and any(choice.sent for choice in self.choices)):
+        if self._relayed and (leg.prompt is not None or any(choice.sent for choice in self.choices)):
             self.several_names = True
 
     def _unheard(self, index: int, counted: bool = False) -> Choice:

@@ -49,8 +49,8 @@ class Merge:
     read next, `notes` commands for metrics and lessons; the caller empties both. What a choice said is written where it
     is noted, so a fault in another choice of the same chunk cannot lose it.
 
-    record, counts_all: see LegOutputs. n: choices per prompt that the legs bring; None if as many as the client asked
-    for. logprobs: whether a whole answer shows log probabilities.
+    record, counts_all, relayed: see LegOutputs. n: choices per prompt that the legs bring; None if as many as the
+    client asked for. logprobs: whether a whole answer shows log probabilities.
     """
 
     _rates = False
@@ -64,6 +64,7 @@ class Merge:
         n: int | None = None,
         logprobs: bool = True,
         counts_all: bool = False,
+        relayed: bool = False,
     ) -> None:
         self.frames: list[bytes] = []
         self.notes: list[Command] = []
@@ -73,7 +74,8 @@ class Merge:
         must = request.stream and must_call(request.body.fields)
         self._wire = Wire(request.dialect, *names, None, with_usage, must)
         self._logprobs = logprobs
-        self.legs = legs = LegOutputs(request, request.n if n is None else n, record, counts_all=counts_all)
+        width = request.n if n is None else n
+        self.legs = legs = LegOutputs(request, width, record, counts_all=counts_all, relayed=relayed)
         self.outputs, self._choices, self._bringers, self._tally = legs.outputs, legs.choices, legs.bringers, legs.tally
         self._opened = False  # the prelude has been written
         # else every chunk is parsed: text offsets need every text

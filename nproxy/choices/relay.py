@@ -66,7 +66,7 @@ class Relay(Merge):
         record: Callable[[], SentRecord] | None = None,
     ) -> None:
         self._counts_all = exact or request.choices == 1  # usage beside a choice is that of its whole call
-        super().__init__(request, names, record, counts_all=self._counts_all)
+        super().__init__(request, names, record, counts_all=self._counts_all, relayed=True)
         self._shown = shown
         self._named = False  # id, created and model have been taken from the upstream
         self._roles: set[int] = set()  # choices whose role has been written

@@ -206,9 +206,10 @@ class Replay:
     def rest(self, piece: UpstreamChoice) -> UpstreamChoice | None:
         self._new = piece.finish_reason is not None
         delta = _through(dict(piece.delta), (), self)
-        logprobs, extra = self._behind(piece.logprobs, "logprobs"), self._behind(piece.extra, "extra")
+        logprobs = self._behind(piece.logprobs, "logprobs")
         if self._new and not self._caught_up:
             raise LegFault(_DIFFERS)  # it has become another answer, or is shorter
+        extra = self._behind(piece.extra, "extra")
         if not self._new:
             return None
         kept = delta if isinstance(delta, dict) else {}

@@ -24,10 +24,12 @@ class ConnectionLog:
     def __init__(self, log: logging.Logger) -> None:
         self._seldom = Seldom(log)
 
-    def no_request(self, transport: asyncio.BaseTransport | None, data: bytes, wrong: str, id: str) -> None:
-        """Log that data is not HTTP. wrong: the reason, as a sentence that quotes nothing of it. id: the answer's."""
+    def no_request(self, transport: asyncio.BaseTransport | None, data: bytes, wrong: str, id: str | None) -> None:
+        """Log that data is not HTTP. wrong: the reason, as a sentence that quotes nothing of it. id: of the answer to
+        nothing else; None if it is in the body of a request.
+        """
         why = "This is TLS, but the port expects plain HTTP." if data.startswith(_TLS) else wrong
-        fields = {"request_id": id, **_ends(transport)}
+        fields = ({} if id is None else {"request_id": id}) | _ends(transport)
         self._seldom.tell(logging.INFO, "received data is not a request", fields, why)
 
     def no_handshake(self, transport: asyncio.BaseTransport, error: OSError) -> None:

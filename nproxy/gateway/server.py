@@ -87,7 +87,8 @@ class Connection(RequestHandler):
         if self._messages and isinstance(wrong := self._messages[-1][0], _ErrInfo):
             self._break_bodies()
             why = _parser_error(wrong.status, wrong.exc).message
-            self._connection_log.no_request(self.transport, data, why, self._error_id)
+            id = self._error_id if self._current_request is None else None  # else that request's
+            self._connection_log.no_request(self.transport, data, why, id)
         if self._request_count != heads:
             self._cancel_timer()
         elif self._header_timer is None and self._waiter is not None and not self._waiter.done():

@@ -263,6 +263,18 @@ def test_log_probabilities_of_another_answer_are_not_sent() -> None:
     assert b'"e"' not in play.emitted.removeprefix(sent) and play.resumed == ["replay differs"]
 
 
+def test_what_stands_beside_each_chunk_may_come_more_often() -> None:
+    def event(said: str) -> bytes:
+        return chunk([{"index": 0, "delta": {"content": said}, "finish_reason": None, "flags": ["safe"]}])
+
+    play = replayed(chat(stream=True, n=2))
+    play.breaks_off(0, event("abc"))
+    play.fires("retry:0")
+    play.streams(0, *map(event, "abcd"), STOP)
+    play.streams(1)
+    assert contents(play.frames)[0] == "abcd" and play.resumed == ["replay ok"]
+
+
 def test_what_stands_beside_a_delta_stands_once() -> None:
     def event(said: str, *ids: int) -> bytes:
         beside = {"token_ids": list(ids), "odd": 7}

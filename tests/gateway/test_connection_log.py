@@ -77,6 +77,22 @@ async def test_on_a_plain_port(gateway: Gateway, caplog: pytest.LogCaptureFixtur
     assert "canary" not in caplog.text
 
 
+async def test_in_the_body_of_a_request_it_has_no_id_of_its_own(
+    gateway: Gateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"
+    reader, writer = await asyncio.open_connection(*gateway.address)
+    writer.write(head)
+    async with asyncio.timeout(10):
+        while not gateway.app.inflight:
+            await asyncio.sleep(0.01)
+        writer.write(b"canary\r\n")
+        answer = await reader.read()
+    writer.close()
+    ((_, fields),) = [line for line in told(caplog) if line[0] == NO_REQUEST]
+    assert "x-request-id" in apart(answer)[1] and "request_id" not in fields
+
+
 async def test_an_IPv4_client_of_a_port_for_both_has_its_own_address(caplog: pytest.LogCaptureFixture) -> None:
     with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as both:
         async with running(Config(), sock=both):

