@@ -79,3 +79,7 @@ def __getattr__(name: str) -> Any:
     from engine import errors, library
 
     return getattr(errors if name.endswith("Error") else library, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -222,19 +223,19 @@ def _unpacking(config: PretrainedConfig) -> dict[str, Any]:
 
 def _load(folder: Path, config: PretrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
     unpacking = _unpacking(config)
-    transformers_logging.disable_progress_bar()
     try:
-        model, report = AutoModelForCausalLM.from_pretrained(
-            folder,
-            config=config,
-            dtype=dtype,
-            attn_implementation=SURVEYED,
-            use_safetensors=True,
-            trust_remote_code=False,
-            local_files_only=True,
-            output_loading_info=True,
-            **unpacking,
-        )
+        with _without_progress_bar():
+            model, report = AutoModelForCausalLM.from_pretrained(
+                folder,
+                config=config,
+                dtype=dtype,
+                attn_implementation=SURVEYED,
+                use_safetensors=True,
+                trust_remote_code=False,
+                local_files_only=True,
+                output_loading_info=True,
+                **unpacking,
+            )
     except Exception as error:  # as above
         raise ModelError(f"transformers cannot load {folder.name}: {_first_line(error)}") from error
     for what, key in (("lacks", "missing_keys"), ("has, unknown to the model,", "unexpected_keys")):
@@ -243,6 +244,18 @@ def _load(folder: Path, config: PretrainedConfig, dtype: torch.dtype) -> PreTrai
     loaded: PreTrainedModel = model.eval()
     # transformers 5.17 leaves unpacked weights in bfloat16, which holds them exactly, but would also compute in it.
     return loaded.float() if dtype == torch.float32 else loaded
+
+
+@contextmanager
+def _without_progress_bar() -> Iterator[None]:
+    """Switch off transformers' bars, and leave a program its own."""
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()
 
 
 def _own(model: PreTrainedModel) -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import CONFIG_MAPPING
+from transformers.utils import logging as transformers_logging
 
 from engine.config import EngineConfig
 from engine.cpu_runner import CpuRunner
@@ -162,6 +163,22 @@ def test_a_loaded_model_does_not_depend_on_its_files(tmp_path: Path, shard: str)
     assert torch.equal(scorer.prompt(tokens, tuple(range(5))), before)
     model: Any = scorer.decoder
     assert model._model.lm_head.weight is model._model.transformer.wte.weight, "tied weights are copied twice"
+
+
+def test_a_program_keeps_its_progress_bars(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(tmp_path, "gpt2")
+    capsys.readouterr()
+    shown = transformers_logging.is_progress_bar_enabled()
+    try:
+        for switch in (transformers_logging.enable_progress_bar, transformers_logging.disable_progress_bar):
+            switch()
+            before = transformers_logging.is_progress_bar_enabled()
+            _load(tmp_path)
+            assert transformers_logging.is_progress_bar_enabled() == before
+            assert capsys.readouterr().err == "", "the engine shows none"
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()
 
 
 def test_the_longest_sequence(tmp_path: Path) -> None:

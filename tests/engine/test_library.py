@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 
+import engine as engine_module
 from engine import ConfigError, Content, Delta, Engine, EngineError, Logprobs, ModelError, RequestError
 from engine.config import EngineConfig
 from engine.errors import CoreFailed
@@ -416,6 +417,10 @@ def test_importing_it_loads_no_more_than_it_needs(imported: str, absent: str) ->
     code = f"import sys, {imported}; print(*[name for name in {absent.split()} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (done.stdout.strip(), done.returncode) == ("", 0), done.stderr
+
+
+def test_its_names_can_be_listed() -> None:
+    assert {"Engine", "RequestError", *engine_module.__all__} <= set(dir(engine_module))
 
 
 def test_the_example(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, default_model: Path) -> None:
