@@ -138,7 +138,7 @@ def body_of(fields: Mapping[str, Any]) -> Body:
 def _member(name: str, value: object) -> str:
     try:
         written = json.dumps(value, allow_nan=False, default=_plain)
-    except (TypeError, ValueError, RecursionError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: of torch, and RecursionError
         raise RequestError(f"'{name}' is invalid: {error}", name) from None
     if has_lone_surrogate(without_escaped_quotes(written.encode()), LONG):
         raise RequestError(f"'{name}' contains half of a surrogate pair", name)
@@ -149,8 +149,9 @@ def _plain(value: object) -> object:
     """Return a mapping, a sequence, or an array or number of numpy or torch, as JSON has it."""
     if isinstance(value, Mapping):
         return dict(value)
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
-        return list(value)
+    if not isinstance(value, bytes | bytearray | memoryview):
+        if hasattr(value, "tolist"):
+            return value.tolist()
+        if isinstance(value, Sequence):
+            return list(value)
     raise TypeError(f"{type(value).__name__} is no value of JSON")

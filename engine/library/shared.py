@@ -70,28 +70,34 @@ class SharedCore:
         A lock alone would mostly go to the thread that has just released it: that one would run step after step while
         the others wait for what these have drawn for them.
         """
-        self._refuse_call_in_call()
-        mine, thread = Event(), get_ident()
-        self._threads.add(thread)
-        self._line.append(mine)
+        mine = Event()
+        with self._alone_on_its_thread():
+            try:
+                self._line.append(mine)
+                if self._line[0] is not mine:
+                    mine.wait()
+                yield
+            finally:
+                with suppress(ValueError):  # interrupted before it was in the line
+                    self._line.remove(mine)
+                with suppress(IndexError):
+                    self._line[0].set()
+
+    @contextmanager
+    def _alone_on_its_thread(self) -> Iterator[None]:
+        """Raise EngineError for a call from a signal handler that interrupted another one, for which it would wait."""
+        thread = get_ident()
+        if thread in self._threads:
+            raise EngineError("this call began in the middle of another one on the same thread, and would wait for it")
         try:
-            if self._line[0] is not mine:
-                mine.wait()
+            self._threads.add(thread)
             yield
         finally:
             self._threads.discard(thread)
-            self._line.remove(mine)
-            with suppress(IndexError):
-                self._line[0].set()
-
-    def _refuse_call_in_call(self) -> None:
-        """Raise EngineError for a call from a signal handler that interrupted another one, for which it would wait."""
-        if get_ident() in self._threads:
-            raise EngineError("this call began in the middle of another one on the same thread, and would wait for it")
 
     def abort(self, group: int, choices: tuple[int, ...]) -> None:
-        """End some choices."""
-        with self._lock:
+        """End some choices. Raises EngineError as `news`."""
+        with self._alone_on_its_thread(), self._lock:
             self._loaded.abort(Abort(group, choices))
 
     def leave(self, groups: Collection[int]) -> None:
@@ -115,8 +121,7 @@ class SharedCore:
 
     def close(self) -> None:
         """Release the core; calls that wait, and later calls, get an EngineError."""
-        self._refuse_call_in_call()
-        with self._lock:
+        with self._alone_on_its_thread(), self._lock:
             self._core = None
 
     def _admit(self, waiting: deque[Add | Embed]) -> None:

@@ -225,7 +225,8 @@ def test_any_container_and_number_that_means_the_same(engine: Engine) -> None:
     assert set(only) == {504}
     chat = UserList([MappingProxyType(message) for message in QUESTION])
     assert engine.chat(QUESTION, max_tokens=1).prompt == engine.chat(chat, max_tokens=1).prompt
-    for wrong in (b"abc", bytearray(b"abc"), [b"abc"], {1, 2}, np.array([1.5]), torch.tensor(float("nan"))):
+    nowhere = torch.empty(2, device="meta")
+    for wrong in (b"abc", bytearray(b"abc"), memoryview(b"abc"), [b"abc"], {1, 2}, np.array([1.5]), nowhere):
         with pytest.raises(RequestError) as refused:
             tokens(wrong)
         assert refused.value.param == "prompt"

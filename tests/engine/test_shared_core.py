@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from unittest.mock import Mock
 
 import pytest
@@ -99,7 +100,7 @@ def test_a_call_in_the_middle_of_another_on_its_thread_is_refused(monkeypatch: p
     step = engine.step
 
     def interrupted() -> object:
-        for call in (lambda: core.news([1], deque([add(1, 3, 1, 9)])), core.close):
+        for call in (lambda: core.news([1], deque([add(1, 3, 1, 9)])), core.close, lambda: core.abort(0, (0,))):
             with pytest.raises(EngineError, match="in the middle of another one on the same thread") as error:
                 call()
             refused.append(str(error.value))
@@ -108,8 +109,21 @@ def test_a_call_in_the_middle_of_another_on_its_thread_is_refused(monkeypatch: p
     with monkeypatch.context() as patch:
         patch.setattr(engine, "step", interrupted)
         core.news([0], waiting)
-    assert len(refused) == 2
+    assert len(refused) == 3
     while not core.news([0], waiting):  # which goes on, as if it had not been interrupted
+        pass
+
+
+def test_a_call_that_is_interrupted_while_it_gets_in_line_bars_no_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(deque[Event]):
+        def append(self, _: Event) -> None:
+            raise KeyboardInterrupt
+
+    core, waiting = SharedCore(engine_of(), room=16), deque([add(0, 3, 1, 9)])
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(core, "_line", Interrupted())
+        core.news([0], waiting)
+    while not core.news([0], waiting):
         pass
 
 

@@ -33,6 +33,8 @@ def test_a_request_from_its_key_to_its_end(pages: Pages, logs: Path) -> None:
         begun(page, 3)
         assert found(page) == [], "under way"
         page.set_viewport_size(PHONE)
+        focusable = "document.querySelector('#columns').tabIndex === 0"  # once the page is told of its size
+        wait_for(lambda: page.evaluate(focusable), seconds=20.0, what="columns for the keyboard")
         assert found(page) == [], "swiped through"
         page.focus("#columns")
         page.keyboard.press("ArrowRight")
