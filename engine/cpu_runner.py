@@ -135,7 +135,10 @@ class CpuRunner:
         return self._model.logits(x if every else x[torch.tensor(sources)])
 
     def _forward(self, part: Pass) -> torch.Tensor:
-        """Return the residual stream [T, H] after the last layer: the chunks' tokens first, then the rows'."""
+        """Return the residual stream [T, H] after the last layer: the chunks' tokens first, then the rows'.
+
+        Only the tokens of `wanted` can be relied on.
+        """
         tokens: list[int | None] = []  # never None, as steps do not overlap here; torch would not accept it
         positions: list[int] = []
         for chunk in part.batch.chunks:

@@ -32,6 +32,25 @@ def drawn_from(batch: Batch) -> tuple[list[int], list[int]]:
     return tokens, which
 
 
+def wanted(batch: Batch) -> list[int] | None:
+    """Return the tokens after which something is asked for: a draw, log probabilities or a hidden state; and all rows.
+
+    None if these are all tokens. Nobody looks at what the last layer makes of the others.
+    """
+    tokens: list[int] = []
+    end = 0
+    for chunk, begin in chunks_at(batch):
+        end = begin + len(chunk.tokens)
+        if chunk.pooling == "mean":
+            tokens += range(begin, end)
+            continue
+        tokens += range(begin, begin + len(chunk.next_tokens))
+        if (chunk.draws or (chunk.pooling and chunk.last)) and tokens[-1:] != [end - 1]:
+            tokens.append(end - 1)
+    tokens += range(end, end + len(batch.rows))
+    return None if len(tokens) == end + len(batch.rows) else tokens
+
+
 def adapted(batch: Batch) -> dict[str, list[int]]:
     """Return which tokens run with which adapter."""
     tokens: dict[str, list[int]] = {}

@@ -56,7 +56,8 @@ class NativePlan:
     """One step: its tokens are the chunks' in order, then one per row."""
 
     slots: torch.Tensor  # [T], where each token's keys and values go
-    lists: tuple[Listed, ...]  # by layer
+    lists: tuple[Listed, ...]  # by layer; the last layer's lacks items in which no token is wanted
+    wanted: torch.Tensor | None  # [N], the tokens whose results after the last layer are looked at; None for all
 
 
 class _List:
@@ -122,20 +123,30 @@ class NativeAttention:
             for number, spec in enumerate(layers)
         ]
 
-    def plan(self, batch: Batch) -> NativePlan:
-        """Plan a step of at least one token; its tokens are the chunks' in order, then one per row."""
+    def plan(self, batch: Batch, wanted: Sequence[int] | None = None) -> NativePlan:
+        """Plan a step of at least one token; its tokens are the chunks' in order, then one per row.
+
+        wanted: the tokens whose results after the last layer are looked at, in order, with all rows; None for all.
+        """
         longest = max(
             [chunk.start + len(chunk.tokens) for chunk in batch.chunks] + [row.position + 1 for row in batch.rows]
         )
         items = cut_items(batch.rows, batch.kv_spans, self._cache.block_size, span=self._span)
         slots = slots_of(batch, self._cache.block_size)
         lists = by_layer(self._kinds, longest, lambda kind: self._listed(batch, items, kind, len(slots)))
-        return NativePlan(torch.tensor(slots), lists)
+        if wanted is None:
+            return NativePlan(torch.tensor(slots), lists, None)
+        some = frozenset(wanted)
+        last = by_layer(self._kinds[-1:], longest, lambda kind: self._listed(batch, items, kind, len(slots), some))
+        return NativePlan(torch.tensor(slots), lists[:-1] + last, torch.tensor(wanted, dtype=torch.int64))
 
-    def _listed(self, batch: Batch, items: Sequence[Item], kind: AttentionSpec, tokens: int) -> Listed:
+    def _listed(
+        self, batch: Batch, items: Sequence[Item], kind: AttentionSpec, tokens: int, some: frozenset[int] | None = None
+    ) -> Listed:
+        """some: of the chunks' tokens, the groups with one of these are enough; None for all."""
         most = self._queries // (kind.heads // kind.kv_heads)  # tokens of an item
         made = _List(tokens)
-        self._add_chunks(made, batch.chunks, most, kind.window)
+        self._add_chunks(made, batch.chunks, most, kind.window, some)
         self._add_rows(made, batch.rows, items, most, kind.window, tokens - len(batch.rows))
         first = [0, *accumulate(map(len, made.places))]
         parts = [made.items, made.members, made.seen, made.blocks, first, [*chain(*made.places)]]
@@ -149,8 +160,13 @@ class NativeAttention:
             (table, values, sums),
         )
 
-    def _add_chunks(self, made: _List, chunks: Sequence[Chunk], most: int, window: int | None) -> None:
-        """Add groups of consecutive tokens, the last ones first, because their items are the longest."""
+    def _add_chunks(
+        self, made: _List, chunks: Sequence[Chunk], most: int, window: int | None, some: frozenset[int] | None
+    ) -> None:
+        """Add groups of consecutive tokens, the last ones first, because their items are the longest.
+
+        some: leave out groups without any of these tokens. The others are the same as if none were left out.
+        """
         size = self._cache.block_size
         begin = 0  # the chunk's first token
         for chunk in chunks:
@@ -160,11 +176,14 @@ class NativeAttention:
             reach = end if window is None else window  # the most keys that a token sees
             for start in reversed(range(chunk.start, end, most)):
                 positions = range(start, min(start + most, end))
+                first = begin + start - chunk.start
+                tokens = range(first, first + len(positions))
+                if some is not None and some.isdisjoint(tokens):
+                    continue
                 skipped = max(start - reach + 1, 0) // size
                 bounds = ((max(position - reach + 1, 0), position + 1) for position in positions)
-                first = begin + start - chunk.start
                 seen = [bound - skipped * size for bound in chain(*bounds)]
-                made.add(table + skipped, range(first, first + len(positions)), seen)
+                made.add(table + skipped, tokens, seen)
             begin += len(chunk.tokens)
 
     def _add_rows(

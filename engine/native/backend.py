@@ -20,6 +20,7 @@ from engine.native.ops import NativeOps
 from engine.native.products import NativePair, NativeProduct
 from engine.native.stack import Stack
 from engine.passes import Pass
+from engine.token_layout import wanted
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +75,11 @@ class NativeBackend:
     def run(
         self, part: Pass, tokens: torch.Tensor, positions: torch.Tensor, adapted: Sequence[TokensOf]
     ) -> torch.Tensor:
-        """Run a pass through all layers, like Model.run."""
-        plan = self._attention.plan(part.batch)
+        """Run a pass through all layers, like Model.run.
+
+        Of tokens after which nothing is asked for, the last layer computes keys and values only: their rows of the
+        residual stream hold nothing meaningful.
+        """
+        plan = self._attention.plan(part.batch, wanted(part.batch))
         ops = NativeOps(self._kernels, self._stack, self._attention, self._cache, plan, self._rotations[positions])
         return self._model.run(tokens, positions, ops, adapted)

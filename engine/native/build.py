@@ -133,7 +133,7 @@ SIGNATURES: dict[str, list[Any]] = {
     "product": [_at, POINTER(Matrix), _at, _at, _count],
     "layers": [
         *(POINTER(DecoderLayer), POINTER(c_void_p), _count, _number),
-        *(_at, _at, _at, POINTER(Scratch), _count, POINTER(Timings)),
+        *(_at, _at, _at, POINTER(Scratch), _count, _at, _count, POINTER(Timings)),
     ],
 }
 

@@ -43,7 +43,9 @@ class Stack:
         return cls(model, attention, kernels, (DecoderLayer * len(known))(*known), wide, narrow)
 
     def run(self, plan: NativePlan, x: torch.Tensor, rotations: torch.Tensor) -> None:
-        """Run the residual stream x [T, H] float32 through all layers, in place. rotations [T, D / 2]: complex64."""
+        """Run the residual stream x [T, H] float32 through all layers, in place; of tokens that the plan does not want,
+        nothing meaningful is left. rotations [T, D / 2]: complex64.
+        """
         tokens, hidden = x.shape
         widths = (hidden, hidden, self.wide, self.narrow)
         results = torch.empty(tokens, sum(widths), dtype=self.kernels.dtype)
@@ -61,6 +63,8 @@ class Stack:
             plan.slots.data_ptr(),
             byref(Scratch(*pointers, more.data_ptr())),
             tokens,
+            None if plan.wanted is None else plan.wanted.data_ptr(),
+            tokens if plan.wanted is None else len(plan.wanted),
             byref(self.kernels.timings),
         )
 

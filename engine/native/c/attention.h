@@ -24,6 +24,7 @@ static void join_some(const void *what, int64_t begin, int64_t end) {
         for (int64_t head = 0; head < heads; head++) {
             const int64_t *mine = work->places + work->first_place[token];
             const int64_t several = work->first_place[token + 1] - work->first_place[token];
+            if (!several) break;
             float top = NEVER, total = 0, shares[several];
             for (int64_t p = 0; p < several; p++) top = fmaxf(top, work->tops[mine[p] * heads + head]);
             for (int64_t p = 0; p < several; p++) {
@@ -39,7 +40,8 @@ static void join_some(const void *what, int64_t begin, int64_t end) {
         }
 }
 
-/* Compute the attention of all tokens over the paged cache: q and out [T, Q, D]; q has the token stride q_stride. */
+/* Compute the attention of all tokens over the paged cache: q and out [T, Q, D]; q has the token stride q_stride. A
+ * token that is in no item is left out. */
 void attention(const struct kv_layer *layer, const struct work *work, const element *q, int64_t q_stride, element *out,
                int64_t tokens) {
     const struct attended of = {layer, work, q, q_stride, out};

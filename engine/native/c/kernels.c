@@ -91,14 +91,30 @@ struct passed {
     const int64_t *slots;
     const struct scratch *scratch;
     int64_t tokens;
+    const int64_t *wanted;
+    int64_t wants;
     struct timings *timings;
 };
+
+/* Move some rows of so many bytes each to the front, or back from there. `some` are in ascending order. */
+static void gather_rows(void *rows, int64_t bytes, const int64_t *some, int64_t count) {
+    char *at = rows;
+    for (int64_t i = 0; i < count; i++)
+        if (some[i] != i) memcpy(at + i * bytes, at + some[i] * bytes, bytes);
+}
+
+static void spread_rows(void *rows, int64_t bytes, const int64_t *some, int64_t count) {
+    char *at = rows;
+    for (int64_t i = count - 1; i >= 0; i--)
+        if (some[i] != i) memcpy(at + some[i] * bytes, at + i * bytes, bytes);
+}
 
 static void pass(const void *what) {
     const struct passed *of = what;
     const struct scratch *scratch = of->scratch;
     struct timings *timings = of->timings;
-    const int64_t hidden = of->layers->output.outputs, tokens = of->tokens;
+    const int64_t hidden = of->layers->output.outputs;
+    int64_t tokens = of->tokens;
     const element *added = 0;
     float *x = of->x;
     double ignored = 0, now = lap(&ignored, 0);
@@ -112,8 +128,15 @@ static void pass(const void *what) {
         rotate_store(scratch->wide, layer->q_norm, layer->k_norm, of->eps, layer->rotated ? of->turns : 0, of->slots,
                      kv->pool, kv->slots, tokens, kv->kv_heads * kv->group, kv->kv_heads, kv->dim);
         now = lap(&timings->rest, now);
+        const int some = of->wants < tokens && i == of->count - 1;
+        if (some && !of->wants) return;
         attention(kv, of->work[i], scratch->wide, layer->qkv.outputs, scratch->narrow, tokens);
         now = lap(&timings->attention, now);
+        if (some) {
+            tokens = of->wants;
+            gather_rows(x, hidden * sizeof *x, of->wanted, tokens);
+            gather_rows(scratch->narrow, layer->output.inputs * sizeof(element), of->wanted, tokens);
+        }
         product(scratch->narrow, &layer->output, scratch->added, scratch->more, tokens);
         now = lap(&timings->products, now);
         norm(x, scratch->added, layer->mlp_norm, of->eps, scratch->normed, tokens, hidden);
@@ -127,14 +150,16 @@ static void pass(const void *what) {
         added = scratch->added;
     }
     for (int64_t i = 0; i < tokens * hidden; i += LANES) store_floats(x + i, load_floats(x + i) + load(added + i));
+    if (tokens < of->tokens) spread_rows(x, hidden * sizeof *x, of->wanted, tokens);
     lap(&timings->rest, now);
 }
 
 /* Take x [T, H] float32 through several layers, in place, in one call; work[i] is layer i's. turns, slots: as for
- * rotate_store. */
+ * rotate_store. wanted [wants]: the tokens whose results count, in ascending order, if these are not all T; behind the
+ * attention of the last layer only these are computed, and nothing meaningful is left of the others in x. */
 void layers(const struct decoder_layer *decoder, const struct work *const *work, int64_t count, float eps, float *x,
             const float *turns, const int64_t *slots, const struct scratch *scratch, int64_t tokens,
-            struct timings *timings) {
-    const struct passed of = {decoder, work, count, eps, x, turns, slots, scratch, tokens, timings};
+            const int64_t *wanted, int64_t wants, struct timings *timings) {
+    const struct passed of = {decoder, work, count, eps, x, turns, slots, scratch, tokens, wanted, wants, timings};
     together(pass, &of);
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from engine.batch import Batch, Chunk, Draw, KvSpan, Row
 from engine.config import EngineConfig
 from engine.device.attention import within_window
@@ -9,7 +11,7 @@ from engine.device.memory import largest_batch
 from engine.device.packing import pack_chunks, pack_tokens
 from engine.kv_spans import plan_kv_spans
 from engine.messages import Sampling
-from engine.token_layout import adapted, chunks_at, drawn_from
+from engine.token_layout import adapted, chunks_at, drawn_from, wanted
 
 
 def draw(sequence: int) -> Draw:
@@ -47,6 +49,25 @@ def test_who_draws_from_which_token() -> None:
     assert (sources, which) == ([3, 4, 5], [0, 0, 1, 2])
     packed = {name: array.tolist() for name, array in pack_chunks(STEP, sources).items()}
     assert packed == {"drawn_from": [3, 4, 5], "followers": [12, 13, 14]}
+
+
+def test_after_which_tokens_something_is_asked_for() -> None:
+    """Log probabilities after each token but a prompt's last, a draw after a prompt, one hidden state or all; rows
+    always, also one that draws nothing.
+    """
+    middle = Chunk(0, (1, 2, 3), 0, (1,))
+    end = Chunk(1, (11, 12, 13), 4, (5, 6), (draw(1),), last=True)
+    rows = (row(4, 41, 5, (8, 9)), Row(5, 51, 3, (2,), None))
+    assert wanted(Batch(chunks=(middle,))) == []
+    assert wanted(Batch(chunks=(middle, end), rows=rows)) == [5, 6, 7]
+    assert wanted(Batch(chunks=(end, middle))) == [2]
+    assert wanted(Batch(chunks=(replace(middle, next_tokens=(2, 3)), end))) == [0, 1, 5]
+    assert wanted(Batch(chunks=(replace(end, next_tokens=(12, 13)), middle))) == [0, 1, 2]
+    assert wanted(Batch(chunks=(replace(middle, next_tokens=(2, 3, 4)), middle))) == [0, 1, 2]
+    assert wanted(Batch(chunks=(middle, replace(middle, pooling="mean")))) == [3, 4, 5]
+    assert wanted(Batch(chunks=(replace(middle, pooling="last"), replace(end, draws=(), pooling="last")))) == [5]
+    assert wanted(Batch(rows=rows)) is None
+    assert wanted(Batch(chunks=(replace(middle, pooling="mean"),), rows=rows)) is None
 
 
 def test_windows_leave_out_whole_spans_and_rows_that_see_nothing() -> None:

@@ -13,15 +13,18 @@ from gguf import GGMLQuantizationType
 
 from engine.attention.torch_backend import TorchBackend
 from engine.backends import Machine
+from engine.batch import Batch, Chunk, Draw, Row
 from engine.config import EngineConfig
 from engine.cpu_runner import CpuRunner
 from engine.errors import ConfigError
+from engine.kv_spans import plan_kv_spans
 from engine.messages import Add, Embed, Sampling
 from engine.models import quantized
 from engine.native.backend import NativeBackend
 from engine.native.build import BYTES, HALVES, NIBBLES, load_kernels
 from engine.native.products import NativeProducts
 from engine.native.stack import Stack
+from engine.passes import Pass
 from tests.engine.device.running import SIZES, adapter, config, group, run, same, write
 from tests.fakes.tiny_gguf import write_gguf
 from tests.fakes.tiny_models import make
@@ -85,6 +88,34 @@ def test_layers_at_once_are_layers_by_step(
     knows = load_kernels(at_once._cache.dtype)
     assert (at_once._backend._stack is not None) == (knows.together > 0 if "quantization" in numbers else knows.wide)
     assert run(at_once, settings, TRAFFIC) == run(by_step, settings, TRAFFIC)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("numbers", [{"dtype": "float32"}, {"dtype": "bfloat16"}, {"quantization": "int8"}], ids=str)
+def test_the_last_layer_computes_what_is_asked_for(tmp_path: Path, kind: str, numbers: dict[str, str]) -> None:
+    """After a chunk's last token and after a row, and the same bits as if after all tokens; of a chunk that does not
+    end its prompt, only keys and values.
+    """
+    runner = loaded(config(write(tmp_path, kind, **sizes_of(kind), **WHOLE), **numbers))
+    first, second = tuple(range(5, 45)), tuple(range(45, 65))
+    row = Row(2, 7, 0, (20,), Draw(2, 2, 1, Sampling()))
+    draws = (Draw(1, 1, 60, Sampling()),)
+    spans = plan_kv_spans([row], runner._cache.block_size, gate=32)
+
+    def after(asked: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the residual streams after two chunks of one prompt, the second beside a row, and the cache."""
+        wish = replace(Chunk(1, first, 0, tuple(range(20))), pooling="mean" if asked else None)
+        begun = runner._forward(Pass(Batch(chunks=(wish,)), ()))
+        wish = replace(wish, tokens=second, start=len(first), draws=draws)
+        ended = runner._forward(Pass(Batch((), (wish,), (row,), spans), (row,)))
+        return begun, ended, torch.stack([runner._cache.view(layer) for layer in range(len(runner._model.attention))])
+
+    every, some = after(asked=True), after(asked=False)
+    assert torch.equal(every[2], some[2])
+    assert torch.equal(every[1][-2:], some[1][-2:])
+    if runner._backend._stack is not None:
+        assert all(not torch.equal(one, other) for one, other in zip(every[0], some[0], strict=True))
+        assert all(not torch.equal(one, other) for one, other in zip(every[1][:-2], some[1][:-2], strict=True))
 
 
 def test_layers_at_once_say_what_their_parts_took(tmp_path: Path) -> None:
