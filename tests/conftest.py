@@ -36,7 +36,7 @@ def _heard_and_handled(logger: logging.Logger, record: logging.LogRecord) -> Non
     _handle(logger, record)
 
 
-logging.Logger.handle = _heard_and_handled  # type: ignore[method-assign]  # handlers come and go, this stays
+logging.Logger.handle = _heard_and_handled  # type: ignore[assignment, method-assign]  # handlers come and go, this stays
 
 
 @pytest.fixture

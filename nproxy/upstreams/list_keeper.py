@@ -10,9 +10,22 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from typing import Protocol
 
-from nproxy.upstreams.models import ModelList
-from nproxy.upstreams.upstream import Upstream
+from nproxy.upstreams.models import ListAnswer, ModelList
+
+
+class Listed(Protocol):
+    """An upstream, as its list is read."""
+
+    @property
+    def models(self) -> ModelList:
+        """What is known of its list. Other settings bring another one."""
+        ...
+
+    async def list_models(self) -> ListAnswer:
+        """Ask it for its list."""
+        ...
 
 
 class ListKeeper:
@@ -21,9 +34,7 @@ class ListKeeper:
     upstreams: returns the current ones; they may change. clock: a monotonic time in seconds.
     """
 
-    def __init__(
-        self, upstreams: Callable[[], Iterable[Upstream]], clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, upstreams: Callable[[], Iterable[Listed]], clock: Callable[[], float] = time.monotonic) -> None:
         self._upstreams = upstreams
         self._clock = clock
         self._soon = asyncio.Event()
@@ -63,7 +74,7 @@ class ListKeeper:
                 async with asyncio.timeout_at(began + seconds):
                     await self._news.wait()
 
-    async def _read(self, upstream: Upstream, models: ModelList) -> None:
+    async def _read(self, upstream: Listed, models: ModelList) -> None:
         models.take(await upstream.list_models(), self._clock())
         news, self._news = self._news, asyncio.Event()
         news.set()

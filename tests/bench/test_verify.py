@@ -146,7 +146,7 @@ def test_nothing_begins_behind_the_end() -> None:
 
 
 def test_rounds_end_with_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    run, begun = _run(10, []), []
+    run, begun = _run(10, []), list[int]()
     monkeypatch.setattr(Run, "left", property(lambda _: 10 - 4 * len(begun)))
     for number in run.rounds(range(-1, 3)):
         begun.append(number)

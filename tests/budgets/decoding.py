@@ -21,7 +21,7 @@ PROMPT = 509
 LAYERS = 2
 
 
-def decoding(folder: Path, **sizes: int) -> tuple[CpuRunner, Core]:
+def decoding(folder: Path, **sizes: Any) -> tuple[CpuRunner, Core]:
     """A core that decodes eight choices of one prompt, some tokens after their fork. sizes: of the model."""
     save(folder, "llama", num_hidden_layers=LAYERS, vocab_size=1003, max_position_embeddings=1024, **sizes)
     config = EngineConfig(str(folder), dtype="float32", num_blocks=200)
@@ -35,11 +35,11 @@ def decoding(folder: Path, **sizes: int) -> tuple[CpuRunner, Core]:
     return runner, core
 
 
-class _Operations(TorchDispatchMode):
+class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own, without annotations
     """Notes the names of torch operations, including views."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.names: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -30,7 +30,9 @@ def test_C1_C2_sorted_whatever_the_order() -> None:
 
 def long_answer(leg: int, tokens: int) -> bytes:
     """One whose log probabilities are most of it."""
-    entries = [{"token": f"t{leg}", "logprob": -leg - 0.5, "bytes": None, "top_logprobs": []} for _ in range(tokens)]
+    entries: list[dict[str, Any]] = [
+        {"token": f"t{leg}", "logprob": -leg - 0.5, "bytes": None, "top_logprobs": []} for _ in range(tokens)
+    ]
     whole = json.loads(answer(f"c{leg}", tokens=tokens))
     whole["choices"][0] |= {"logprobs": {"content": entries}, "stop_reason": leg}
     return json.dumps(whole).encode()

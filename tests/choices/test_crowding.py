@@ -28,7 +28,7 @@ def test_what_is_turned_away_is_to_wait_for_room_and_that_is_no_attempt(room: st
     for _ in range(5):
         play.fails(1, full(room, code))
     assert opened(play) == [(0, 0, False), (1, 0, False), *((1, attempt, True) for attempt in range(1, 6))]
-    assert not play.timers and play.of(Retried) == [Retried(1, "status")] * 5
+    assert not play.timers and play.of(Retried) == [Retried(1, FailureKind.STATUS)] * 5
     play.fails(1, FailureKind.RESET)
     play.fires("retry:1")
     assert opened(play)[-1] == (1, 6, False), "its attempt is there still, and a retry for another reason does not wait"

@@ -126,7 +126,7 @@ def test_failures_behind_pings_are_weighed_together() -> None:
 def test_what_comes_in_the_turn_of_a_failure_is_told_and_its_calls_run_to_their_end() -> None:
     play = Play(chat(n=2, stream=True), fallback=True)
     play.fires("headers")
-    play.gets(LegFailed(0, failure("reset")), LegChunk(1, delta("x")))
+    play.gets(LegFailed(0, failure(FailureKind.RESET)), LegChunk(1, delta("x")))
     play.streams(1)
     assert fallen(play) is None and "error" in play.frames[-1] and "x" in str(play.frames)
 

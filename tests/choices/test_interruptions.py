@@ -44,7 +44,7 @@ def test_R9_legs_that_said_nothing_are_called_again_one_at_a_time() -> None:
         play.streams(number)
     assert play.finish == "ok" and contents(play.frames) == dict.fromkeys(range(4), "ab")
     assert lessons(play)[3:] == ["confirmed"], "once"
-    assert play.of(Retried) == [Retried(leg, "interrupted") for leg in (0, 1, 2)]
+    assert play.of(Retried) == [Retried(leg, FailureKind.INTERRUPTED) for leg in (0, 1, 2)]
 
 
 def test_R9_a_relayed_role_is_not_said_twice() -> None:
@@ -131,7 +131,7 @@ def test_R9_a_broken_connection_teaches_nothing() -> None:
     play.says(0, ROLE)
     play.fails(0, FailureKind.CUT)
     ends_well(play, 1)
-    assert lessons(play) == [] and play.of(Retried) == [Retried(0, "cut")]
+    assert lessons(play) == [] and play.of(Retried) == [Retried(0, FailureKind.CUT)]
 
 
 @pytest.mark.parametrize(("retries", "budget"), [(0, True), (1, False)])

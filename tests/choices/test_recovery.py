@@ -58,7 +58,7 @@ def test_K5_B8_tried_again_with_its_seed_while_siblings_stream() -> None:
     play = Play(chat(n=2, stream=True, seed=5), retries=1)
     play.says(0, delta("x"))
     play.fails(1, status(503))
-    assert play.of(Retried) == [Retried(1, "status")]
+    assert play.of(Retried) == [Retried(1, FailureKind.STATUS)]
     assert play.timers["retry:1"] == 0.125
     play.fires("retry:1")
     again = play.opened[-1]
@@ -90,7 +90,7 @@ def test_K5_a_replica_that_was_not_tried_yet_costs_no_attempt() -> None:
     for leg in (0, 1):
         play.answers(leg, answer("y"))
     assert play.finish == "ok"
-    assert play.of(Retried) == [Retried(1, "connect")] * 2
+    assert play.of(Retried) == [Retried(1, FailureKind.CONNECT)] * 2
 
 
 @pytest.mark.parametrize("kind", [FailureKind.CONNECT_TIMEOUT, FailureKind.DOWN])

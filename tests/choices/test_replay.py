@@ -20,6 +20,12 @@ def said(play: Play, key: str, index: int = 0) -> str:
     return "".join(text or "" for text in texts)
 
 
+def part_of(key: str, said: str) -> bytes:
+    """A chunk that says something under this key of its delta."""
+    more: dict[str, Any] = {key: said}
+    return delta(**more)
+
+
 TEXT = ["Hel", "lo, ", '"wörld"', "\n", "😀!", "\\"]
 
 
@@ -30,9 +36,9 @@ def test_cut_behind_any_event_and_cut_otherwise_the_second_time(at: int, capabil
     whole = "".join(TEXT)
     for border in range(len(whole) + 1):
         play = replayed(chat(n=1, stream=True), capability)
-        play.breaks_off(0, ROLE, *(delta(**{key: piece}) for piece in TEXT[:at]))
+        play.breaks_off(0, ROLE, *(part_of(key, piece) for piece in TEXT[:at]))
         play.fires("retry:0")
-        play.streams(0, ROLE, *(delta(**{key: part}) for part in (whole[:border], whole[border:]) if part), STOP)
+        play.streams(0, ROLE, *(part_of(key, part) for part in (whole[:border], whole[border:]) if part), STOP)
         assert said(play, key) == whole and play.finish == "ok"
 
 

@@ -169,7 +169,7 @@ def test_a_stream_that_is_folded_is_not_recorded_and_begins_anew() -> None:
     play.fires("retry:0")
     play.streams(0, delta("new"), delta("too", index=1), STOP, delta(index=1, finish="stop"), usage_chunk(3, 4))
     assert [choice["message"]["content"] for choice in play.reply["choices"]] == ["new", "too"]
-    assert play.resumed == [] and play.of(Retried) == [Retried(0, "cut")]
+    assert play.resumed == [] and play.of(Retried) == [Retried(0, FailureKind.CUT)]
 
 
 def test_the_body_is_the_same() -> None:

@@ -87,7 +87,7 @@ def test_one_that_was_interrupted_first_gets_its_own_remedy() -> None:
     play.ends(0, beside=True)
     play.says(1, ROLE, delta("x"), DONE)
     play.ends(1, beside=True)
-    assert play.of(Retried) == [Retried(0, "interrupted")], "nothing of it was read"
+    assert play.of(Retried) == [Retried(0, FailureKind.INTERRUPTED)], "nothing of it was read"
     assert play.opened[-1].alone and "retry:1" in play.timers, "of the other something was"
     play.streams(0, delta("a"), STOP)
     play.fires("retry:1")

@@ -75,7 +75,7 @@ def rendered(data: st.DataObject, said: list[Token], index: int, *, chat: bool, 
                 call |= {"id": f"call-{data.draw(st.integers(0, 99))}", "type": "function"}
                 call["function"]["name"] = name
             calls.append(call)
-        more = {key: joined[key] for key in ("content", "reasoning") if key in joined}
+        more: dict[str, Any] = {key: joined[key] for key in ("content", "reasoning") if key in joined}
         more |= {"tool_calls": calls} if calls else {}
         raw = delta(index=index, logprobs={"content": entries} if scored else None, **more)
         yield raw.replace(b"a", b"\\u0061") if data.draw(st.integers(0, 9)) == 0 and b'"a"' in raw else raw

@@ -7,9 +7,19 @@ from collections.abc import Callable
 import pytest
 
 from nproxy.choices.capability import Capability
-from nproxy.choices.events import FailureKind
+from nproxy.choices.events import Failure, FailureKind
 from tests.choices.conduct_player import Play, chat, contents, continued, finishes, replayed
 from tests.choices.upstream_says import DONE, NOBODY, ROLE, STOP, delta, status
+
+Failing = Callable[[Play], object]
+
+
+def fails(leg: int, why: FailureKind | Failure) -> Failing:
+    return lambda play: play.fails(leg, why)
+
+
+def fires(name: str) -> Failing:
+    return lambda play: play.fires(name)
 
 
 def lost(play: Play, leg: int) -> None:
@@ -17,29 +27,27 @@ def lost(play: Play, leg: int) -> None:
     play.fails(leg, FailureKind.OVERSIZE)
 
 
-BEFORE: dict[str, Callable[[Play], object]] = {
-    "while it is answered": lambda play: [lost(play, 1), play.fails(0, FailureKind.CUT)],
-    "while it pauses": lambda play: [play.fails(0, FailureKind.CUT), lost(play, 1)],
-    "while it waits for a server": lambda play: [
-        play.fails(0, FailureKind.CUT),
-        play.fires("retry:0"),
-        play.fails(0, NOBODY),
-        lost(play, 1),
-    ],
-    "while it is called again": lambda play: [
-        play.fails(0, FailureKind.CUT),
-        play.fires("retry:0"),
-        lost(play, 1),
-        play.fails(0, FailureKind.CONNECT),
-    ],
+cut = fails(0, FailureKind.CUT)
+
+
+def gone(play: Play) -> None:
+    lost(play, 1)
+
+
+BEFORE = {
+    "while it is answered": (gone, cut),
+    "while it pauses": (cut, gone),
+    "while it waits for a server": (cut, fires("retry:0"), fails(0, NOBODY), gone),
+    "while it is called again": (cut, fires("retry:0"), gone, fails(0, FailureKind.CONNECT)),
 }
 
 
-@pytest.mark.parametrize("fail", BEFORE.values(), ids=BEFORE)
-def test_a_leg_that_the_client_has_read_of_goes_on(fail: Callable[[Play], object]) -> None:
+@pytest.mark.parametrize("steps", BEFORE.values(), ids=BEFORE)
+def test_a_leg_that_the_client_has_read_of_goes_on(steps: tuple[Failing, ...]) -> None:
     play = replayed(chat(n=2, stream=True), retries=2)
     play.says(0, ROLE, delta("Hel"))
-    fail(play)
+    for step in steps:
+        step(play)
     assert not play.over and not play.open
     play.fires("retry:0")
     play.streams(0, delta("Hello"), STOP, DONE)

@@ -169,14 +169,25 @@ def test_K12_log_probabilities_that_are_no_json_end_the_leg() -> None:
     assert b'{"content":[}' not in play.emitted[len(before) :]
 
 
+def touched_one_by_one(play: Play, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The chunks that are merged one by one from now on."""
+    touched: list[bytes] = []
+    one_by_one = play.conduct._merge.chunk
+
+    def chunk(*event: Any) -> Any:
+        touched.append(event[1])
+        return one_by_one(*event)
+
+    monkeypatch.setattr(play.conduct._merge, "chunk", chunk)
+    return touched
+
+
 def test_of_several_that_came_together_the_usual_ones_are_not_touched_one_by_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     play = Play(chat(stream=True), NATIVE)
     play.says(0, delta("a"), delta("b"), delta("c"))
-    touched: list[bytes] = []
-    one_by_one = play.conduct._merge.chunk
-    monkeypatch.setattr(play.conduct._merge, "chunk", lambda *event: touched.append(event[1]) or one_by_one(*event))
+    touched = touched_one_by_one(play, monkeypatch)
     end = delta(finish="stop")
     play.gets(LegChunks(0, BETWEEN.join([delta("d"), delta("e"), delta("f"), end]), 4))
     assert touched == [end]
@@ -185,8 +196,7 @@ def test_of_several_that_came_together_the_usual_ones_are_not_touched_one_by_one
 
 def test_a_stream_that_comes_in_one_piece_is_mostly_taken_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     play = Play(chat(stream=True), NATIVE)
-    one_by_one, touched = play.conduct._merge.chunk, list[bytes]()
-    monkeypatch.setattr(play.conduct._merge, "chunk", lambda *event: touched.append(event[1]) or one_by_one(*event))
+    touched = touched_one_by_one(play, monkeypatch)
     whole = [delta("", role="assistant"), *map(delta, "abcdefghij"), delta(finish="stop")]
     play.gets(LegChunks(0, BETWEEN.join(whole), len(whole)))
     assert len(touched) <= 5

@@ -30,7 +30,7 @@ def test_a_leg_that_is_to_go_on_waits_and_that_is_no_attempt() -> None:
     play.streams(0, delta("Hello"), STOP, DONE)
     assert contents(play.frames) == {0: "Hello"} and play.finish == "ok"
     assert [resumed.outcome for resumed in play.of(Resumed)] == ["ok"], "nothing was called in between"
-    assert play.of(Retried) == [Retried(0, "unavailable")] * 3
+    assert play.of(Retried) == [Retried(0, FailureKind.UNAVAILABLE)] * 3
 
 
 def test_so_it_does_for_a_server_that_cannot_be_reached_for_longer_each_time() -> None:

@@ -58,7 +58,7 @@ def ids(lives: Path) -> list[int]:
 def gone(number: int) -> bool:
     """Whether a process has ended (one that nobody has waited for yet counts as ended)."""
     try:
-        return psutil.Process(number).status() == psutil.STATUS_ZOMBIE
+        return bool(psutil.Process(number).status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return True
 
@@ -323,7 +323,7 @@ async def test_pauses_grow_to_a_limit_and_start_anew_after_a_long_life(
         pauses.append(seconds)
         await sleep(0)
 
-    monkeypatch.setattr(engine_child.asyncio, "sleep", noted)
+    monkeypatch.setattr(asyncio, "sleep", noted)
     ready: asyncio.Queue[float] = asyncio.Queue()
     async with supervised(argv(socket, lives), socket, ready.put_nowait):
         for _ in range(4):

@@ -9,6 +9,7 @@ from pydantic import SecretStr
 
 from nproxy.cli.options import ServeOptions
 from nproxy.config import Config, ConfigError, load
+from nproxy.config.replicas import Replica
 
 FILE = "upstreams: [{name: upstream, replicas: ['http://a'], n: {native_up_to: 4}}]\nlisten: {port: 1, host: h}\n"
 
@@ -38,9 +39,9 @@ def test_options_go_over_the_environment_and_that_over_the_file(file: Path) -> N
 def test_upstreams_alone_run_no_engine() -> None:
     config = loaded(None, {}, upstreams=("http://a", "http://b"))
     assert config.engine is None
-    assert [(upstream.name, upstream.replicas[0].url) for upstream in config.upstreams] == [
-        ("upstream", "http://a/v1"),
-        ("upstream-2", "http://b/v1"),
+    assert [(upstream.name, upstream.replicas) for upstream in config.upstreams] == [
+        ("upstream", (Replica(url="http://a/v1"),)),
+        ("upstream-2", (Replica(url="http://b/v1"),)),
     ]
 
 

@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,7 +75,7 @@ os._exit(os.waitstatus_to_exitcode(os.system("true >&0 && true <&1 && true >&2")
         assert run(f"'{sys.executable}' -c '{code}' {closed}").returncode == 0
 
 
-async def chat(text: str, **environ: str) -> Terminal:
+async def chat(text: str, **environ: Any) -> Terminal:
     """The terminal after `nproxy chat` got such an answer."""
     said = {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": "stop"}]}
     body = f"data: {json.dumps(said)}\n\ndata: [DONE]\n\n"

@@ -7,6 +7,7 @@ import json
 import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
@@ -20,11 +21,11 @@ KEY = "canary/4b71"
 Ask = Callable[..., Awaitable[Done]]
 
 
-async def chat(url: str, *words: str, **environ: str) -> Done:
+async def chat(url: str, *words: str, **environ: Any) -> Done:
     return await in_here("chat", "--url", url, "-n", "1", *words, "hi", **environ)
 
 
-async def probe(url: str, *words: str, **environ: str) -> Done:
+async def probe(url: str, *words: str, **environ: Any) -> Done:
     return await in_here("probe", url, *words, **environ)
 
 

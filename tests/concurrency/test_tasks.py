@@ -56,7 +56,8 @@ async def test_the_next_one_begins_when_one_has_ended_or_takes_long() -> None:
 
 
 async def test_all_end_with_who_waits() -> None:
-    waiting = asyncio.create_task(first_wanted([work("a", 60), work("b", 60)], is_good))
+    slow = first_wanted([work("a", 60), work("b", 60)], is_good)
+    waiting = asyncio.create_task(slow)
     await asyncio.sleep(0.01)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):

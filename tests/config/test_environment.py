@@ -10,6 +10,7 @@ import pytest
 
 from nproxy.config import Config, ConfigError, NativeUpTo, load
 from nproxy.config.environment import MAPS
+from nproxy.config.replicas import Replica
 
 
 def problems(environ: dict[str, str], file: Path | None = None) -> list[str]:
@@ -42,7 +43,7 @@ def test_every_kind_of_value_can_be_set() -> None:
         },
     )
     first, second = config.upstreams
-    assert [replica.url for replica in first.replicas] == ["http://a/v1", "http://b/v1"]
+    assert [replica.url for replica in first.replicas if isinstance(replica, Replica)] == ["http://a/v1", "http://b/v1"]
     assert not isinstance(first.api_key, str)
     assert first.api_key.get_secret_value() == "0123"
     assert (first.n, first.parallel, first.timeouts.idle) == (NativeUpTo(native_up_to=4), 3, None)

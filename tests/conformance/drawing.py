@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -28,7 +28,7 @@ from nproxy.openai.sse import SSEDecoder, SSEEvent
 from tests.conformance.reading import Misread
 from tests.fakes import quirks
 from tests.fakes.answers import Answer
-from tests.fakes.behaviour import Behaviour
+from tests.fakes.behaviour import Behaviour, Quirk
 
 SEED = 42
 LIMITS = Limits()
@@ -53,7 +53,7 @@ TOKENS = [
     "</s>",
     " " * 9,
 ]
-FRAMES = [
+FRAMES: list[Callable[[bytes], bytes]] = [
     lambda data: b"data: " + data + b"\n\n",
     lambda data: b"data:" + data + b"\n\n",
     lambda data: b"data:  " + data + b" \n\n",
@@ -143,7 +143,7 @@ def answer_of(rng: Random, drawn: Drawn, opened: OpenLeg) -> Iterator[list[Event
     yield from streamed(rng, drawn, leg.number, answer)
 
 
-def draw_quirks(rng: Random, request: Request) -> list[quirks.Quirk]:
+def draw_quirks(rng: Random, request: Request) -> list[Quirk]:
     """Some quirks in random order. Usage per choice comes first, before anything is added to the chunks."""
     some = rng.sample(quirks.HARMLESS, rng.choice([0, 1, 2, 3, 6]))
     if quirks.usage_per_choice in some:

@@ -18,7 +18,7 @@ import time
 import traceback
 from collections.abc import Callable
 from functools import partial
-from multiprocessing import Pool
+from multiprocessing.pool import Pool
 from pathlib import Path
 from random import Random
 

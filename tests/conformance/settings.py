@@ -51,7 +51,8 @@ def settings(*which: Setting, why: str = "") -> Callable[[Test], Test]:
         test.__dict__["applies"] = Applies(tuple(setting.name for setting in which), why)
         if not which:
             return test
-        return pytest.mark.parametrize("setting", which, ids=lambda setting: setting.name)(test)
+        marked: Test = pytest.mark.parametrize("setting", which, ids=lambda setting: setting.name)(test)
+        return marked
 
     return decorate
 

@@ -37,7 +37,7 @@ async def test_A14_equal_choices_are_refused(scene: Scene) -> None:
     assert len((await scene.whole(n=3, temperature=0.1)).choices) == 3
 
 
-PARTIAL = {"config": {"n_policy": {"on_leg_failure": "partial"}}, "retries": {"per_leg": 0}}
+PARTIAL: dict[str, Any] = {"config": {"n_policy": {"on_leg_failure": "partial"}}, "retries": {"per_leg": 0}}
 
 
 @of_legs

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.conformance.reading import Reading
 from tests.conformance.scene import SEED, Scene
 from tests.conformance.settings import everywhere, of_legs, of_native, of_several
 from tests.fakes.behaviour import MODEL, Behaviour, said
@@ -20,7 +21,7 @@ async def test_C1_calls_that_end_in_any_order(scene: Scene) -> None:
     await scene.upstream.until(lambda: len(scene.upstream.open_calls) == 3)
     for left, index in ((2, 2), (1, 0), (0, 1)):
         holds[SEED + index].set()
-        await scene.upstream.until(lambda left=left: len(scene.upstream.open_calls) == left)
+        await scene.upstream.until(lambda left=left: len(scene.upstream.open_calls) == left)  # type: ignore[misc]
     assert (await asked).texts == scene.said
 
 
@@ -142,7 +143,7 @@ async def test_C5_whose_fingerprint(scene: Scene, stream: bool) -> None:
     await scene.upstream.until(lambda: len(scene.calls) == 3 and len(scene.upstream.open_calls) == 2)
     held.set()
     answer = await asked
-    if stream:
+    if isinstance(answer, Reading):
         assert {chunk["system_fingerprint"] for chunk in answer.chunks} == {"fp2"}
     else:
         assert answer.answer["system_fingerprint"] == "fp0"

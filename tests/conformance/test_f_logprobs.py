@@ -129,6 +129,7 @@ async def test_F8_minus_infinity_is_told_as_openai_tells_it(scene: Scene, stream
 @everywhere
 @pytest.mark.parametrize("stream", [False, True])
 async def test_F5_bytes_of_split_tokens_pass(scene: Scene, stream: bool) -> None:
+    halves: list[dict[str, Any]]
     halves = [{"token": "\ufffd", "logprob": -0.1234567890123456, "bytes": [240, 159]}, {"token": "x", "bytes": None}]
     odd = {"content": [{**half, "top_logprobs": [half]} for half in halves], "refusal": None}
 

@@ -198,7 +198,7 @@ async def test_M3_a_long_stream_of_16_choices_leaves_nothing_behind(scene: Scene
 @pytest.mark.parametrize("mode", ["configured", "auto"])
 async def test_N7_one_call_at_a_time(scene: Scene, stream: bool, mode: str) -> None:
     """Eight choices from a server with one slot; no timer runs for calls that wait."""
-    learns = {"n": "auto"} if mode == "auto" else {}
+    learns: dict[str, Any] = {"n": "auto"} if mode == "auto" else {}
     gateway = await scene.start(parallel=1, timeouts={"first_event": 0.5, "response": 0.5}, **learns)
     scene.does(pause=0.12 if not stream else 0.01)
     assert (await scene.either(stream, n=8)).texts == {index: said(SEED + index) for index in range(8)}

@@ -165,7 +165,8 @@ async def test_Q6_n_that_is_refused_beside_another_field_is_not_refused(auto: Sc
 async def test_Q6_a_short_greedy_answer_teaches_nothing(auto: Scene) -> None:
     native = auto.does(n="native")
     auto.upstream.choose = lambda call: Behaviour() if call.body.get("temperature") == 0 else native
-    for fields in ({"temperature": 0}, {}):
+    bodies: list[dict[str, Any]] = [{"temperature": 0}, {}]
+    for fields in bodies:
         assert (await auto.whole(n=4, **fields)).texts == WIDE
     assert widths(auto) == [4, None, None, None, 4]
 

@@ -18,7 +18,7 @@ from tests.gateway.conftest import CHAT, Start
 from tests.transcripts.recorded import SERVERS, Transcript, load, names
 
 ROLE = {"role": "assistant", "content": ""}
-USAGE = {"stream_options": {"include_usage": True}}
+USAGE: dict[str, Any] = {"stream_options": {"include_usage": True}}
 
 
 def last_choice_first(chunks: list[Any]) -> list[Any]:

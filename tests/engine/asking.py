@@ -53,7 +53,13 @@ def sent_to_core(served: Serving) -> list[Any]:
     """Return a list that gets every group which an engine sends to its core from now on."""
     sent: list[Any] = []
     core = served.router._core
-    add, core.add = core.add, lambda message: (sent.append(message), add(message))[1]  # type: ignore[method-assign]
+    add = core.add
+
+    def noted(message: Any) -> Any:
+        sent.append(message)
+        return add(message)
+
+    core.add = noted  # type: ignore[method-assign]
     return sent
 
 

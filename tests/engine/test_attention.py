@@ -265,12 +265,10 @@ def test_layers_of_different_shapes_and_windows() -> None:
         kv = torch.randn(14, 2 * spec.kv_heads, spec.head_dim)
         out = attention.run(plan, layer, q, kv).view(q.shape)
         pool, place = (cache.pools[1], 0) if layer == 2 else (cache.pools[0], {0: 0, 1: 1, 3: 2}[layer])
-        halves = pool[place].double().chunk(2)
+        k, v = pool[place].double().chunk(2)
         for begin, end, start, blocks in ((0, 13, 0, chunk.blocks), (13, 14, 20, row.blocks)):
             slots = reference.span_slots(blocks, 0, start + end - begin, BLOCK)
-            expected = reference.prefill_attn(
-                q[begin:end].double(), *halves, slots, start, spec.scale, window=spec.window
-            )
+            expected = reference.prefill_attn(q[begin:end].double(), k, v, slots, start, spec.scale, window=spec.window)
             torch.testing.assert_close(out[begin:end].double(), expected, rtol=1e-5, atol=1e-5)
     before = [pool.clone() for pool in cache.pools]
     cache.copy_blocks([(7, 10), (5, 11)])

@@ -38,18 +38,24 @@ def test_what_the_survey_finds(tmp_path: Path) -> None:
     sliding = AttentionSpec(heads=6, kv_heads=2, head_dim=8, scale=0.25, window=8, softcap=20.0)
     everything = AttentionSpec(heads=6, kv_heads=2, head_dim=8, scale=0.25, softcap=20.0)
     assert model.attention == (sliding, everything, sliding)
-    assert (model.vocab, model.context, model.eos) == (97, 256, {2})
+    assert (model.vocab, model.context, model.eos) == (97, 256, frozenset({2}))
 
 
 def test_keys_wider_than_values_are_padded(tmp_path: Path) -> None:
-    latent = {"kv_lora_rank": 16, "q_lora_rank": 24, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 12}
-    experts = {"n_routed_experts": 4, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 2}
+    latent: dict[str, Any] = {
+        "kv_lora_rank": 16,
+        "q_lora_rank": 24,
+        "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 16,
+        "v_head_dim": 12,
+    }
+    experts: dict[str, Any] = {"n_routed_experts": 4, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 2}
     save(tmp_path, "deepseek_v3", num_key_value_heads=6, moe_intermediate_size=32, **latent, **experts)
     assert {(layer.kv_heads, layer.head_dim) for layer in _load(tmp_path).attention} == {(6, 24)}
 
 
 def test_a_window_that_only_the_mask_knows(tmp_path: Path) -> None:
-    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    experts: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
     save(tmp_path, "qwen2_moe", use_sliding_window=True, sliding_window=8, layer_types=[FULL, SLIDING, FULL], **experts)
     assert [layer.window for layer in _load(tmp_path).attention] == [None, 8, None]
 
@@ -230,7 +236,7 @@ def test_the_kind_of_layer_with_the_shortest_sequence_decides(tmp_path: Path) ->
 def test_other_dtypes(tmp_path: Path) -> None:
     save(tmp_path, "gemma2", sliding_window=8, head_dim=8)
     for dtype in ("bfloat16", "float16"):
-        ready = CpuRunner.load(EngineConfig(str(tmp_path), dtype=dtype, num_blocks=8)).ready  # type: ignore[arg-type]
+        ready = CpuRunner.load(EngineConfig(str(tmp_path), dtype=dtype, num_blocks=8)).ready
         assert (ready.dtype, ready.kv_bytes_per_token) == (dtype, 3 * 2 * 2 * 8 * 2)
 
 
@@ -249,7 +255,13 @@ def test_models_that_view_what_attention_returns(tmp_path: Path, kind: str, sett
 
 def test_the_packed_experts_of_gpt_oss(tmp_path: Path) -> None:
     # As published: MXFP4, two numbers of four bits a byte, 32 of them to one exponent (OCP Microscaling Formats 1.0).
-    sizes = {"hidden_size": 64, "intermediate_size": 32, "head_dim": 8, "num_hidden_layers": 2, "sliding_window": 8}
+    sizes: dict[str, Any] = {
+        "hidden_size": 64,
+        "intermediate_size": 32,
+        "head_dim": 8,
+        "num_hidden_layers": 2,
+        "sliding_window": 8,
+    }
     model = save(tmp_path, "gpt_oss", num_local_experts=4, num_experts_per_tok=2, **sizes)
     positive = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
     meant = torch.tensor([*positive, *(-value for value in positive)])

@@ -17,7 +17,7 @@ from tests.fakes import tiny_chat
 from tests.fakes.tiny_models import reference_logits
 from tests.real.processes import Server
 
-GEMMA = {"kind": "gemma2", "sliding_window": 8, "head_dim": 8, "query_pre_attn_scalar": 24}
+GEMMA: dict[str, Any] = {"kind": "gemma2", "sliding_window": 8, "head_dim": 8, "query_pre_attn_scalar": 24}
 ASKED: dict[str, Any] = {"n": 2, "seed": 5, "max_tokens": 12, "ignore_eos": True}
 
 

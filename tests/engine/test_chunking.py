@@ -28,7 +28,7 @@ def ends(
 ) -> list[int]:
     """How far each prompt is computed; those that are read and come to nothing must not be there."""
     given = divide(cast(list[Sequence], prompts), budget, unit)
-    assert [prompt for prompt, _ in given] == prompts[: len(given)]
+    assert [cast(Prompt, prompt) for prompt, _ in given] == prompts[: len(given)]
     assert sum(end - prompt.computed for prompt, end in given) <= budget
     return [end for _, end in given]
 

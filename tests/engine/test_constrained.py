@@ -94,7 +94,7 @@ def test_a_choice_that_is_cut_by_its_limit_says_so() -> None:
 
 
 def failures(core: Core) -> list[tuple[int, str, str]]:
-    found = []
+    found: list[tuple[int, str, str]] = []
     while core.has_work:
         found += [(failed.group, failed.kind, failed.message) for failed in core.step().failed]
     assert (core.stats().blocks_used, core.stats().waiting) == (0, 0)

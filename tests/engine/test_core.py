@@ -60,7 +60,7 @@ def test_sampling_reaches_every_draw() -> None:
     engine.add(Add.alike(1, PROMPT, 2, 40, 3, Sampling(0.5, 7, 0.9), frozenset()))
     engine.step()
     engine.step()
-    draws = [*runner.batches[0].chunks[0].draws, *(row.draw for row in runner.batches[1].rows)]
+    draws = [*runner.batches[0].chunks[0].draws, *runner.batches[1].draws]
     assert [(draw.seed, draw.position) for draw in draws] == [(40, 6), (41, 6), (40, 7), (41, 7)]
     assert {(draw.sampling.temperature, draw.sampling.top_k, draw.sampling.top_p) for draw in draws} == {(0.5, 7, 0.9)}
 
@@ -79,7 +79,7 @@ def test_every_choice_is_drawn_as_it_asks_and_ends_at_its_own_limit() -> None:
     assert tokens == {number: expected(PROMPT, choice.seed, choice.max_tokens) for number, choice in enumerate(choices)}
     assert ends == {0: "length", 1: "length", 2: "length"}
     assert engine.stats().prompt_tokens_computed == len(PROMPT)
-    draws = [*runner.batches[0].chunks[0].draws, *(row.draw for row in runner.batches[1].rows)]
+    draws = [*runner.batches[0].chunks[0].draws, *runner.batches[1].draws]
     assert [(draw.seed, draw.sampling.temperature, draw.sampling.top_k, draw.sampling.top_p) for draw in draws] == [
         (40, 0.0, 0, 1.0),
         (7, 0.5, 0, 1.0),

@@ -97,7 +97,7 @@ def test_ready(tiny: CpuRunner) -> None:
     ready = tiny.ready
     assert (ready.vocab_size, ready.max_model_len, ready.blocks, ready.block_size) == (97, 256, 256, SIZE)
     assert ready.kv_bytes_per_token == 2 * 3 * 2 * 8 * 4
-    assert (ready.eos_tokens, ready.device, ready.dtype) == ({2}, "cpu", "float32")
+    assert (ready.eos_tokens, ready.device, ready.dtype) == (frozenset({2}), "cpu", "float32")
 
 
 def test_an_empty_batch(tiny: CpuRunner) -> None:

@@ -98,7 +98,7 @@ class _Part:
 
     overlaps = False
 
-    def __init__(self, runner: CpuRunner, ready: object) -> None:
+    def __init__(self, runner: CpuRunner, ready: Ready) -> None:
         self.ready = ready
         self.submit = runner.submit
 

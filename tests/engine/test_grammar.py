@@ -158,6 +158,7 @@ def test_a_text_may_spell_a_special_token(text: str) -> None:
     made.decoder = decoders.ByteLevel()
     made.add_special_tokens([AddedToken("<end>", special=True), AddedToken("<mark>", special=True)])
     end = made.token_to_id("<end>")
+    assert end is not None
     compiled = Compiler(made.to_str(), VOCABULARY, {end}).compile(texts([text]))
     matcher, mask = compiled.matcher.deep_copy(), compiled.mask
     for letter in text:
@@ -191,6 +192,7 @@ def test_a_tokenizer_that_puts_a_space_before_a_text_puts_none_into_a_grammar(ho
     made.decoder = decoder
     made.add_special_tokens([AddedToken("<end>", special=True)])
     end = made.token_to_id("<end>")
+    assert end is not None
     compiled = Compiler(made.to_str(), VOCABULARY, {end}).compile(grammar)
     matcher, mask, written = compiled.matcher.deep_copy(), compiled.mask, ""
     while (able := allowed(mask) - {end}) and len(written) < 9:

@@ -116,7 +116,9 @@ def test_one_text_is_one_prompt_and_stops_are_cut(engine: Engine) -> None:
 
 
 def fold(pieces: Iterator[Delta], n: int) -> list[tuple[str, tuple[int, ...], str | None]]:
-    texts, tokens, reasons = [""] * n, [()] * n, [None] * n  # type: Any
+    texts = [""] * n
+    tokens: list[tuple[int, ...]] = [()] * n
+    reasons: list[str | None] = [None] * n
     for piece in pieces:
         assert reasons[piece.index] is None
         texts[piece.index] += piece.text

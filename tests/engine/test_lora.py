@@ -44,10 +44,11 @@ def _merge(model: torch.nn.Module, folder: Path, scale: float) -> None:
     for name, a in tensors.items():
         if not name.endswith("lora_A.weight"):
             continue
-        module = model.get_submodule(name.removeprefix("base_model.model.").removesuffix(".lora_A.weight"))
+        named = name.removeprefix("base_model.model.").removesuffix(".lora_A.weight")
+        weight = model.get_parameter(f"{named}.weight")
         delta = tensors[name.replace("lora_A", "lora_B")] @ a * scale
         with torch.no_grad():
-            module.weight += delta if module.weight.shape == delta.shape else delta.T  # type: ignore[operator]
+            weight.add_(delta if weight.shape == delta.shape else delta.T)
 
 
 @pytest.mark.parametrize(
@@ -94,8 +95,8 @@ def test_adapters_and_the_bare_model_in_one_batch(
             answer = drawn[number, choice]
             tokens = [*prompt, *(token for token, _ in answer)]
             expected = reference_logits(merged, tokens).log_softmax(-1)[len(prompt) - 1 : -1]
-            for (token, told), row in zip(answer, expected, strict=True):
-                assert abs(told.own - float(row[token])) < 1e-4
+            for (drew, told), row in zip(answer, expected, strict=True):
+                assert abs(told.own - float(row[drew])) < 1e-4
     texts = {key: [token for token, _ in answer] for key, answer in drawn.items()}
     assert texts[1, 0] == texts[3, 0]
     assert len({tuple(texts[number, 0]) for number in range(3)}) == 3

@@ -113,7 +113,7 @@ def test_no_matrix_is_kept_in_floats(tmp_path: Path, tied: bool) -> None:
 
 def _matrices(model: Model) -> list[torch.Tensor]:
     """The tensors of two dimensions that a model reaches, by itself and by its functions."""
-    found, seen, left = [], set[int](), [vars(model)]
+    found, seen, left = list[torch.Tensor](), set[int](), list[Any]([vars(model)])
     while left:
         each = left.pop()
         if id(each) in seen or isinstance(each, type) or hasattr(each, "__loader__"):
@@ -181,7 +181,8 @@ def added_up_in_16_bits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     positive, and a sum of two is cut to 16 bits."""
 
     def cut(x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        pairs = ((x.int() + 128).unsqueeze(2) * weights.int()).unflatten(1, (-1, 2)).sum(2)
+        products = (x.int() + 128).unsqueeze(2) * weights.int()
+        pairs = products.view(len(x), -1, 2, weights.shape[1]).sum(2)
         return pairs.clamp(-(1 << 15), (1 << 15) - 1).sum(1) - 128 * weights.int().sum(0)
 
     monkeypatch.setattr(torch, "_int_mm", cut)

@@ -102,7 +102,7 @@ async def test_A14_greedy_choices_are_equal(client: httpx.AsyncClient) -> None:
 async def test_choice_params_mix_greedy_and_sampled_choices(client: httpx.AsyncClient) -> None:
     own = [{"temperature": 0}, {}, {"temperature": 0.5, "top_p": 0.9}, {"seed": 77, "max_tokens": 5}]
     common = {"seed": 30, "max_tokens": 24, "ignore_eos": True}
-    asked = [{"temperature": 0}, {"seed": 31}, {"seed": 32, "temperature": 0.5, "top_p": 0.9}]
+    asked: list[dict[str, Any]] = [{"temperature": 0}, {"seed": 31}, {"seed": 32, "temperature": 0.5, "top_p": 0.9}]
     asked.append({"seed": 77, "max_tokens": 5})
     alone = [texts(await ask(client, **{**common, **one}))[0] for one in asked]
     assert texts(await ask(client, n=4, choice_params=own, **common)) == alone

@@ -15,11 +15,16 @@ from engine.config import EngineConfig
 from engine.core import Core
 from engine.errors import EngineError
 from engine.library.shared import SharedCore
-from engine.messages import TokenDrawn
+from engine.messages import Add, Embed, TokenDrawn
 from tests.engine.scheduling import LATE, add, assert_right, check, engine_of, run
 from tests.fakes.runner import HashRunner, ready
 
 THREADS, TOKENS = 8, 40
+
+
+def waiting_for(*groups: Add | Embed) -> deque[Add | Embed]:
+    """What is still to be added to a core."""
+    return deque(groups)
 
 
 class _Leisurely(HashRunner):
@@ -35,7 +40,7 @@ def test_no_thread_steps_on_while_the_others_wait_for_what_is_there() -> None:
 
     def streams(group: int) -> list[int]:
         """How many tokens each piece of news has brought."""
-        waiting, brought = deque([add(group, 3, 1, TOKENS)]), list[int]()
+        waiting, brought = waiting_for(add(group, 3, 1, TOKENS)), list[int]()
         while sum(brought) < TOKENS:
             news = core.news([group], waiting).get(group, [])
             brought.append(sum([isinstance(one, TokenDrawn) for one in news]))
@@ -52,7 +57,7 @@ def test_ctrl_c_in_a_step_ends_what_it_was_for_and_the_engine_goes_on(
     late: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = engine_of(early=LATE if late else None)
-    core, mine, beside = SharedCore(engine, room=16), [0], deque([add(1, 3, 1, 9)])
+    core, mine, beside = SharedCore(engine, room=16), [0], waiting_for(add(1, 3, 1, 9))
     core.news([1], beside)
 
     name = "result" if late else "submit"
@@ -62,7 +67,7 @@ def test_ctrl_c_in_a_step_ends_what_it_was_for_and_the_engine_goes_on(
         runs(*given)
         raise KeyboardInterrupt
 
-    waiting = deque([add(0, 3, 1, 9)])
+    waiting = waiting_for(add(0, 3, 1, 9))
     core.news(mine, waiting)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(engine._runner, name, interrupted)
@@ -82,7 +87,7 @@ def test_ctrl_c_in_a_step_ends_what_it_was_for_and_the_engine_goes_on(
 def test_ctrl_c_in_the_middle_of_a_change_ends_the_engine(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else it would go on with blocks that are held by nobody, or by two."""
     engine = engine_of()
-    core, waiting = SharedCore(engine, room=16), deque([add(0, 3, 1, 9)])
+    core, waiting = SharedCore(engine, room=16), waiting_for(add(0, 3, 1, 9))
     core.news([0], waiting)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(engine.scheduler, part, Mock(side_effect=KeyboardInterrupt))
@@ -90,17 +95,17 @@ def test_ctrl_c_in_the_middle_of_a_change_ends_the_engine(part: str, monkeypatch
             core.news([0], waiting)
     core.leave([0])
     with pytest.raises(EngineError, match="interrupted in a step"):
-        core.news([1], deque([add(1, 3, 1, 9)]))
+        core.news([1], waiting_for(add(1, 3, 1, 9)))
 
 
 def test_a_call_in_the_middle_of_another_on_its_thread_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """As from a signal handler: it would wait for itself."""
     engine = engine_of()
-    core, waiting, refused = SharedCore(engine, room=16), deque([add(0, 3, 1, 9)]), list[str]()
+    core, waiting, refused = SharedCore(engine, room=16), waiting_for(add(0, 3, 1, 9)), list[str]()
     step = engine.step
 
     def interrupted() -> object:
-        for call in (lambda: core.news([1], deque([add(1, 3, 1, 9)])), core.close, lambda: core.abort(0, (0,))):
+        for call in (lambda: core.news([1], waiting_for(add(1, 3, 1, 9))), core.close, lambda: core.abort(0, (0,))):
             with pytest.raises(EngineError, match="in the middle of another one on the same thread") as error:
                 call()
             refused.append(str(error.value))
@@ -119,7 +124,7 @@ def test_a_call_that_is_interrupted_while_it_gets_in_line_bars_no_later_one(monk
         def append(self, _: Event) -> None:
             raise KeyboardInterrupt
 
-    core, waiting = SharedCore(engine_of(), room=16), deque([add(0, 3, 1, 9)])
+    core, waiting = SharedCore(engine_of(), room=16), waiting_for(add(0, 3, 1, 9))
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(core, "_line", Interrupted())
         core.news([0], waiting)
@@ -132,4 +137,4 @@ def test_a_forked_process_is_told_that_it_needs_its_own(monkeypatch: pytest.Monk
     core = SharedCore(engine_of(), room=16)
     monkeypatch.setattr("os.getpid", lambda: 1)
     with pytest.raises(EngineError, match="load one in each, or spawn them"):
-        core.news([0], deque([add(0, 3, 1, 9)]))
+        core.news([0], waiting_for(add(0, 3, 1, 9)))

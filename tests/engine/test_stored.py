@@ -55,5 +55,7 @@ def test_what_cannot_be_stacked() -> None:
     whole = stacked([plain, plain])
     assert isinstance(whole, torch.Tensor)
     assert torch.equal(whole.float(), torch.ones(6, 64))
-    for parts in ([plain, plain.half()], [matrix(8, 32), plain], [matrix(8, 32), None], [plain, None]):
+    mixed: list[list[torch.Tensor | StoredMatrix | None]]
+    mixed = [[plain, plain.half()], [matrix(8, 32), plain], [matrix(8, 32), None], [plain, None]]
+    for parts in mixed:
         assert stacked(parts) is None

@@ -48,7 +48,7 @@ async def test_eight_choices_parse_and_validate_and_differ(client: httpx.AsyncCl
     assert len({json.dumps(one) for one in people}) == 8
 
 
-FORMS = {
+FORMS: dict[str, tuple[dict[str, Any], str | None]] = {
     "json_object": ({"response_format": {"type": "json_object"}}, None),
     "regex": ({"structured_outputs": {"regex": r"\d{3}-\d{4}"}}, r"\d{3}-\d{4}"),
     "choice": ({"structured_outputs": {"choice": ["crimson", "teal"]}}, "crimson|teal"),

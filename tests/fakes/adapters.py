@@ -18,7 +18,7 @@ def write_adapter(
     torch.manual_seed(seed)
     tensors = {}
     for name in modules:
-        weight = model.get_submodule(name).weight
+        weight = model.get_parameter(f"{name}.weight")
         wide, out = weight.shape if "transformer.h" in name else weight.shape[::-1]
         tensors[f"base_model.model.{name}.lora_A.weight"] = torch.randn(rank, wide) * 0.3
         tensors[f"base_model.model.{name}.lora_B.weight"] = torch.randn(out, rank) * 0.3

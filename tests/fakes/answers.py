@@ -118,7 +118,8 @@ def _folded(pieces: Sequence[Piece]) -> dict[str, Any]:
     calls: dict[int, dict[str, Any]] = {}
     texts: dict[str, list[str]] = {}
     for piece in pieces:
-        for key, value in ({"content": piece} if isinstance(piece, str) else piece).items():
+        members: dict[str, Any] = {"content": piece} if isinstance(piece, str) else piece
+        for key, value in members.items():
             if key == "tool_calls":
                 for call in value:
                     _add_call(calls, call)

@@ -69,3 +69,8 @@ class Behaviour:
     one_write: bool = False  # write a stream in one piece
     json_for_stream: bool = False
     logprobs: bool = True  # send log probabilities if they are requested
+
+    def let_go(self) -> None:
+        """Let calls that are held go on."""
+        assert self.hold is not None
+        self.hold.set()

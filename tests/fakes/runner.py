@@ -84,6 +84,7 @@ class HashRunner:
                 pooled[chunk.sequence] = hidden(self._past(chunk.blocks, last)[first:])
         tokens = [pair for pairs in reversed(drawn) for pair in pairs]
         for row in batch.rows:
+            assert row.token is not None, "it does not overlap"
             touched.append(self._write(row.blocks, row.position, row.token, row.adapter))
         for row in batch.rows:
             if row.draw is not None:

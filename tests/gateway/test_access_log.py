@@ -205,7 +205,7 @@ async def test_a_client_that_leaves_while_it_waits_for_a_fallback(
     await until(lambda: gateway.app.inflight == 1)
     writer.close()
     assert (lines.last["status"], lines.last.get("outcome"), lines.last["upstream"]) == (499, None, "down")
-    upstream.behaviour.hold.set()
+    upstream.behaviour.let_go()
     await holds
     upstream.choose = None
     assert 500 < int((await gateway.ask()).headers["x-ratelimit-remaining-tokens"]) < 600

@@ -131,7 +131,7 @@ async def test_a_replica_is_drained_under_streams_until_it_is_undrained(servers:
         first.behaviour = second.behaviour = Behaviour(hold_after=1, go_on=asyncio.Event())
         streaming = asyncio.create_task(fleet.gateway.stream(n=4))
         for one in (first, second):
-            await one.until(lambda one=one: len(one.open_calls) == 2)
+            await one.until(lambda server=one: len(server.open_calls) == 2)  # type: ignore[misc]
         assert (await fleet.drain(first)).json() == {"upstream": "fake", "replica": first.url, "draining": True}
         second.behaviour = Behaviour()
         assert (await fleet.gateway.ask(n=4)).status_code == 200

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from nproxy.config import digest_of
 from nproxy.gateway.admission.memory import LOOK_SECONDS, Memory
-from nproxy.gateway.auth import digest_of
 from nproxy.gateway.driver import Drive
 from nproxy.gateway.serve import drain
 from tests.clients import lines_of

@@ -334,7 +334,7 @@ async def test_so_is_a_long_form(
 ) -> None:
     threads: list[int] = []
 
-    def noted(raw: bytes) -> list[str | None]:
+    def noted(raw: bytes) -> list[str]:
         threads.append(threading.get_ident())
         return models_of(raw)
 

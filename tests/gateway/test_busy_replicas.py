@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -57,7 +57,7 @@ class Server:
 
 
 @asynccontextmanager
-async def fleet(*servers: Server, **more: Any) -> AsyncIterator[tuple[Gateway, list[Replica]]]:
+async def fleet(*servers: Server, **more: Any) -> AsyncIterator[tuple[Gateway, Sequence[Replica]]]:
     """A gateway in front of these servers, which are running, and its replicas."""
     settings = {"name": "fleet", "replicas": [one.url for one in servers], "models": [MODEL], "n": "native", **more}
     async with gateway_for({"upstreams": [settings]}) as gateway:
@@ -132,7 +132,7 @@ async def test_the_head_of_an_error_closes_no_breaker(path: str) -> None:
 
 @pytest.mark.parametrize(("check", "again"), [(SICK, 0), (b"", 1)], ids=["answers checks badly", "answers none"])
 async def test_a_post_that_is_worked_on_goes_to_no_other_server_while_the_first_lives(check: bytes, again: int) -> None:
-    done = []
+    done: list[Server] = []
 
     async def work(write: Write) -> None:
         slow.check = check

@@ -98,7 +98,8 @@ async def test_a_set_that_changes_under_load_fails_no_request(fleet: list[FakeUp
         async with asyncio.TaskGroup() as clients:
             for _ in range(4):
                 clients.create_task(ask(lambda: changed))
-            for addresses in (HOSTS[:1], HOSTS[1:], HOSTS[2:], HOSTS, [], None, HOSTS[:2]):
+            found: list[Sequence[str] | None] = [HOSTS[:1], HOSTS[1:], HOSTS[2:], HOSTS, [], None, HOSTS[:2]]
+            for addresses in found:
                 resolver.addresses = addresses
                 await resolver.looked()
                 assert shown(gateway) == set(addresses or HOSTS)

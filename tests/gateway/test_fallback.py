@@ -323,14 +323,14 @@ async def between_two_upstreams(
         stream = asyncio.create_task(gateway.stream())
         await until(lambda: gateway.app.admission.waiting == 1, 20)
         yield gateway, stream
-        spare.behaviour.hold.set()
+        spare.behaviour.let_go()
         await holds
 
 
 async def test_a_stream_is_pinged_between_two_upstreams(upstream: FakeUpstream, spare: FakeUpstream) -> None:
     async with between_two_upstreams(upstream, spare) as (_, asked):
         await asyncio.sleep(1)
-        spare.behaviour.hold.set()
+        spare.behaviour.let_go()
         stream = await asked
         assert stream.raw.count(PING) >= 6 and stream.raw.endswith(b"data: [DONE]\n\n")  # ten, and few before
 
@@ -450,7 +450,7 @@ async def test_what_was_refused_holds_nothing_while_it_waits_for_the_next_upstre
             await until(lambda: gateway.app.admission.waiting == 1, 20)
             answer = await gateway.post({"model": "m"}, "/v1/embeddings")
             assert answer.text == "ok" and answer.headers["x-nproxy-upstream"] == "main"
-            upstream.behaviour.hold.set()
+            upstream.behaviour.let_go()
             assert (await holds).status_code == 200
             assert (await refused).headers["x-nproxy-upstream"] == "full"
 

@@ -7,6 +7,7 @@ import json
 import threading
 import time
 import zlib
+from typing import Any
 
 import pytest
 
@@ -220,7 +221,7 @@ async def test_long_bodies_are_read_beside_the_loop(
 
 
 async def test_what_nobody_waits_for_is_not_begun() -> None:
-    aside, held, begun = Offload(), threading.Event(), []
+    aside, held, begun = Offload(), threading.Event(), list[Any]()
     try:
         first = asyncio.create_task(aside.run("", held.wait))
         second = asyncio.create_task(aside.run("", begun.append, 2))
@@ -236,7 +237,7 @@ async def test_what_nobody_waits_for_is_not_begun() -> None:
 
 async def test_callers_take_turns_for_long_bodies() -> None:
     """Whoever sends many delays another by one of them."""
-    aside, held, done = Offload(), threading.Event(), []
+    aside, held, done = Offload(), threading.Event(), list[Any]()
     try:
         first = asyncio.create_task(aside.run("ann", held.wait))
         await asyncio.sleep(0)

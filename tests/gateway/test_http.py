@@ -14,6 +14,7 @@ from aiohttp.web_request import BaseRequest
 
 from nproxy.gateway import server
 from nproxy.gateway.serve import running
+from nproxy.gateway.server import Connection
 from tests.fakes.upstream import Behaviour, FakeUpstream
 from tests.gateway.conftest import Gateway, body, envelope, gateway_for, upstream_settings
 from tests.gateway.raw import apart, exchange, post
@@ -115,6 +116,7 @@ async def test_a_head_in_pieces_has_one_limit_which_ends_with_it(gateway: Gatewa
     writer.write(b"GET /health HTTP/1.1\r\nHost: h\r\n\r\n")
     await reader.readuntil(b"}")
     (connection,) = gateway.http.connections
+    assert isinstance(connection, Connection)
     async with asyncio.timeout(5):
         while connection._waiter is None or connection._waiter.done():
             await asyncio.sleep(0)

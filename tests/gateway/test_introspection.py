@@ -127,7 +127,7 @@ async def test_a_listed_model_is_a_label_and_what_clients_invent_never(
     assert (await gateway.ask()).status_code == 200
     assert (await gateway.ask(model="invented-a")).status_code == 200, "passed on, as there is nobody else to ask"
     upstream.list_fails = True
-    gateway.app.upstreams.all[0].models._read_at = None  # the list has grown old
+    gateway.app.upstreams.all[0].models._ended = -inf  # the list has grown old
     assert (await gateway.ask(model="invented-b")).status_code == 200, "passed on, as nobody knows the models"
     assert (await gateway.ask()).status_code == 200
     text = (await gateway.client.get("/metrics")).text

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from nproxy.config import Reading, Source
+from nproxy.concurrency.daemon_thread import in_daemon_thread
+from nproxy.config import Reading, Source, Watch
 from nproxy.gateway import open_port, reload
 from nproxy.gateway.reload import History, Reload, Reloader
 from nproxy.gateway.serve import follow, serve, use
@@ -386,7 +387,7 @@ async def test_refused_settings_are_refused_once_though_a_file_that_they_no_long
     await gateway.reload({**settings, "upstreams": [upstream_settings(upstream, api_key="file:key")]})
     looks = 0
 
-    class Counted(reload.Watch):
+    class Counted(Watch):
         def look(self) -> bool:
             nonlocal looks
             looks += 1
@@ -479,7 +480,7 @@ async def test_good_bad_and_unchanged_reloads_under_streams(
 async def test_a_change_is_found_again_if_there_was_no_thread_to_read_it(
     gateway: Following, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = reload.in_daemon_thread
+    found = in_daemon_thread
 
     async def fails(work: Callable[[], Any], name: str) -> Any:
         if work == gateway.reading.again:

@@ -188,7 +188,7 @@ async def test_a_long_answer_holds_up_nobody_where_there_is_no_other_replica(
     upstream.behaviour = Behaviour()
 
     async def served() -> bool:
-        return (await gateway.ask()).status_code == 200
+        return bool((await gateway.ask()).status_code == 200)
 
     await until(served, 20)
     assert replica(gateway, upstream.url).breaker_state == "closed" and upstream.open_calls

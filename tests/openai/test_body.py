@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nproxy.openai import body as bodies
 from nproxy.openai.body import Body, Encoded, Spliced, Values
 from nproxy.openai.errors import ApiError
-from nproxy.openai.jsonvalue import PATIENT, without_escaped_quotes
+from nproxy.openai.jsonvalue import JSON, PATIENT, without_escaped_quotes
 from tests.openai.spliced import held
 
 PROPERTY = settings(derandomize=True, deadline=None, max_examples=300)
@@ -197,7 +197,8 @@ def test_legs_that_touch_the_same_keys_share_one_head() -> None:
 
 def test_values_that_are_encoded_once_are_shared_too() -> None:
     body = Body.parse(b'{"model":"m","n":128}')
-    long = {"stop": ["x" * 100_000, "\u00e9"]}
+    stop: list[JSON] = ["x" * 100_000, "\u00e9"]
+    long: JSON = {"stop": stop}
 
     def leg(seed: int) -> Spliced:
         values: Values = {"seed": seed, "own": Encoded((body.once("own", lambda: long, open=2), b',"y"]}')), "z": None}
@@ -205,7 +206,7 @@ def test_values_that_are_encoded_once_are_shared_too() -> None:
 
     legs = [leg(seed) for seed in range(128)]
     assert held(legs) < 100_100 + 128 * 60
-    expected = {"model": "m", "seed": 7, "own": {"stop": [*long["stop"], "y"]}, "z": None}
+    expected = {"model": "m", "seed": 7, "own": {"stop": [*stop, "y"]}, "z": None}
     assert json.loads(bytes(legs[7])) == expected and len(legs[7]) == len(bytes(legs[7]))
 
 

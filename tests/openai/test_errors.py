@@ -19,7 +19,7 @@ def inside(error: ApiError) -> dict[str, Any]:
     value = json.loads(error.envelope())
     assert list(value) == ["error"]
     assert {"message", "type", "param", "code"} <= set(value["error"])
-    return value["error"]
+    return dict(value["error"])
 
 
 def wrapped(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ def rich(text: str, place: int, **shape: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-RICH = {
+RICH: dict[str, dict[str, Callable[[str, int], dict[str, Any]]]] = {
     "log probabilities": {"choice": lambda text, place: {"logprobs": rated(text, place)}},
     "token ids, vLLM": {"choice": lambda text, place: {"token_ids": [place, 10 * place]}},
     "both": {"choice": lambda text, place: {"logprobs": rated(text, place), "token_ids": [place]}},
@@ -212,7 +213,7 @@ def test_one_text_for_several_of_the_clients_choices() -> None:
         chunk = parse_chunk(data, CHAT)
         (choice,) = chunk.choices
 
-        def render(values: Any, _: bytes, choice: UpstreamChoice = choice) -> bytes:
+        def render(values: Any, _own: bytes, choice: UpstreamChoice = choice) -> bytes:
             said, _ = with_values(choice, {}, values)
             return b"".join(wire(CHAT).chunk(index, said.delta) for index in range(8))
 

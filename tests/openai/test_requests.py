@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from nproxy.openai.body import Body
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.errors import ApiError
+from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.requests import ChatRequest, CompletionRequest, Limits, parse_chat, parse_completion
 from tests.transcripts.recorded import load, names
 
@@ -182,7 +183,8 @@ def test_B4_seeds_beyond_64_bits(parse: Any) -> None:
 
 @both
 def test_stop_of_another_type(parse: Any) -> None:
-    for stop in (5, {}):
+    wrong: list[JSON] = [5, {}]
+    for stop in wrong:
         refused(parse, "stop", "invalid_type", "a string or an array of strings", stop=stop)
     refused(parse, "stop.1", "invalid_type", "a string", stop=["a", None])
     for taken in (None, "a", [], ["a", "b"]):

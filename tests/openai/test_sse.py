@@ -199,7 +199,7 @@ def test_P6_any_split_refuses_the_same_streams(stream: bytes, limit: int, data: 
 def by_the_letter(stream: bytes) -> list[SSEEvent]:
     """The standard's algorithm, line by line, over the whole stream; a last block counts without its blank line."""
     text = stream.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-    events, data, name = [], [], ""
+    events, data, name = list[SSEEvent](), list[bytes](), ""
     for line in [*text.split(b"\n"), b""]:
         if line == b"":
             if b"\n".join(data):

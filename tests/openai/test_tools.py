@@ -80,6 +80,7 @@ def test_G3_a_custom_tool_is_named_once_too() -> None:
 
 def test_G3_and_so_is_the_function_of_a_legacy_call() -> None:
     calls = ToolCalls()
+    deltas: list[dict[str, JSON]]
     deltas = [{"function_call": {"name": "f", "arguments": piece}, "role": "assistant"} for piece in ("1", "2")]
     assert [calls.mend_delta(delta) for delta in deltas] == [
         deltas[0],

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from nproxy.openai.chunks import is_done, parse_chunk
 from nproxy.openai.dialect import Dialect
+from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.sse import SSEDecoder
 from nproxy.openai.usage import LegUsage, Usage, merge, parse_usage, running, within_leg
 from tests.transcripts.recorded import load
@@ -79,7 +80,7 @@ def test_E12_the_running_total_never_falls() -> None:
 
 
 def test_E14_unknown_keys_are_the_prompts_or_summed() -> None:
-    told = [
+    told: list[dict[str, JSON]] = [
         {
             "prompt_cache_hit_tokens": 8 * at,
             "cost": 0.5,
@@ -91,7 +92,7 @@ def test_E14_unknown_keys_are_the_prompts_or_summed() -> None:
     ]
     whole = merge(legs(*(Usage(9, 1, extra=extra) for extra in told)))[0]
     assert whole is not None
-    summed = {
+    summed: dict[str, JSON] = {
         "prompt_cache_hit_tokens": 0,
         "cost": 1.0,
         "cost_details": {"prompt_cost": 0.5, "from": "x"},
@@ -108,7 +109,7 @@ def test_E14_unknown_keys_are_the_prompts_or_summed() -> None:
 
 
 def test_E14_of_values_that_do_not_add_up_the_first_counts() -> None:
-    told = [{"is_byok": True, "a": None, "b": 1}, {"is_byok": True, "a": 2, "b": {"c": 1}}]
+    told: list[dict[str, JSON]] = [{"is_byok": True, "a": None, "b": 1}, {"is_byok": True, "a": 2, "b": {"c": 1}}]
     whole = merge(legs(*(Usage(9, 1, extra=extra) for extra in told)))[0]
     assert whole is not None
     assert whole.extra == {"is_byok": True, "a": None, "b": 1}

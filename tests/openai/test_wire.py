@@ -86,7 +86,7 @@ def test_a_chunk_is_compact_and_its_bytes_are_known() -> None:
 
 
 def test_D17_a_delta_holds_what_was_given_and_nothing_else() -> None:
-    delta = {"content": "x", "reasoning": "r", "tool_calls": [{"index": 0}]}
+    delta: dict[str, JSON] = {"content": "x", "reasoning": "r", "tool_calls": [{"index": 0}]}
     assert frame(CHAT.chunk(0, delta))["choices"][0]["delta"] == delta
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 from openai import InternalServerError, OpenAI
+from openai.types.chat import ChatCompletionMessageParam
 
 from tests.real.fixtures import MODEL
 from tests.real.metrics import wait_for
@@ -20,7 +21,7 @@ START_SECONDS = 100.0
 def answers(running: Server) -> bool:
     """Whether a request for two choices gets them."""
     with OpenAI(base_url=running.v1, api_key="unused", max_retries=0, timeout=30.0) as client:
-        question = [{"role": "user", "content": "Say hello."}]
+        question: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Say hello."}]
         given = client.chat.completions.create(model=MODEL, messages=question, n=2, max_tokens=4)
     return len(given.choices) == 2
 

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 from openai import AsyncOpenAI, LengthFinishReasonError
+from openai.types.chat import ChatCompletionMessageParam
 from pydantic import BaseModel
 
 from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream
 from tests.real.processes import nproxy
 
 SEED = 40
-MESSAGES = [{"role": "user", "content": "Name a colour."}]
+MESSAGES: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Name a colour."}]
 
 
 class Colour(BaseModel):

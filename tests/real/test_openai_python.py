@@ -65,7 +65,7 @@ def test_stream_has_right_indices(client: OpenAI) -> None:
     assert {len(chunk.choices) for chunk in spoken} == {1}
     assert len({(chunk.id, chunk.created, chunk.model) for chunk in chunks}) == 1
 
-    texts, reasons = [""] * 4, [[] for _ in range(4)]
+    texts, reasons = [""] * 4, [list[str]() for _ in range(4)]
     for chunk in spoken:
         choice = chunk.choices[0]
         assert not reasons[choice.index], "a chunk after its choice had finished"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import httpx
@@ -41,7 +42,7 @@ class Animal(BaseModel):
 def client(engine_road: Server) -> Iterator[OpenAI]:
     """A client that refuses answers which are not what its types say."""
     with (
-        httpx.Client(trust_env=False, timeout=120.0) as http,
+        closing[Any](httpx.Client(trust_env=False, timeout=120.0)) as http,
         OpenAI(
             base_url=engine_road.v1,
             api_key="unused",

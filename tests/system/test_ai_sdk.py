@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from openai import OpenAI
-from openai.types.chat import ChatCompletion
+from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
 
 from tests.real.fixtures import MODEL
 from tests.real.processes import Server
@@ -18,10 +18,11 @@ pytestmark = pytest.mark.model
 @pytest.fixture
 def plain(road: Server) -> ChatCompletion:
     """Send the same request with the official Python client."""
-    question = [{"role": "user", "content": "Write one sentence about the sea."}]
+    question: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Write one sentence about the sea."}]
     with OpenAI(base_url=road.v1, api_key="unused", max_retries=0) as client:
         asked: dict[str, Any] = {"seed": 21, "temperature": 0.9, "max_tokens": 16}
-        return client.chat.completions.create(model=MODEL, messages=question, **asked)
+        answer: ChatCompletion = client.chat.completions.create(model=MODEL, messages=question, **asked)
+        return answer
 
 
 def agrees(given: dict[str, Any], plain: ChatCompletion) -> None:

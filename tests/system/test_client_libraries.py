@@ -60,7 +60,9 @@ def told() -> Told:
 def plain(server: Server, n: int, content: str = SEA) -> ChatCompletion:
     """Send the same request with the official client, for comparison."""
     with OpenAI(base_url=server.v1, api_key="unused", max_retries=0, timeout=60.0) as client:
-        return client.chat.completions.create(**ASKED, messages=[{"role": "user", "content": content}], n=n)
+        asked: dict[str, Any] = {**ASKED, "messages": [{"role": "user", "content": content}]}
+        answer: ChatCompletion = client.chat.completions.create(**asked, n=n)
+        return answer
 
 
 def said(answer: ChatCompletion) -> list[list[Any]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 from openai import OpenAI
+from openai.types.chat import ChatCompletionMessageParam
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families as of_text
 
@@ -27,7 +28,7 @@ TRACEPARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
 def used(road: Server) -> Server:
     """A road that has answered a request, so that its labelled metrics exist."""
     with OpenAI(base_url=road.v1, api_key="unused", max_retries=0) as client:
-        question = [{"role": "user", "content": "Say hello."}]
+        question: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Say hello."}]
         asked = client.chat.completions.create(
             model=MODEL, messages=question, n=2, max_tokens=8, stream=True, extra_headers={"traceparent": TRACEPARENT}
         )

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from openai import BadRequestError, OpenAI
+from openai.types import CompletionUsage
 
 from tests.docs.play import play
 from tests.real.counting_proxy import Counts, counting_proxy
@@ -65,10 +66,10 @@ def test_three_choices(client: OpenAI, smollm2_folder: Path) -> None:
 
 
 def test_three_choices_streamed(client: OpenAI, smollm2_folder: Path) -> None:
-    texts, reasons, usages = ["", "", ""], ["", "", ""], []
-    options = {"include_usage": True}
+    texts, reasons, usages = ["", "", ""], ["", "", ""], list[CompletionUsage]()
     first: list[int] = []
-    for chunk in client.chat.completions.create(**asked(smollm2_folder), stream=True, stream_options=options):
+    streamed: dict[str, Any] = {**asked(smollm2_folder), "stream": True, "stream_options": {"include_usage": True}}
+    for chunk in client.chat.completions.create(**streamed):
         assert not usages, "something came after the usage"
         for choice in chunk.choices:
             first.append(choice.index)

@@ -62,7 +62,7 @@ def test_json_lines(log: Log) -> None:
 def test_text_lines_and_errors(log: Log) -> None:
     logs.configure("debug", "text", log.fd)
     try:
-        {}["why"]
+        dict[str, str]()["why"]
     except KeyError:
         logging.getLogger("nproxy.x").exception("broke", extra={"fields": {"a": 1}})
     first, *rest = log.lines()

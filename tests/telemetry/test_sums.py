@@ -145,7 +145,8 @@ def test_what_is_counted_of_replicas_outlives_the_moment_when_all_processes_are_
     one, two, totals = metrics(), metrics(), Totals()
     one.replica_calls.values = {("u", "r", "ok"): 3}
     totals.retire(one.report())
-    for living in ([], [{}]):
+    of_processes: list[list[Report]] = [[], [{}]]
+    for living in of_processes:
         whole = totals.over(living)
         assert sample(whole, "nproxy_replica_calls_total", upstream="u", replica="r", outcome="ok") == 3
     two.replica_calls.values = {("u", "r", "ok"): 4}

@@ -14,6 +14,7 @@ import pytest
 from nproxy.choices.events import Event, Failure, LegBody, LegChunk, LegChunks, LegFailed
 from nproxy.config import Timeouts
 from nproxy.config import Upstream as Settings
+from nproxy.config.replicas import DnsName
 from nproxy.openai.body import Spliced
 from nproxy.openai.sse import BETWEEN
 from nproxy.upstreams.client import Call, Client
@@ -29,7 +30,9 @@ from tests.upstreams.held import held
 
 def replica_at(url: str) -> Replica:
     settings = Settings.model_validate({"name": "u", "replicas": [url]})
-    return Replica.from_config(settings.replicas[0])
+    (replica,) = settings.replicas
+    assert not isinstance(replica, DnsName)
+    return Replica.from_config(replica)
 
 
 def replicas(count: int) -> list[Replica]:

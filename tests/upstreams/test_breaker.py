@@ -243,7 +243,7 @@ Step = tuple[float, str]
 
 @given(st.lists(st.tuples(st.floats(0, 20), st.sampled_from(("ok", "bad", "call", "speak", "leave"))), max_size=200))
 def test_whatever_happens_it_is_never_shut_for_good_and_lets_one_through_at_a_time(steps: list[Step]) -> None:
-    breaker, now, trying = Breaker(Settings(in_a_row=2, of=4, open=1)), 0.0, []
+    breaker, now, trying = Breaker(Settings(in_a_row=2, of=4, open=1)), 0.0, list[object]()
     for seconds, what in steps:
         now += seconds
         if what == "call":

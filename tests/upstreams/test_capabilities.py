@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nproxy.choices.lessons import FieldRefused, Lacks, Lesson, NativeWidth, OneAtATime, Scores
+from nproxy.choices.lessons import FieldRefused, Lacks, Lesson, NativeWidth, OneAtATime, Scores, Verdict
 from nproxy.config import Upstream
 from nproxy.upstreams.capabilities import LESSON_SECONDS, MOST_LESSONS, SIGHTS, Capabilities
 
@@ -77,7 +77,7 @@ def test_lessons_are_forgotten() -> None:
 
 
 def test_parallel_is_per_replica() -> None:
-    upstream = {"replicas": ["http://a/v1", "http://b/v1"], "parallel": 2}
+    upstream: dict[str, Any] = {"replicas": ["http://a/v1", "http://b/v1"], "parallel": 2}
     assert capabilities(**upstream).snapshot("m", None).parallel == 4
     assert capabilities().snapshot("m", None).parallel is None
 
@@ -93,7 +93,7 @@ def test_a_lesson_that_nobody_asks_for_does_not_keep_snapshots_from_being_kept()
     """Whether lists of prompts are taken does not matter where `n` is 1."""
     clock = Clock()
     known = capabilities(clock)
-    known.learn("m", Lacks("prompt_lists"))
+    known.learn("m", FieldRefused("prompt_lists"))
     clock.now = LESSON_SECONDS / 2
     known.learn("m", NativeWidth(asked=4, got=1))
     clock.now = LESSON_SECONDS
@@ -138,7 +138,7 @@ def test_J4_a_server_that_turns_out_to_have_no_n_or_to_refuse_lists_gets_none(le
 
 
 def test_Q3_where_all_legs_go_to_one_replica_its_own_limit_holds() -> None:
-    upstream = {"replicas": ["http://a/v1", "http://b/v1"], "parallel": 2}
+    upstream: dict[str, Any] = {"replicas": ["http://a/v1", "http://b/v1"], "parallel": 2}
     told = capabilities(**upstream, prefix_cache=True).snapshot("m", None)
     assert told.prefix_cache and told.parallel == 2
     assert not capabilities(**upstream).snapshot("m", None).prefix_cache
@@ -182,7 +182,9 @@ def test_R9_a_suspicion_is_tried_and_not_told() -> None:
 
 def test_R9_verdicts_give_way_to_surer_ones_only() -> None:
     known = capabilities()
-    for verdict, alone in (("suspected", True), ("refuted", False), ("suspected", False), ("confirmed", True)):
+    told: list[tuple[Verdict, bool]]
+    told = [("suspected", True), ("refuted", False), ("suspected", False), ("confirmed", True)]
+    for verdict, alone in told:
         known.learn("m", OneAtATime(verdict))
         assert known.snapshot("m", None).alone is alone
     known.learn("m", OneAtATime("refuted"))

@@ -226,7 +226,7 @@ async def test_K11_untrusted_tls(caller: Caller, tmp_path: Path) -> None:
 async def test_reset_and_close_before_the_head(caller: Caller) -> None:
     async with FakeUpstream() as upstream:
         for how in ("reset", "close"):
-            upstream.behaviour = Behaviour(before_head=how)  # type: ignore[arg-type]
+            upstream.behaviour = Behaviour(before_head=how)
             assert (await caller.failure(upstream.url)).kind is FailureKind.RESET
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ from tests.upstreams.conftest import Caller, datas, replica_at
         ),
     ],
 )
-async def test_N1_connect(caller: Caller, times: dict[str, float | None], kind: FailureKind, told: str) -> None:
+async def test_N1_connect(caller: Caller, times: dict[str, Any], kind: FailureKind, told: str) -> None:
     with says_nothing() as url:
         failure = await caller.failure(url, **times)
     assert (failure.kind, failure.message) == (kind, told)

@@ -42,7 +42,7 @@ LOOKS = st.lists(st.tuples(st.floats(0.1, 1000), st.none() | st.lists(st.sampled
 def test_the_last_good_answer_stands_unless_there_was_none_for_long(
     looks: list[tuple[float, list[str] | None]],
 ) -> None:
-    known, now, last = Known(), 0.0, ()
+    known, now, last = Known(), 0.0, tuple[str, ...]()
     since: float | None = None
     for pause, found in looks:
         now += pause

@@ -144,6 +144,7 @@ def test_another_processes_look_counts_like_an_own_one() -> None:
 def test_who_looked_goes_on_and_the_others_wait_for_it() -> None:
     checks = HealthChecks(DEFAULT)
     checks.note_peer_check(100.0, HALF, well=True, answered=True)
+    assert DEFAULT.interval is not None
     assert checks.due() == 100 + DEFAULT.interval + DEFAULT.timeout
     checks.note_peer_check(110.0, HALF, well=False, answered=False)
     assert checks.due() == 110 + AGAIN_SECONDS + DEFAULT.timeout, "the next one is soon, by the same process"

@@ -14,6 +14,7 @@ import pytest
 
 from nproxy.config import Reading, Source
 from nproxy.gateway.admission.messages import Admitted, Ask, answer_of, to_bytes
+from nproxy.telemetry import logs
 from nproxy.telemetry.metrics import ParentMetrics
 from nproxy.upstreams.overload.peer_workers import PeerNews
 from nproxy.workers import backoff, parent, supervisor
@@ -124,7 +125,7 @@ class Played(Worker):
 def read(choices: int, log_format: str = "json") -> Reading:
     """Settings that allow so many choices in flight."""
     limits = {"inflight_choices": choices, "queue_seconds": 60}
-    settings = {"LISTEN": {"workers": 2}, "N_POLICY": {"max_n": 1}, "LIMITS": limits}
+    settings: dict[str, dict[str, Any]] = {"LISTEN": {"workers": 2}, "N_POLICY": {"max_n": 1}, "LIMITS": limits}
     settings["TELEMETRY"] = {"log_format": log_format}
     upstreams = {"NPROXY_UPSTREAMS": "[{name: u, replicas: [http://127.0.0.1:9]}]"}
     return Source(None, {f"NPROXY_{key}": json.dumps(value) for key, value in settings.items()} | upstreams).read()
@@ -179,7 +180,7 @@ async def test_other_limits_hold_for_all_workers_at_once(monkeypatch: pytest.Mon
 
 async def test_the_log_format_of_other_settings_is_that_of_the_parent_too(monkeypatch: pytest.MonkeyPatch) -> None:
     formats: list[str] = []
-    monkeypatch.setattr(parent.logs, "reformat", formats.append)  # the log is that of the tests
+    monkeypatch.setattr(logs, "reformat", formats.append)  # the log is that of the tests
     async with parent_of_two(monkeypatch) as ours:
         ours.serve(read(1, log_format="text"))
     assert formats == ["text"]

@@ -86,7 +86,8 @@ async def test_what_stays_as_it_is_counts_once_and_a_gauge_may_fall() -> None:
 async def test_a_single_call_is_kept_too() -> None:
     """Of an outcome that the replica has not had again since it returned."""
     reported = Reported()
-    for ended in ({("u", "a", "ok"): 2, ("u", "a", "status"): 1}, {("u", "a", "ok"): 0}):
+    calls: list[dict[tuple[str, ...], float]] = [{("u", "a", "ok"): 2, ("u", "a", "status"): 1}, {("u", "a", "ok"): 0}]
+    for ended in calls:
         one = Metrics(version="1", upstreams=["u"], models=["m"])
         one.replica_calls.values = ended
         reported.take(packed(one.report()))

@@ -20,6 +20,7 @@ from nproxy.gateway.admission.messages import RoomAgain, message_of, to_bytes
 from nproxy.gateway.admission.server import AdmissionServer
 from nproxy.openai.errors import ApiError
 from nproxy.openai.jsonvalue import dumps
+from nproxy.telemetry import logs
 from nproxy.upstreams.upstreams import Upstreams
 from nproxy.workers import parent, supervisor, worker
 from nproxy.workers.channel import Channel, connect
@@ -53,9 +54,9 @@ class Told:
     def __init__(self, url: str, ours: Any) -> None:
         self.url, self.said = url, list[Message]()
         self._channel = ours
-        ours.admission = lambda message: self._admission.send(message_of(message.message))
         limits = Bounds(inflight=100, queue=100, seconds=60)
-        self._admission = AdmissionServer(limits, lambda answer: self.tell(Admission(to_bytes(answer))))
+        admission = AdmissionServer(limits, lambda answer: self.tell(Admission(to_bytes(answer))))
+        ours.admission = lambda message: admission.send(message_of(message.message))
 
     def tell(self, message: Message) -> None:
         self._channel.send(message)
@@ -86,8 +87,8 @@ async def first_of_two(
     monkeypatch: pytest.MonkeyPatch, upstream: FakeUpstream, *, index: int = 0, parallel: int = 2, **more: Any
 ) -> AsyncIterator[Told]:
     """One of two workers, once it is ready; it shares `parallel` with the other. more: fields of its first message."""
-    logs: list[tuple[str, str]] = []
-    monkeypatch.setattr(worker.logs, "configure", lambda *given: logs.append(given))  # the log is that of the tests
+    configured: list[tuple[str, str]] = []
+    monkeypatch.setattr(logs, "configure", lambda *given: configured.append(given))  # the log is that of the tests
     with socket.create_server(("127.0.0.1", 0)) as listener:
         ours, theirs = socket.socketpair()
         told = Told(f"http://127.0.0.1:{listener.getsockname()[1]}", await connect(ours))
@@ -108,7 +109,7 @@ async def first_of_two(
             working = asyncio.create_task(work(listener, theirs))
             try:
                 await until(lambda: working.done() or any(isinstance(message, Ready) for message in told.said))
-                assert logs == [("warning", "json")]
+                assert configured == [("warning", "json")]
                 yield told
             finally:
                 told.tell(Drain("end", 0.0))

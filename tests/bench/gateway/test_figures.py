@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -51,7 +52,7 @@ def test_a_machine_that_was_not_given_its_time(shares: tuple[float, ...], distur
     assert isinstance(found, Cell) and found.disturbed == disturbed
 
 
-TABLE = {
+TABLE: dict[str, dict[str, dict[str, Any]]] = {
     "direct": {"first": {"first_ms": 0.1}, "whole-64": {"rate": 1000.0, "cpu_us": 0.0}},
     "nginx": {"paced": {"cpu_us": 8.0}, "whole-64": {"reason": "no"}},
     "LiteLLM": {"whole-64": {"rate": 2.0, "cpu_us": 5000.0}},
@@ -90,7 +91,7 @@ def test_the_bars() -> None:
 
 
 def test_the_bars_by_the_bare_relay() -> None:
-    bare = {
+    bare: dict[str, dict[str, Any]] = {
         "whole-64": {"cpu_us": 50.0},
         "paced": {"cpu_us": 20.0},
         "first": {"first_ms": TABLE["direct"]["first"]["first_ms"] + 0.4},

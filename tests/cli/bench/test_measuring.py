@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,7 +55,7 @@ def measuring(
     return Measuring(plan, asking.ask, client.clock)
 
 
-async def measured(server: FakeUpstream, n: int = 1, **fields: JSON) -> Measuring:
+async def measured(server: FakeUpstream, n: int = 1, **fields: Any) -> Measuring:
     async with asking(server.url) as it:
         run = measuring(it, n=n, **fields)
         await run.run()

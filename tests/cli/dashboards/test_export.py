@@ -79,7 +79,7 @@ def test_a_wheel_holds_them_and_says_that_it_is_typed(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as packed:
         packed.extractall(tmp_path / "installed")
     installed = {**os.environ, "PYTHONPATH": str(tmp_path / "installed")}
-    words = [sys.executable, "-P", "-m", "nproxy", "dashboards", "export", tmp_path / "out"]
+    words = [sys.executable, "-P", "-m", "nproxy", "dashboards", "export", str(tmp_path / "out")]
     subprocess.run(words, cwd=tmp_path, env=installed, check=True, timeout=60)
     packaged = tmp_path / "installed" / "nproxy" / "cli" / "dashboards" / "files"
     for file in FILES:

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -221,7 +221,7 @@ async def test_control_c_while_the_index_is_silent_ends_it_too(place: Path) -> N
         await reader.read()  # until the other side has left
 
     async with raw_server(silent) as url:
-        environment = {"PIP_INDEX_URL": f"{url}/simple", "PIP_CONFIG_FILE": os.devnull}
+        environment: dict[str, Any] = {"PIP_INDEX_URL": f"{url}/simple", "PIP_CONFIG_FILE": os.devnull}
         async with terminal(*nproxy("models", "pull"), **environment) as screen:
             async with asyncio.timeout(60):
                 await asked.wait()

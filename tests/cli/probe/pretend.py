@@ -89,8 +89,9 @@ class Pretend:
             case Together(posts):
                 seed = {"seed": 5} if self.one_seed else {}
                 full = refusal("server busy, please try again", 503)
-                long = self.room_for_long_ones is not None and posts[0].body["max_tokens"] != 1
-                room = self.room_for_long_ones if long else self.room
+                room = self.room
+                if self.room_for_long_ones is not None and posts[0].body["max_tokens"] != 1:
+                    room = self.room_for_long_ones
                 before = len(self.asked)
                 first, *others = [
                     self(replace(one, body={**one.body, **seed})) if place < room else full
@@ -146,7 +147,7 @@ class Pretend:
 
     def _whole(self, body: dict[str, Any], texts: list[str], tokens: int, chat: bool) -> Reply:
         def choice(index: int, text: str) -> dict[str, Any]:
-            said = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
+            said: dict[str, Any] = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
             logprobs = {"content": [{"token": text}]} if chat else {"tokens": [text]}
             asked = {"logprobs": logprobs} if body.get("logprobs") else {}
             if chat and body.get("tool_choice") in self.tool_choices:

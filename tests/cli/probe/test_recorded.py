@@ -41,7 +41,7 @@ def shape(body: Mapping[str, Any]) -> tuple[object, ...]:
 
 def answers(server: str) -> dict[tuple[object, ...], Reply]:
     """The chat answers that were recorded with eight tokens, by what was asked."""
-    found = {}
+    found: dict[tuple[object, ...], Reply] = {}
     for name in recorded.names(server):
         transcript = recorded.load(server, name)
         body = json.loads(transcript.request or b"{}")

@@ -111,7 +111,8 @@ async def test_C5_the_engines_fingerprint_everywhere(stage: EngineStage) -> None
 
 @of_engine
 async def test_C9_F3_without_logprobs_they_are_null(stage: EngineStage) -> None:
-    for fields in ({}, {"logprobs": False}):
+    asked: list[dict[str, Any]] = [{}, {"logprobs": False}]
+    for fields in asked:
         whole = await stage.whole(**fields)
         assert [choice["logprobs"] for choice in whole.choices] == [None] * 3
         streamed = await stage.stream(**fields)
@@ -121,7 +122,7 @@ async def test_C9_F3_without_logprobs_they_are_null(stage: EngineStage) -> None:
 @of_engine
 @STREAMED
 async def test_E1_the_prompt_counts_once(stage: EngineStage, stream: bool) -> None:
-    options = {"stream_options": {"include_usage": True}} if stream else {}
+    options: dict[str, Any] = {"stream_options": {"include_usage": True}} if stream else {}
     one = (await stage.either(stream, n=1, ignore_eos=True, **options)).usage
     three = (await stage.either(stream, ignore_eos=True, **options)).usage
     assert one is not None and three is not None

@@ -72,7 +72,7 @@ def reasoning(answer: Reading | Whole) -> list[str]:
 @STREAMED
 async def test_F1_F5_each_entry_rides_with_its_text(stage: EngineStage, stream: bool) -> None:
     """Noise is full of characters that are cut: each chunk shows what the bytes told so far complete."""
-    asked = {"logprobs": True, "top_logprobs": 3, "max_tokens": 60, "skip_special_tokens": False}
+    asked: dict[str, Any] = {"logprobs": True, "top_logprobs": 3, "max_tokens": 60, "skip_special_tokens": False}
     answer = await stage.either(stream, **asked)
     for index, content in enumerate(told(answer)):
         assert all(len(entry["top_logprobs"]) == 3 for entry in content)
@@ -181,8 +181,8 @@ async def test_G8_the_old_form_is_refused(stage: EngineStage) -> None:
 @of_engine
 @STREAMED
 async def test_H1_H2_reasoning_is_told_and_counted(stage: EngineStage, stream: bool) -> None:
-    options = {"stream_options": {"include_usage": True}} if stream else {}
-    words = {"allowed_token_ids": [*LETTERS, tiny_chat.THOUGHT, tiny_chat.END]}
+    options: dict[str, Any] = {"stream_options": {"include_usage": True}} if stream else {}
+    words: dict[str, Any] = {"allowed_token_ids": [*LETTERS, tiny_chat.THOUGHT, tiny_chat.END]}
     asked = {"chat_template_kwargs": {"enable_thinking": True}, "max_tokens": 400, **THOUGHTFUL}
     answer = await stage.either(stream, **words, **asked, **options)
     assert all(reasoning(answer)) and any(answer.texts.values())
@@ -195,7 +195,10 @@ async def test_H1_H2_reasoning_is_told_and_counted(stage: EngineStage, stream: b
 @of_engine
 @STREAMED
 async def test_H3_cut_while_reasoning(stage: EngineStage, stream: bool) -> None:
-    fields = {"chat_template_kwargs": {"enable_thinking": True}, "logit_bias": {str(tiny_chat.THOUGHT): -100}}
+    fields: dict[str, Any] = {
+        "chat_template_kwargs": {"enable_thinking": True},
+        "logit_bias": {str(tiny_chat.THOUGHT): -100},
+    }
     answer = await stage.either(stream, **fields)
     assert all(reasoning(answer))
     assert set(answer.texts.values()) == {""}
@@ -205,7 +208,7 @@ async def test_H3_cut_while_reasoning(stage: EngineStage, stream: bool) -> None:
 @of_engine
 @STREAMED
 async def test_I1_a_stop_string_ends_a_choice(stage: EngineStage, stream: bool) -> None:
-    fields = {"allowed_token_ids": LETTERS, "max_tokens": 40}
+    fields: dict[str, Any] = {"allowed_token_ids": LETTERS, "max_tokens": 40}
     free = (await stage.whole(**fields)).texts
     stop = free[0][10:13]
     ended = await stage.either(stream, **fields, stop=[stop, "never"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,7 @@ class Told:
 
 def config(folder: Path, **settings: Any) -> EngineConfig:
     """Return settings for a tiny model: 8 sequences, and up to 24 tokens of prompt chunks beside them."""
+    common: dict[str, Any]
     common = {"dtype": "float32", "num_blocks": 120, "block_size": BLOCK, "max_sequences": 8, "max_batch_tokens": 32}
     return EngineConfig(str(folder), **(common | {"share_gate": 4} | settings))
 
@@ -117,10 +118,12 @@ def run(runner: Runner, settings: EngineConfig, adds: Sequence[Add | Embed], eve
 def same(mine: Told, theirs: Told) -> None:
     """Assert that both results are the same: tokens exactly, numbers up to rounding."""
     assert mine.tokens == theirs.tokens
-    for ours, others in ((mine.logprobs, theirs.logprobs), (mine.prompts, theirs.prompts)):
-        assert ours.keys() == others.keys()  # type: ignore[attr-defined]
-        for key, one in ours.items():  # type: ignore[attr-defined]
-            _same_logprobs(one, others[key])  # type: ignore[index]
+    told: list[tuple[Mapping[Any, Sequence[Logprobs]], Mapping[Any, Sequence[Logprobs]]]]
+    told = [(mine.logprobs, theirs.logprobs), (mine.prompts, theirs.prompts)]
+    for ours, others in told:
+        assert ours.keys() == others.keys()
+        for key, one in ours.items():
+            _same_logprobs(one, others[key])
     assert mine.vectors.keys() == theirs.vectors.keys()
     for group, vector in mine.vectors.items():
         torch.testing.assert_close(torch.tensor(vector), torch.tensor(theirs.vectors[group]), rtol=1e-4, atol=1e-4)

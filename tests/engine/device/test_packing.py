@@ -84,6 +84,7 @@ def test_the_largest_step_runs_all_that_may_run() -> None:
     batch = largest_batch(config, context=30)
     assert [len(chunk.tokens) for chunk in batch.chunks] == [30, 14]
     assert len(batch.draws) == len(batch.rows) == 6
-    blocks = [block for one in (*batch.chunks, *batch.rows) for block in one.blocks]
+    tables = [*(chunk.blocks for chunk in batch.chunks), *(row.blocks for row in batch.rows)]
+    blocks = [block for table in tables for block in table]
     assert sorted(blocks) == list(range(6 + 8 + 4))
     assert batch.kv_spans == plan_kv_spans(batch.rows, 4)

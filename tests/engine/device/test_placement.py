@@ -34,6 +34,7 @@ from engine.models.llama import Decoder
 from engine.models.lora import Pair
 from engine.models.model import Model
 from engine.models.spec import ModelSpec
+from engine.models.stored import Sizes
 from tests.engine.device.running import write
 
 THERE = torch.device("meta")  # as good as a GPU to fake tensors, and torch need not be built for one
@@ -67,6 +68,10 @@ class _Weights:
 
     spec = SPEC
     names = frozenset({"lm_head.weight"})
+
+    @property
+    def sizes(self) -> Sizes:
+        raise AssertionError("nobody counts them")
 
     def demand(self, name: str, shape: tuple[int, ...]) -> None:
         """They have any shape."""

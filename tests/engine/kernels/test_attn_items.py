@@ -19,7 +19,10 @@ from engine.kv_spans import Item, plan_kv_spans
 from tests.engine.forest import BLOCK, DRAW, forest_of
 
 SCALE = 0.3
-CLOSE = {torch.float32: {"rtol": 1e-5, "atol": 1e-5}, torch.float16: {"rtol": 3e-3, "atol": 3e-3}}
+CLOSE: dict[torch.dtype, dict[str, Any]] = {
+    torch.float32: {"rtol": 1e-5, "atol": 1e-5},
+    torch.float16: {"rtol": 3e-3, "atol": 3e-3},
+}
 
 
 class Case:
@@ -78,18 +81,18 @@ class Case:
 
         assert work.counts.tolist()[2] == rows
         arrays = (work.items, work.rows, work.blocks, work.parts, work.part_slots)
-        return Work(*(longer(array) for array in arrays), torch.from_numpy(work.counts))
+        items, of_rows, blocks, parts, part_slots = (longer(array) for array in arrays)
+        return Work(items, of_rows, blocks, parts, part_slots, torch.from_numpy(work.counts))
 
     def whole(self) -> torch.Tensor:
         """Each row's attention over all its past in one piece, [R, Q, D] in float64."""
         out = torch.empty(self.q.shape, dtype=torch.float64)
-        halves = self.kv.double().chunk(2)
+        k, v = self.kv.double().chunk(2)
         for i, row in enumerate(self.rows):
             slots = reference.span_slots(row.blocks, 0, row.position + 1, BLOCK)
             q = self.q[i : i + 1].double()
-            out[i] = reference.prefill_attn(q, *halves, slots, row.position, SCALE, sinks=self.sinks, **self.settings)[
-                0
-            ]
+            past = reference.prefill_attn(q, k, v, slots, row.position, SCALE, sinks=self.sinks, **self.settings)
+            out[i] = past[0]
         return out
 
 
@@ -105,9 +108,9 @@ def items_of(work: WorkList, size: int = BLOCK) -> list[Item]:
 def check(case: Case, work: WorkList) -> None:
     close = CLOSE[case.q.dtype]
     partial, lse, out = case.run(work)
-    items, halves = items_of(work), case.kv.double().chunk(2)
+    items, (k, v) = items_of(work), case.kv.double().chunk(2)
     positions = [row.position for row in case.rows]
-    expected = reference.attn_items(case.q.double(), *halves, items, BLOCK, SCALE, positions=positions, **case.settings)
+    expected = reference.attn_items(case.q.double(), k, v, items, BLOCK, SCALE, positions=positions, **case.settings)
     torch.testing.assert_close(partial.double(), expected[0], **close)
     torch.testing.assert_close(lse.double(), expected[1], **close)
     merged = reference.merge_parts(*expected, items, len(case.rows), sinks=case.sinks)
@@ -225,7 +228,8 @@ def test_blocks_of_any_size(size: int) -> None:
     partial, lse = torch.empty(len(work.part_slots), 4, 16), torch.empty(len(work.part_slots), 4)
     attn_items(case.q, case.kv, case.tensors(work, 2), torch.empty(2), partial, lse, block_size=size, scale=SCALE)
     items = items_of(work, size)
-    expected = reference.attn_items(case.q.double(), *case.kv.double().chunk(2), items, size, SCALE)
+    k, v = case.kv.double().chunk(2)
+    expected = reference.attn_items(case.q.double(), k, v, items, size, SCALE)
     torch.testing.assert_close(partial.double(), expected[0], **CLOSE[torch.float32])
 
 

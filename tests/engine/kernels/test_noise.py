@@ -15,8 +15,8 @@ _SEEDS = torch.tensor([0, 1, -1, 42, 2**32, -(2**32) - 7, _LONGEST, -_LONGEST - 
 _POSITIONS = torch.tensor([0, 2**40 + 5, 7, 2**32 - 1, 2**33, 1, _LONGEST, -3])
 
 
-@triton.jit
-def _numbers(
+@triton.jit  # type: ignore[untyped-decorator]
+def _numbers(  # type: ignore[no-untyped-def]
     seeds, positions, out, SPREAD: tl.constexpr, STREAM: tl.constexpr, DRAWS: tl.constexpr, COUNT: tl.constexpr
 ):
     draw = tl.program_id(0) * DRAWS + tl.arange(0, DRAWS)

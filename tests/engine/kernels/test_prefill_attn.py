@@ -74,7 +74,7 @@ class Case:
             sinks=sinks,
             shape=shape,
         )
-        return list(out.view(q.shape).split([end - start for _, start, end in cuts]))
+        return list(torch.split(out.view(q.shape), [end - start for _, start, end in cuts]))
 
     def expected(
         self,

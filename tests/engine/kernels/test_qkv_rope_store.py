@@ -34,9 +34,12 @@ class Case:
         cos, sin = (self.cos, self.sin) if rotated else (None, None)
         norms: dict[str, Any] = self.norms if normed else {}
         kv, q = self.kv.double(), self.q.double()
-        exact = {name: each.double() if isinstance(each, torch.Tensor) else each for name, each in norms.items()}
-        wide = (None, None) if cos is None or sin is None else (cos.double(), sin.double())
-        reference.qkv_rope_store(self.qkv.double(), *wide, self.positions, self.slots, kv, q, **exact)
+        exact: dict[str, Any] = {
+            name: each.double() if isinstance(each, torch.Tensor) else each for name, each in norms.items()
+        }
+        wide_cos, wide_sin = (None if table is None else table.double() for table in (cos, sin))
+        qkv = self.qkv.double()
+        reference.qkv_rope_store(qkv, wide_cos, wide_sin, self.positions, self.slots, kv, q, **exact)
         qkv_rope_store(self.qkv, cos, sin, self.positions, self.slots, self.kv, self.q, **norms)
         close = CLOSE[self.qkv.dtype]
         torch.testing.assert_close(self.q.double(), q, rtol=close, atol=close)

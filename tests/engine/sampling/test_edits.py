@@ -190,7 +190,8 @@ def test_bad_words_are_gone_through_once_and_not_in_every_step() -> None:
                 seen += 1
                 yield word
 
-    words = [(i % 7, i % 11, i % 50) for i in range(700)] + [(i % 5, i % 50) for i in range(300)] + [(49,), (48,)]
+    words: list[tuple[int, ...]] = [(i % 7, i % 11, i % 50) for i in range(700)]
+    words += [*((i % 5, i % 50) for i in range(300)), (49,), (48,)]
     sampling, edits, logits = Sampling(bad_words=Words(words)), Edits(), _rows(8, 50)
     for last in range(7):
         edits.step()

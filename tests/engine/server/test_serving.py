@@ -26,6 +26,7 @@ from engine.config import EngineConfig
 from engine.server import http, serving
 from engine.server.answering import answers
 from engine.server.answering.logprobs import Spelling
+from engine.server.asking import order
 from engine.server.endpoints import common
 from engine.server.http import listening
 from engine.server.metrics import Metrics
@@ -120,7 +121,7 @@ async def test_a_client_that_leaves_as_its_stream_begins_is_no_failure(
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
-OWN = [{}, {"max_tokens": 3}, {"stop": [*"abcdefghijklmnop"], "max_tokens": 300}, {"seed": 100}]
+OWN: list[dict[str, Any]] = [{}, {"max_tokens": 3}, {"stop": [*"abcdefghijklmnop"], "max_tokens": 300}, {"seed": 100}]
 
 
 @pytest.mark.parametrize("streaming", [True, False])
@@ -382,7 +383,7 @@ async def test_a_template_that_never_ends_is_given_up(path: Path, monkeypatch: p
 
 async def test_what_is_large_is_read_off_the_event_loop(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     readers: list[str] = []
-    plain = http.read_order
+    plain = order.read_order
 
     def listened(*arguments: Any) -> Any:
         readers.append(threading.current_thread().name)
@@ -572,7 +573,7 @@ async def test_the_fingerprint_says_whether_two_engines_draw_alike() -> None:
         served.take_core(cast(Router, core), Metrics(core.ready))
         return served.fingerprint
 
-    others = [
+    others: list[dict[str, Any]] = [
         {"model": "other"},
         {"quantization": "int8"},
         {"vocab_size": 7},

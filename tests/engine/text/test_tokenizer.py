@@ -177,7 +177,7 @@ def test_the_token_that_begins_a_text_may_be_spelled_in_any_way() -> None:
     ],
 )
 def test_a_gguf_says_which_tokens_begin_and_end_a_text(flags: dict[str, Any], ids: list[int]) -> None:
-    metadata = {
+    metadata: dict[str, Any] = {
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "qwen2",
         "tokenizer.ggml.tokens": ["a", "b", "ab", "<s>", "</s>"],

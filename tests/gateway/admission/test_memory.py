@@ -29,7 +29,9 @@ def test_what_is_held_is_looked_up_now_and_then() -> None:
 
 
 def test_without_files_to_open_what_was_found_last_holds() -> None:
-    read = iter([110, OSError(24, "Too many open files"), 90, OSError(24, "Too many open files")])
+    full = OSError(24, "Too many open files")
+    found_one_by_one: list[int | OSError] = [110, full, 90, full]
+    read = iter(found_one_by_one)
 
     def look() -> int:
         found = next(read)

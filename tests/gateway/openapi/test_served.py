@@ -77,19 +77,24 @@ def test_a_recorded_request_is_as_described_exactly_if_it_is_taken(server: str, 
     assert (found == []) == _taken(asked.path, asked.request), found
 
 
+ANYTHING: dict[str, list[Any]] = {
+    "prompt": ["", "x", ["x", ""], [1, 2], [[0], [2, 3]], None, 5, [], [[]], ["a", 1], [-1], [True], [["a"]]],
+    "stop": [None, "a", [], ["a"], 5, ["a", None], {}],
+    "messages": [None, [], "hi", ["hi"], [{}]],
+    "stream_options": [None, {}, {"include_usage": 1}, []],
+}
 FIELDS: list[tuple[str, dict[str, Any]]] = [
-    *((COMPLETIONS, {"prompt": prompt}) for prompt in ("", "x", ["x", ""], [1, 2], [[0], [2, 3]])),
-    *((COMPLETIONS, {"prompt": prompt}) for prompt in (None, 5, [], [[]], ["a", 1], [-1], [True], [["a"]])),
+    *((COMPLETIONS, {"prompt": prompt}) for prompt in ANYTHING["prompt"]),
     *((COMPLETIONS, {"logprobs": value}) for value in (0, 5, True, "1")),
     *((CHAT, {"logprobs": value}) for value in (True, False, 1)),
     *((CHAT, {"n": n}) for n in (None, 0, 1, 16, 17, True, "2", 2.5)),
     *((CHAT, {"n_cmpl": n}) for n in (0, 1, 16, 17)),
     *((CHAT, {"best_of": n}) for n in (0, 1, 16, 17)),
     *((CHAT, {"seed": seed}) for seed in (-(2**63), 2**63 - 1, 2**63, 1.5, "7")),
-    *((path, {"stop": stop}) for path in (CHAT, COMPLETIONS) for stop in (None, "a", [], ["a"], 5, ["a", None], {})),
-    *((CHAT, {"messages": messages}) for messages in (None, [], "hi", ["hi"], [{}])),
+    *((path, {"stop": stop}) for path in (CHAT, COMPLETIONS) for stop in ANYTHING["stop"]),
+    *((CHAT, {"messages": messages}) for messages in ANYTHING["messages"]),
     *((CHAT, {"choice_params": [own]}) for own in ({}, {"top_p": None}, {"stop": ["x"]}, {"stop": 5}, {"n": 1}, None)),
-    *((CHAT, {"stream": True, "stream_options": told}) for told in (None, {}, {"include_usage": 1}, [])),
+    *((CHAT, {"stream": True, "stream_options": told}) for told in ANYTHING["stream_options"]),
     *((CHAT, {"model": model}) for model in (None, "m", "", 5)),
 ]
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
 import torch
 
-from engine.batch import Draw
+from engine.batch import Draw, Stuck
 from engine.messages import Sampling
 from engine.native.build import load_kernels
 from engine.native.draws import from_scores
@@ -23,6 +24,18 @@ from engine.sampling.sampler import Sampler
 pytestmark = pytest.mark.usefixtures("_processor")
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+
+
+def drawing(dtype: torch.dtype) -> Callable[[torch.Tensor, Sequence[int], Sequence[Draw]], list[int | Stuck]]:
+    """Draw in C from scores of this type."""
+    drawn = from_scores(load_kernels(dtype))
+
+    def draws(scores: torch.Tensor, rows: Sequence[int], draws: Sequence[Draw]) -> list[int | Stuck]:
+        tokens = drawn(scores, rows, draws)
+        assert tokens is not None, "it takes this type"
+        return tokens
+
+    return draws
 
 
 def scores_of(rows: int, vocab: int, dtype: torch.dtype, spread: float = 3.0) -> torch.Tensor:
@@ -41,7 +54,7 @@ def test_tokens_win_the_same_races(vocab: int, temperature: float, dtype: torch.
     scores, draws = scores_of(7, vocab, dtype), draws_of(40, temperature)
     rows = [i % 5 + 1 for i in range(40)]
     blocks = -(-vocab // 256)
-    for row, draw, token in zip(rows, draws, from_scores(load_kernels(dtype))(scores, rows, draws), strict=True):
+    for row, draw, token in zip(rows, draws, drawing(dtype)(scores, rows, draws), strict=True):
         assert isinstance(token, int)
         weights = torch.zeros(blocks * 256, dtype=torch.float64)
         weights[:vocab] = torch.softmax(scores[row].double() / temperature, -1)
@@ -74,7 +87,7 @@ CUTS = [
 @pytest.mark.parametrize("vocab", [1, 15, 257, 5003, 49_152])
 def test_what_is_cut_is_what_torch_cuts(vocab: int, scored: torch.dtype, dtype: torch.dtype) -> None:
     """Equal scores stand at many edges of bfloat16: all of them stay."""
-    scores, drawn = scores_of(2, vocab, scored), from_scores(load_kernels(dtype))
+    scores, drawn = scores_of(2, vocab, scored), drawing(dtype)
     for cut in CUTS:
         draws = [Draw(i, 7 * i + 1, i, cut) for i in range(300)]
         tokens = drawn(scores, [1] * 300, draws)
@@ -99,7 +112,7 @@ def test_the_first_of_the_highest_is_drawn_greedily(sampling: Sampling, vocab: i
     scores[1, vocab // 2 :] = 90
     scores[2] = -90
     scores[3, :-1] = -torch.inf
-    tokens = from_scores(load_kernels(dtype))(scores, range(4), [Draw(i, i, i, sampling) for i in range(4)])
+    tokens = drawing(dtype)(scores, range(4), [Draw(i, i, i, sampling) for i in range(4)])
     assert tokens == [int(scores[0].float().argmax()), vocab // 2, 0, vocab - 1]
 
 
@@ -141,7 +154,7 @@ def test_a_token_beyond_the_vocabulary_is_an_error(dtype: torch.dtype) -> None:
 
 @DTYPES
 def test_draws_from_one_distribution_are_those_of_each_alone(dtype: torch.dtype) -> None:
-    scores, drawn = scores_of(2, 2000, dtype), from_scores(load_kernels(dtype))
+    scores, drawn = scores_of(2, 2000, dtype), drawing(dtype)
     kinds = [Sampling(top_p=0.9), Sampling(top_p=0.9), Sampling(temperature=0), Sampling(top_p=0.9), Sampling(top_k=3)]
     draws = [Draw(i, i, 9, kinds[i % 5]) for i in range(60)]
     rows = [i // 7 % 2 for i in range(60)]
@@ -156,7 +169,7 @@ def test_the_time_of_an_edge_does_not_depend_on_the_order(sampling: Sampling, dt
     scores = torch.stack(
         [torch.cat([half, half.flip(0)]), torch.cat([half, half]), torch.cat([half, half])[torch.randperm(152_000)]]
     )
-    drawn, taken = from_scores(load_kernels(dtype)), []
+    drawn, taken = drawing(dtype), []
     for row in (0, 1, 2):
         began = time.process_time()
         drawn(scores, [row] * 4, [Draw(i, i, i, replace(sampling, temperature=1 + i / 10)) for i in range(4)])
@@ -167,7 +180,7 @@ def test_the_time_of_an_edge_does_not_depend_on_the_order(sampling: Sampling, dt
 @DTYPES
 def test_a_draw_does_not_depend_on_those_beside_it(dtype: torch.dtype) -> None:
     scores, draws = scores_of(33, 2000, dtype), draws_of(33, 1.0)
-    drawn = from_scores(load_kernels(dtype))
+    drawn = drawing(dtype)
     together = drawn(scores, range(33), draws)
     assert together == [drawn(scores[i : i + 1], [0], [draws[i]])[0] for i in range(33)]
     assert len(set(together)) > 20
@@ -178,10 +191,10 @@ def test_what_is_excluded_is_never_drawn(dtype: torch.dtype) -> None:
     """89 of 91 tokens have no probability and one has e^-80 of another's; no token without probability is drawn."""
     scores = torch.full((1, 91), -torch.inf, dtype=dtype)
     scores[0, 40], scores[0, 90] = 0, -80
-    tokens = from_scores(load_kernels(dtype))(scores, [0] * 5000, draws_of(5000, 1.0))
+    tokens = drawing(dtype)(scores, [0] * 5000, draws_of(5000, 1.0))
     assert set(tokens) == {40}
     scores[0, 90] = 0
-    assert set(from_scores(load_kernels(dtype))(scores, [0] * 500, draws_of(500, 1.0))) == {40, 90}
+    assert set(drawing(dtype)(scores, [0] * 500, draws_of(500, 1.0))) == {40, 90}
 
 
 @DTYPES
@@ -191,7 +204,7 @@ def test_where_nothing_can_be_drawn_it_says_why(vocab: int, dtype: torch.dtype) 
     scores[1, 3], scores[2, vocab - 1], scores[3, 0] = torch.nan, torch.inf, -torch.inf
     scores[4] = -torch.inf
     scores[5, vocab - 1] = torch.nan
-    told = from_scores(load_kernels(dtype))(scores, range(6), draws_of(6, 1.0))
+    told = drawing(dtype)(scores, range(6), draws_of(6, 1.0))
     assert told[1] == told[2] == told[5] == "logits"
     assert told[4] == "rules"
     assert isinstance(told[0], int)
@@ -219,7 +232,7 @@ def test_a_step_draws_what_torch_draws(dtype: torch.dtype, other: torch.dtype) -
     scores = scores_of(45, 1000, other)
     scores[7, 7], scores[9] = torch.nan, -torch.inf
     draws = [Draw(i, i, 9, kinds[i % len(kinds)], logprobs=2 if i % 4 == 0 else None) for i in range(45)]
-    ours = Sampler(from_scores=from_scores(load_kernels(dtype))).sample(scores, range(45), draws, {})
+    ours = Sampler(from_scores=drawing(dtype)).sample(scores, range(45), draws, {})
     theirs = Sampler().sample(scores, range(45), draws, {})
     assert ours == theirs
     assert theirs.stuck == {7: "logits", 9: "rules"}

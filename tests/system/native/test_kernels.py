@@ -106,7 +106,9 @@ def test_int8_products_are_torchs(native: Kernels, rows: int, out: int, width: i
         assert torch.equal(product(x), matrix.product(x, bias))
     else:
         near(product(x), matrix.product(x, bias))
-    assert torch.equal(product(x), torch.cat([product(row) for row in x.split(1)])), "of a row's place in its tile"
+    assert torch.equal(product(x), torch.cat([product(row) for row in x.tensor_split(len(x))])), (
+        "of a row's place in its tile"
+    )
 
 
 def test_an_int8_product_of_what_is_no_number_is_none(native: Kernels) -> None:

@@ -43,6 +43,12 @@ def loaded(settings: EngineConfig) -> CpuRunner:
     return runner
 
 
+def stack_of(runner: CpuRunner) -> Stack | None:
+    """What computes all layers in one call, if that can be."""
+    assert isinstance(runner._backend, NativeBackend)
+    return runner._backend._stack
+
+
 here = Machine.here()
 
 
@@ -55,7 +61,7 @@ def compare(settings: EngineConfig, adds: list[Add | Embed]) -> None:
 
 
 KINDS = ["llama", "qwen3", "qwen2", "smollm3", "mistral"]
-WHOLE = {"hidden_size": 64}  # a multiple of the panel width: one call computes all layers
+WHOLE: dict[str, Any] = {"hidden_size": 64}  # a multiple of the panel width: one call computes all layers
 
 
 def sizes_of(kind: str) -> dict[str, Any]:
@@ -86,7 +92,7 @@ def test_layers_at_once_are_layers_by_step(
         patch.setattr(Stack, "of", lambda *_: None)
         by_step = loaded(settings)
     knows = load_kernels(at_once._cache.dtype)
-    assert (at_once._backend._stack is not None) == (knows.together > 0 if "quantization" in numbers else knows.wide)
+    assert (stack_of(at_once) is not None) == (knows.together > 0 if "quantization" in numbers else knows.wide)
     assert run(at_once, settings, TRAFFIC) == run(by_step, settings, TRAFFIC)
 
 
@@ -113,7 +119,7 @@ def test_the_last_layer_computes_what_is_asked_for(tmp_path: Path, kind: str, nu
     every, some = after(asked=True), after(asked=False)
     assert torch.equal(every[2], some[2])
     assert torch.equal(every[1][-2:], some[1][-2:])
-    if runner._backend._stack is not None:
+    if stack_of(runner) is not None:
         assert all(not torch.equal(one, other) for one, other in zip(every[0], some[0], strict=True))
         assert all(not torch.equal(one, other) for one, other in zip(every[1][:-2], some[1][:-2], strict=True))
 
@@ -145,7 +151,7 @@ def test_int8_where_torchs_products_are_not_exact(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(quantized, "adds_up_exactly", lambda: False)
     settings = config(write(tmp_path, **WHOLE, vocab_size=320), quantization="int8")
     if knows and load_kernels(torch.float32).together:
-        assert loaded(settings)._backend._stack is not None
+        assert stack_of(loaded(settings)) is not None
     else:
         monkeypatch.setattr(load_kernels(torch.float32), "together", 0)
         with pytest.raises(ConfigError, match="quantization is int8, which needs a CPU"):
@@ -161,8 +167,9 @@ def test_a_file_of_few_bits_stays_so(tmp_path: Path, kind: str) -> None:
     mine = loaded(settings)
     kinds = {"Q4_1": NIBBLES, "Q8_0": BYTES, "BF16": HALVES}
     if load_kernels(torch.float32).narrow:
-        assert mine._backend._stack is not None
-        assert {layer.gate_up.kind for layer in mine._backend._stack.layers} == {kinds[kind]}
+        assert stack_of(mine) is not None
+        stack = stack_of(mine)
+        assert stack is not None and {layer.gate_up.kind for layer in stack.layers} == {kinds[kind]}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(NativeProducts, "keep", False)
         plain = loaded(settings)

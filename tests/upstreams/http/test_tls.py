@@ -96,7 +96,7 @@ async def test_without_a_thread_to_read_the_authorities_no_connection_is_made(
 
     with monkeypatch.context() as patched:
         patched.setattr(asyncio, "to_thread", no_thread)
-        with pytest.raises(connecting.ConnectError):
+        with pytest.raises(ConnectError):
             await send(connections, 1)
 
 

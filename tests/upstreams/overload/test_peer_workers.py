@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -28,7 +28,7 @@ class Processes:
             gate.queues.share_room("u", name, self._teller(name))
         self.told: Counter[str] = Counter()
         self.answered: Counter[int] = Counter()
-        self.longest: Counter[int] = Counter()  # seconds that an answer took
+        self.longest: defaultdict[int, float] = defaultdict(float)  # seconds that an answer took
         self.refused: list[float] = []
 
     def _teller(self, name: str) -> Callable[[PeerNews], None]:

@@ -309,7 +309,7 @@ def test_who_leaves_as_it_is_let_in_makes_way() -> None:
             let_in(*how)
             leaves.cancel()
 
-        queue._admission.admit = and_leave  # type: ignore[method-assign]
+        queue._admission.admit = and_leave  # type: ignore[assignment, method-assign]
         assert await first == 1.0 and await stays == pytest.approx(2.0, abs=0.1)
         assert leaves.cancelled()
 

@@ -12,7 +12,6 @@ from aiohttp import web
 
 from engine.channel import CoreClient
 from engine.messages import Abort, Logprobs, Started, TokenDrawn
-from engine.server.answering import answers
 from engine.server.answering.answers import Answer
 from engine.server.answering.choice_text import ChoiceText, text_of
 from engine.server.answering.output import Manner, Output, Piece
@@ -76,7 +75,7 @@ class Scene:
             def force_close(self) -> None:
                 scene.closes = True
 
-        monkeypatch.setattr(answers.web, "StreamResponse", Response)
+        monkeypatch.setattr(web, "StreamResponse", Response)
         self.began = self.loop.time()
         self.writer, self.inbox = Plain(), Inbox()
         self.ticket = Ticket(cast(CoreClient, SimpleNamespace(abort=self.aborts.append)), (7,), self.inbox)
@@ -157,7 +156,7 @@ def test_what_a_stop_string_ends_is_cut_in_the_core_at_once(monkeypatch: pytest.
         steps = Scene(monkeypatch, stops=(".",))
         steps.draws(1, (0, DOT, None), (1, A, None))
         steps.draws(2, (1, A, "length"))
-        asking = asyncio.create_task(steps.stream() if streaming else steps.answer.whole(2))  # type: ignore[arg-type]
+        asking = asyncio.create_task(steps.stream() if streaming else steps.answer.whole(2))
         await asyncio.sleep(1.5)
         assert (steps.aborts, steps.ticket.over) == ([Abort(7, (0,))], False)
         await asking

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import inf
+from typing import Any
 
 from engine.messages import Logprobs
 from engine.server.answering.logprobs import Spelling
@@ -62,7 +63,8 @@ def test_tokens_by_their_ids() -> None:
         "top_logprobs": [{"token_id:2": -0.1, "token_id:0": -2.0}],
         "text_offset": [0],
     }
-    (entry,) = by_id.chat(reported)["content"]  # type: ignore[index,call-overload]
+    chat: Any = by_id.chat(reported)
+    (entry,) = chat["content"]
     assert (entry["token"], entry["top_logprobs"][0]["token"]) == ("token_id:0", "token_id:2")
 
 
@@ -79,5 +81,6 @@ def test_a_prompts_log_probabilities() -> None:
 
 def test_a_prompts_token_that_is_as_likely_as_another_keeps_its_rank() -> None:
     tied = Logprobs(-0.7, 1, ((END, -0.7), (WORD, -0.7)))
-    (written,) = spelling().prompt((WORD,), [tied])  # type: ignore[misc]
-    assert written["2"]["rank"] == written["3"]["rank"] == 1  # type: ignore[index,call-overload]
+    prompt: Any = spelling().prompt((WORD,), [tied])
+    (written,) = prompt
+    assert written["2"]["rank"] == written["3"]["rank"] == 1

@@ -179,7 +179,12 @@ def test_J9_the_likeliest_are_shown_best_first() -> None:
 def test_the_logprobs_of_an_echoed_prompt_are_spelled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     spelled: list[int] = []
     plain = TokenBytes.spelling
-    monkeypatch.setattr(TokenBytes, "spelling", lambda table, token: spelled.append(token) or plain(table, token))
+
+    def noted(table: TokenBytes, token: int) -> bytes:
+        spelled.append(token)
+        return plain(table, token)
+
+    monkeypatch.setattr(TokenBytes, "spelling", noted)
     wire, spelling = Wire(Dialect.COMPLETIONS, "id", 1, "m"), Spelling(TABLE, OutputOptions(logprobs=0))
     of_prompts = [[ReportedToken(token, Logprobs(-2.0, 1), 0, echoed=True)] * 50 for token in (0, 1)]
     choices = [ChoiceText(reported=[*of_prompts[index // 8], scored(1)]) for index in range(16)]

@@ -9,7 +9,7 @@ import pytest
 from engine.server.asking.chat import read_chat
 from nproxy.openai.errors import ApiError
 
-USER = {"role": "user", "content": "x"}
+USER: dict[str, Any] = {"role": "user", "content": "x"}
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
 

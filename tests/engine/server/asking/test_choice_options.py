@@ -19,7 +19,8 @@ from tests.engine.server.letters import LETTERS, READY, chat, completion
 
 
 def test_without_them_all_choices_are_alike() -> None:
-    for fields in ({}, {"choice_params": None}, {"choice_params": [{}, {}, {}]}):
+    without: list[dict[str, Any]] = [{}, {"choice_params": None}, {"choice_params": [{}, {}, {}]}]
+    for fields in without:
         assert chat(n=3, temperature=0.5, stop="x", max_tokens=4, **fields).choice_options == (
             (ChoiceOptions(Sampling(0.5), None, 4, ("x",)),) * 3
         )
@@ -164,7 +165,12 @@ def test_B5_a_seed_of_minus_one_is_random() -> None:
 def test_what_is_long_is_read_once_for_all_choices(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
     plain = sampling._token
-    monkeypatch.setattr(sampling, "_token", lambda key, name: read.append(key) or plain(key, name))
+
+    def noted(key: str, name: str) -> int:
+        read.append(key)
+        return plain(key, name)
+
+    monkeypatch.setattr(sampling, "_token", noted)
     long = {
         "logit_bias": {str(token): 1 for token in range(200)},
         "allowed_token_ids": [*range(200)],

@@ -68,14 +68,15 @@ async def test_F3_F7_echo_with_and_without(path: Path) -> None:
 
 async def test_a_text_is_scored_without_a_new_token(path: Path) -> None:
     """What evaluations ask for."""
-    body = {"prompt": [[70, 71, 72], [73]], "echo": True, "logprobs": 1, "max_tokens": 0}
+    prompts = [[70, 71, 72], [73]]
+    body = {"prompt": prompts, "echo": True, "logprobs": 1, "max_tokens": 0}
     async with engine(LETTERS, path), client_of(path) as client:
         scored = await complete(client, **body)
         with_one = await complete(client, **{**body, "max_tokens": 1})
         live = await stream(client, COMPLETIONS, {"model": MODEL, **body})
     assert scored["usage"]["completion_tokens"] == 0
     for index, (choice, more) in enumerate(zip(scored["choices"], with_one["choices"], strict=True)):
-        count = len(body["prompt"][index])  # type: ignore[index,arg-type]
+        count = len(prompts[index])
         assert choice["logprobs"]["token_logprobs"] == more["logprobs"]["token_logprobs"][:count]
         assert choice["finish_reason"] == "length"
         assert more["text"].startswith(choice["text"])

@@ -70,4 +70,5 @@ def test_what_is_left_of_a_schema(schema: Any, meant: Any) -> None:
 def test_such_schemas_are_compiled(schema: Any) -> None:
     tokenizer = spelled(["".join(map(chr, range(32, 127)))])
     end = tokenizer.token_to_id("<end>")
+    assert end is not None
     Compiler(tokenizer.to_str(), tokenizer.get_vocab_size(), {end}).compile(grammar_of(json_rule(schema, "s")))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from engine.server.asking.schema_annotations import without_annotations
@@ -20,6 +22,7 @@ from engine.server.asking.schema_annotations import without_annotations
     ],
 )
 def test_in_a_class_there_are_characters(pattern: str, expected: str) -> None:
+    schema: dict[str, Any]
     schema = {"anyOf": [{"pattern": pattern}, {"type": "object", "patternProperties": {pattern: {"pattern": pattern}}}]}
     made = {
         "anyOf": [{"pattern": expected}, {"type": "object", "patternProperties": {expected: {"pattern": expected}}}]
@@ -28,7 +31,7 @@ def test_in_a_class_there_are_characters(pattern: str, expected: str) -> None:
 
 
 def test_what_is_no_pattern_stays_as_it_is() -> None:
-    schema = {
+    schema: dict[str, Any] = {
         "const": {"pattern": "[&&]"},
         "enum": [{"pattern": "[&&]"}],
         "properties": {"pattern": {"type": "string"}},
@@ -37,7 +40,7 @@ def test_what_is_no_pattern_stays_as_it_is() -> None:
 
 
 def test_a_property_may_have_the_name_of_a_keyword() -> None:
-    schema = {"properties": {"const": {"pattern": "[&&]"}}}
+    schema: dict[str, Any] = {"properties": {"const": {"pattern": "[&&]"}}}
     assert without_annotations(schema) == {"properties": {"const": {"pattern": r"[\x26\x26]"}}}
 
 

@@ -118,7 +118,7 @@ NAMES_B = {"$ref": "#/$defs/B%7E01"}
     ids=repr,
 )
 def test_what_excludes_each_other_by_reference_too_may_be_any_of_it(several: list[Any], a: Any, b: Any) -> None:
-    schema = {"items": {"oneOf": several}, "$defs": {"A": a, "B~1": b}}
+    schema: dict[str, Any] = {"items": {"oneOf": several}, "$defs": {"A": a, "B~1": b}}
     made = closed(schema)
     assert isinstance(made, dict)
     assert made["items"] == {"anyOf": [closed(one) for one in several]}
@@ -149,24 +149,28 @@ def test_one_of_those_that_may_overlap_stays_one_of_them(several: list[Any], a: 
 
 def test_what_a_reference_points_into_keeps_its_name() -> None:
     several = {"oneOf": [{"type": "string"}, {"type": "integer"}]}
-    schema = {"properties": {"a": several, "b": {"$ref": "#/properties/a/oneOf/1"}}}
+    schema: dict[str, Any] = {"properties": {"a": several, "b": {"$ref": "#/properties/a/oneOf/1"}}}
     assert closed(schema) == ended(schema)
 
 
 def test_references_point_into_the_part_with_a_name_of_its_own() -> None:
-    inner = {"$id": "inner", "oneOf": [NAMES_A, NAMES_B], "$defs": {"A": kind("a"), "B~1": kind("b")}}
+    inner: dict[str, Any] = {"$id": "inner", "oneOf": [NAMES_A, NAMES_B], "$defs": {"A": kind("a"), "B~1": kind("b")}}
     made = closed({"items": inner, "$defs": {"A": kind("a"), "B~1": kind("a")}})
-    assert isinstance(made, dict) and "anyOf" in made["items"]
+    assert isinstance(made, dict) and isinstance(made["items"], dict) and "anyOf" in made["items"]
 
 
 @pytest.mark.timeout(20)
 def test_a_long_schema_is_read_in_proportion_to_its_length() -> None:
     names = [str(number) for number in range(10_000)]
-    wide = {"type": "object", "properties": {name: {"const": name} for name in names}, "required": names}
-    several = {"oneOf": [NAMES_A, NAMES_B]}
+    wide: dict[str, Any] = {
+        "type": "object",
+        "properties": {name: {"const": name} for name in names},
+        "required": names,
+    }
+    several: dict[str, Any] = {"oneOf": [NAMES_A, NAMES_B]}
     closed({"prefixItems": [{**several} for _ in names], "$defs": {"A": wide, "B~1": {**wide}}})
     closed({"oneOf": [{**NAMES_A} for _ in names], "$defs": {"A": wide}})
-    chain = {name: {"$ref": f"#/$defs/{number + 1}"} for number, name in enumerate(names)}
+    chain: dict[str, Any] = {name: {"$ref": f"#/$defs/{number + 1}"} for number, name in enumerate(names)}
     closed({"oneOf": [{"$ref": f"#/$defs/{name}"} for name in names], "$defs": chain})
     closed({"prefixItems": [{"$ref": f"#/x/{name}"} for name in names], "x": {name: {} for name in names}})
     closed({"$ref": "#/x/0", "x": {name: {"$ref": f"#/x/{number + 1}"} for number, name in enumerate(names)}})

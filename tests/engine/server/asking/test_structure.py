@@ -184,11 +184,13 @@ INDENTED = '{\n  "a": [\n    1,\n    2\n  ]\n}'
     ],
 )
 def test_whitespace_in_json_has_a_bound(text: str, whole: bool) -> None:
+    schema: dict[str, Any]
     schema = {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "integer"}}}, "required": ["a"]}
     made = spelled([text, '{}"a:[],1 \n\t'])
     structure = read_structure({"guided_json": schema})
     assert structure is not None
     end = made.token_to_id("<end>")
+    assert end is not None
     tokens = [*made.encode(text, add_special_tokens=False).ids, end]
     assert takes(Compiler(made.to_str(), end + 1, {end}), structure.grammar, *tokens) == whole
 
@@ -200,8 +202,9 @@ def test_texts_are_taken_letter_by_letter() -> None:
 def test_every_character_of_ascii_may_be_in_a_choice() -> None:
     texts = [chr(code) for code in range(0x80)]
     made = spelled(texts)
-    structure = read_structure({"guided_choice": texts})
+    structure = read_structure({"guided_choice": [*texts]})
     assert structure is not None
     end = made.token_to_id("<end>")
+    assert end is not None
     compiler = Compiler(made.to_str(), end + 1, {end})
     assert all(takes(compiler, structure.grammar, *made.encode(text).ids, end) for text in texts)

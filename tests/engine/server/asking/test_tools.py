@@ -49,7 +49,7 @@ def test_nothing_may_be_called(fields: dict[str, Any]) -> None:
     ],
 )
 def test_what_may_be_called(more: dict[str, Any], choice: str, names: str, parallel: bool, bound: bool) -> None:
-    tools = read_tools({"tools": TWO, **more})
+    tools = read_tools({"tools": [*TWO], **more})
     assert tools is not None
     assert (tools.choice, {*tools.parameters}, tools.parallel, tools.bound) == (choice, {*names}, parallel, bound)
     assert list(tools.listed) == TWO  # the model is told of all, whichever may be called

@@ -97,7 +97,8 @@ async def test_openais_client_reads_it(path: Path) -> None:
     async with engine(LETTERS, path) as served:
         served.pooling = LAST
         transport = httpx.AsyncHTTPTransport(uds=str(path))
-        async with httpx.AsyncClient(transport=transport) as http:
+        async with httpx.AsyncClient(transport=transport) as opened:
+            http: Any = opened  # its type has another name in the client's annotations
             client = AsyncOpenAI(base_url="http://engine/v1", api_key="unused", http_client=http)
             answered = await client.embeddings.create(model=MODEL, input=["a", "bc"])  # asks for base64 by itself
     assert [entry.embedding for entry in answered.data] == [

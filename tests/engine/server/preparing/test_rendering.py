@@ -47,7 +47,7 @@ CHATS: list[list[dict[str, Any]]] = [
 
 def rendered(source: str, messages: list[dict[str, Any]] | None = None, **fields: Any) -> str:
     tokenizer = replace(LETTERS, template=ChatTemplate(source, SPECIAL))
-    return render(read_chat({"messages": messages or [ASKED], **fields}), tokenizer)
+    return render(read_chat({"messages": [*(messages or [ASKED])], **fields}), tokenizer)
 
 
 def refused(source: str, messages: list[dict[str, Any]] | None = None, **fields: Any) -> tuple[str | None, str]:
@@ -164,8 +164,8 @@ def test_with_tool_choice_none_the_model_is_not_told_of_tools() -> None:
 def test_a_template_of_its_own_for_tools() -> None:
     plain, with_tools = ChatTemplate("plain", {}), ChatTemplate("{{ tools | length }} tools", {})
     tokenizer = replace(LETTERS, template=plain, tool_template=with_tools)
-    assert render(read_chat({"messages": [ASKED], "tools": TOOLS}), tokenizer) == "2 tools"
-    assert render(read_chat({"messages": [ASKED]}), tokenizer) == "plain"
+    assert render(read_chat({"messages": [{**ASKED}], "tools": [*TOOLS]}), tokenizer) == "2 tools"
+    assert render(read_chat({"messages": [{**ASKED}]}), tokenizer) == "plain"
 
 
 def test_a_template_without_tools_gets_them_in_words() -> None:
@@ -236,6 +236,6 @@ def test_the_default_model_is_told_of_tools_in_words(default_model: Path) -> Non
     tokenizer = load_tokenizer(default_model)
     assert tokenizer.template is not None
     assert tokenizer.families.tools == "json"
-    text = render(read_chat({"messages": CHATS[1], "tools": TOOLS}), tokenizer)
+    text = render(read_chat({"messages": [*CHATS[1]], "tools": [*TOOLS]}), tokenizer)
     assert "These functions can be called" in text
     assert text.endswith("Result of weather: rain<|im_end|>\n<|im_start|>assistant\n")
