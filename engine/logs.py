@@ -56,6 +56,7 @@ class Waiting(QueueHandler):
         QueueListener(self.queue, _Written(fd)).start()  # a daemon thread, which keeps no process from ending
 
     def enqueue(self, record: logging.LogRecord) -> None:
+        """Put a record into the queue, or count it as dropped if the queue is full."""
         try:
             if self._dropped:
                 self.queue.put_nowait(self._how_many())

@@ -20,9 +20,11 @@ class Fields:
         self._where = where
 
     def get(self, key: str) -> Any:
+        """Return a value of any type; None if the key is missing."""
         return self._values.get(key)
 
     def whole(self, key: str, default: int | None = None) -> int:
+        """Return an integer. Raises ModelError if it is none, or missing without a default, or not the usual one."""
         value = self._values.get(key)
         value = default if value is None else value
         if not isinstance(value, int) or isinstance(value, bool):
@@ -38,6 +40,7 @@ class Fields:
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
+        """Return a number, like `whole`."""
         value = self._values.get(key)
         value = default if value is None else value
         if not isinstance(value, int | float) or isinstance(value, bool):
@@ -51,6 +54,7 @@ class Fields:
             raise self.refuse(f"{key} is {value}, which no model has")
 
     def flag(self, key: str, default: bool) -> bool:
+        """Return true or false. Raises ModelError for anything else; `default` if the key is missing or null."""
         value = self._values.get(key)
         value = default if value is None else value
         if not isinstance(value, bool):
@@ -58,6 +62,7 @@ class Fields:
         return value
 
     def refuse(self, what: str) -> ModelError:
+        """Return the error that says what is wrong with the file."""
         return ModelError(f"{self._where}: {what}")
 
     def ids(self, key: str, value: Any) -> frozenset[int]:

@@ -38,6 +38,7 @@ class BestOf(Merge):
         self._client_indices: dict[int, int] = {}  # of the choices that are shown; empty until the end
 
     def close(self) -> bytes:
+        """Choose, and end the answer."""
         self._choose()
         self.notes.append(Learn(Scores()))
         return super().close()

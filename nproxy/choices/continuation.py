@@ -60,9 +60,11 @@ class Script:
         return text
 
     def hear(self, key: str) -> Callable[[bytes], None]:
+        """Like SentRecord.hear."""
         return self._hear if key == self._key else self._hear_more
 
     def note(self, piece: UpstreamChoice) -> None:
+        """Like SentRecord.note."""
         text = piece.delta.get(self._key)
         if isinstance(text, str) and text:
             self._raw += dumps(text)[1:-1]
@@ -71,7 +73,7 @@ class Script:
         self.more |= not isinstance(text, str) and not light(text)
 
     def again(self) -> None:
-        return None
+        """Like SentRecord.again: nothing is repeated, the answer is continued."""
 
     def pieces_behind(self, prompt: str) -> int:
         """Return how many pieces are the choice's own. prompt: the text that it may begin with."""
@@ -96,6 +98,7 @@ class EchoScript(Script):
         self._ends: list[int] = []  # where each piece ends
 
     def note(self, piece: UpstreamChoice) -> None:
+        """Like SentRecord.note."""
         super().note(piece)
         text = piece.delta.get(self._key)
         if not isinstance(text, str) or not text:
@@ -106,6 +109,7 @@ class EchoScript(Script):
         self._length += len(text)
 
     def pieces_behind(self, prompt: str) -> int:
+        """Return how many pieces end behind the prompt, with which the text begins."""
         return sum(end > len(prompt) for end in self._ends)
 
     def _hear(self, escaped: bytes) -> None:

@@ -27,6 +27,7 @@ class Copies(Merge):
         super().__init__(request, names, record, n=1, counts_all=counts_all)
 
     def spent(self) -> Spent:
+        """Like Merge.spent; the prompts of the copies were saved."""
         spent = super().spent()
         copied = (spent.client_prompt or 0) * (self._request.drawn - 1)
         return replace(spent, prompt_saved=spent.prompt_saved + copied)

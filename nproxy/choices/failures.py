@@ -101,6 +101,7 @@ class Losses:
         self.failures: list[Failure] = []
 
     def add(self, failure: Failure) -> None:
+        """Note a failure."""
         self.failures.append(failure)
 
     @property

@@ -133,9 +133,11 @@ class Transcript:
         return bool(self._tapes or self._names or self._counts)
 
     def hear(self, key: str) -> Callable[[bytes], None]:
+        """Like SentRecord.hear."""
         return self._tape((key,)).hear
 
     def note(self, piece: UpstreamChoice) -> None:
+        """Like SentRecord.note."""
         _through(dict(piece.delta), (), self)
         for where, beside in (("logprobs", piece.logprobs), ("extra", piece.extra)):
             for key, value in beside.items() if isinstance(beside, Mapping) else ():
@@ -143,18 +145,22 @@ class Transcript:
                     self._counts[where, key] = self._counts.get((where, key), 0) + len(value)
 
     def again(self) -> Replay:
+        """Like SentRecord.again."""
         channels = {path: _Channel(tape.length, tape.digest) for path, tape in self._tapes.items()}
         return Replay(channels, frozenset(self._names), dict(self._counts))
 
     def text(self, path: Path, text: str) -> JSON:
+        """Record a text; all of it remains."""
         self._tape(path).add(_units(text))
         return text
 
     def name(self, path: Path, name: str) -> JSON:
+        """Record that there was a name; it remains."""
         self._names.add(path)
         return name
 
     def items(self, path: Path, items: list[JSON]) -> JSON:
+        """Record items; all of them remain."""
         tape = self._tape(path)
         for item in items:
             tape.add(_item(item))
@@ -197,6 +203,7 @@ class Replay:
 
     @property
     def over(self) -> bool:
+        """Like Repeat.over."""
         return not any(self._counts.values()) and self._caught_up
 
     @property
@@ -204,6 +211,7 @@ class Replay:
         return not any(channel.left for channel in self._channels.values())
 
     def rest(self, piece: UpstreamChoice) -> UpstreamChoice | None:
+        """Like Repeat.rest."""
         self._new = piece.finish_reason is not None
         delta = _through(dict(piece.delta), (), self)
         logprobs = self._behind(piece.logprobs, "logprobs")
@@ -219,6 +227,7 @@ class Replay:
         return replace(piece, delta=kept, logprobs=logprobs if any_logprobs else None, extra=extra)
 
     def text(self, path: Path, text: str) -> JSON:
+        """Return what was not sent of a text. Raises LegFault if the rest differs from what was sent."""
         channel, data = self._channels.get(path), _units(text)
         sent = 0 if channel is None else min(channel.left, len(data))
         if channel is not None and sent:
@@ -229,12 +238,14 @@ class Replay:
         return data[sent:].decode("utf-16-le", "surrogatepass")
 
     def name(self, path: Path, name: str) -> JSON:
+        """Return a name if none was sent in its place."""
         if path in self._names:
             return None
         self._new = True
         return name
 
     def items(self, path: Path, items: list[JSON]) -> JSON:
+        """Return the items that were not sent. Raises LegFault if the others differ from those that were."""
         channel = self._channels.get(path)
         for place, item in enumerate(items):
             if channel is None or not channel.left:

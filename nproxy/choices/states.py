@@ -18,6 +18,8 @@ from enum import Enum, auto
 
 
 class LegState(Enum):
+    """Where a leg stands."""
+
     # Members are singletons, and the table is used at every step: Enum's own hash is that of the name.
     __hash__ = object.__hash__
 

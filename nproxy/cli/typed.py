@@ -17,6 +17,7 @@ class Finite(click.FloatRange):
     """A finite number in a range. `nan` is neither below nor above a range, and `inf` cannot be computed with."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number; fail for infinity and for what is no number."""
         number = float(super().convert(value, param, ctx))
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number.", param, ctx)
@@ -27,6 +28,7 @@ class Utf8(StringParamType):
     """Text that can be sent as UTF-8: other bytes of the command line arrive as lone surrogates."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the text; fail for bytes that are no UTF-8."""
         text = str(super().convert(value, param, ctx))
         try:
             text.encode()
@@ -39,6 +41,7 @@ class FilePath(click.Path):
     """The path of a file; an empty one, as of a variable that is not set, would be the current directory."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path; fail for an empty word."""
         if value == "":
             self.fail("it is empty.", param, ctx)
         return super().convert(value, param, ctx)

@@ -30,9 +30,11 @@ class Content:
         self._answer = bytearray()
 
     def asked(self, request: Request) -> None:
+        """Note the request."""
         self._request = request
 
     def add(self, data: bytes) -> None:
+        """Add a piece of the answer, as far as there is room."""
         self._answer += data[: MOST_BYTES - len(self._answer)]
 
     def input(self) -> list[Message]:

@@ -24,6 +24,7 @@ class RoutedRequest:
 
     @property
     def upstream(self) -> Upstream:
+        """The upstream of its route."""
         return self.route.upstream
 
 

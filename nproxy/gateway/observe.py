@@ -71,6 +71,7 @@ class Observer:
         self._completion = 0
 
     def leg_opened(self, leg: Leg, attempt: int) -> None:
+        """Note that a leg is called, for the `attempt`-th time."""
         self._metrics.leg_width.observe(leg.width)
         self._series.inflight.value += 1
         self._opened[leg.number] = self._clock()
@@ -120,6 +121,7 @@ class Observer:
             self._spans.spoke(leg)
 
     def choice_finished(self, command: ChoiceFinished) -> None:
+        """Note a choice's finish reason."""
         reason = command.finish_reason if command.finish_reason in _REASONS else "other"  # upstreams invent reasons
         self._series.choices[reason].value += 1
         self._record.finish_reasons[command.index] = reason
@@ -130,6 +132,7 @@ class Observer:
             self._first_finish = self._first_finish or self._last_finish
 
     def spent(self, spent: Spent) -> None:
+        """Note the tokens that were spent."""
         tokens, prompt, completion = self._series.tokens, spent.client_prompt, spent.client_completion
         if prompt:
             tokens["prompt", "client"].total += prompt  # only the sum is shown
@@ -147,14 +150,17 @@ class Observer:
             self._metrics.prompt_saved(self._record.upstream, self._record.model).inc(spent.prompt_saved)
 
     def anomaly(self, kind: str) -> None:
+        """Note an oddity of the upstream."""
         self._metrics.anomalies(self._record.upstream, kind).inc()
 
     def retried(self, leg: int, reason: str) -> None:
+        """Note that a leg will be called again, and why."""
         self._metrics.retries(self._record.upstream, reason).inc()
         if self._spans is not None:
             self._spans.retried(leg, reason)
 
     def resumed(self, leg: int, how: str, outcome: str) -> None:
+        """Note how a leg that broke off was resumed, and what came of it."""
         self._metrics.resumes(self._record.upstream, how, outcome).inc()
         if self._spans is not None:
             self._spans.resumed(leg, how, outcome)

@@ -77,10 +77,12 @@ class Connection(RequestHandler):
         self._header_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to wait for a head."""
         super().connection_made(transport)
         self._await_head()
 
     def data_received(self, data: bytes) -> None:
+        """Take bytes from the socket, and watch how long heads take."""
         heads = self._request_count
         for part in _heads_apart(data):
             super().data_received(part)
@@ -100,6 +102,7 @@ class Connection(RequestHandler):
             super().resume_reading(resume_parser)
 
     def connection_lost(self, exc: BaseException | None) -> None:
+        """End the wait."""
         self._cancel_timer()
         super().connection_lost(exc)
 
@@ -174,6 +177,7 @@ class HttpServer(Server):
         self._sweep_timer = self._running_loop.call_later(linger_seconds, self._sweep)
 
     def __call__(self) -> RequestHandler:
+        """Return the handler of a new connection."""
         return Connection(
             self,
             self.connection_log,
@@ -199,6 +203,7 @@ class HttpServer(Server):
         return False
 
     def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
+        """Count a connection."""
         super().connection_made(handler, transport)
         if handler in self._transports:
             self._transports[handler] = transport  # the TLS transport over the one that was counted
@@ -206,6 +211,7 @@ class HttpServer(Server):
             self.accepted(handler, transport)
 
     def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
+        """Count it no more."""
         super().connection_lost(handler, exc)
         self._transports.pop(handler, None)
         if not self._transports:

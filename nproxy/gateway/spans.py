@@ -191,9 +191,11 @@ class Spans:
     # ---- the request
 
     def retried(self, number: int, reason: str) -> None:
+        """Note that a leg will be called again, and why."""
         self.request.event("nproxy.retry", {"nproxy.leg": number, "nproxy.reason": reason})
 
     def resumed(self, number: int, how: str, outcome: str) -> None:
+        """Note how a leg that broke off was resumed, and what came of it."""
         attributes: Attributes = {"nproxy.leg": number, "nproxy.how": how, "nproxy.outcome": outcome}
         self.request.event("nproxy.resume", attributes)
 

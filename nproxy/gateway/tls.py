@@ -65,6 +65,7 @@ class Handshake(asyncio.Protocol):
         self._connection = http()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin the handshake, unless the connection is refused."""
         plain = self._plain = cast(asyncio.Transport, transport)
         if not self._http.accepted(self._connection, plain):
             return
@@ -81,6 +82,7 @@ class Handshake(asyncio.Protocol):
         waiter.add_done_callback(self._shaken)
 
     def connection_lost(self, exc: BaseException | None) -> None:
+        """Pass on the end of a connection without a handshake."""
         self._connection.connection_lost(exc)  # the connection was refused without a handshake
 
     def _shaken(self, _: asyncio.Future[None]) -> None:

@@ -41,6 +41,7 @@ class Packaged:
 
     @property
     def file_name(self) -> str:
+        """The name of the model's file, without its folder."""
         return self.member.rpartition("/")[2]
 
 

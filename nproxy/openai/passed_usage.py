@@ -42,6 +42,7 @@ class PassedUsage:
 
     @property
     def completion(self) -> int:
+        """Completion tokens so far."""
         return self._completion
 
     def feed(self, data: bytes) -> None:

@@ -332,9 +332,11 @@ class ListeningRewriter(Rewriter):
         self._listener: Callable[[bytes], None] | None = None  # and what takes its texts
 
     def swap(self, data: bytes) -> bytes | None:
+        """Like Rewriter.swap; what is swapped is reported."""
         return self._reported(Rewriter.swap(self, data), data)
 
     def swap_counted(self, data: bytes, count: Count) -> bytes | None:
+        """Like Rewriter.swap_counted; what is swapped is reported."""
         return self._reported(super().swap_counted(data, count), data)
 
     def _reported(self, frame: bytes | None, data: bytes) -> bytes | None:

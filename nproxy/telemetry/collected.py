@@ -22,6 +22,7 @@ class MaybeGauge(Collector):
         self.value: float | None = None
 
     def collect(self) -> Iterable[Metric]:
+        """Like Collector.collect."""
         yield GaugeMetricFamily(self._name, self._text, value=self.value)
 
 
@@ -38,6 +39,7 @@ class Table(Collector):
         self.values: Mapping[tuple[str, ...], float] = {}
 
     def collect(self) -> Iterable[Metric]:
+        """Like Collector.collect."""
         family = self._family(self._name, self._text, labels=self._labels)
         for labels, value in self.values.items():
             family.add_metric(labels, float(value))  # a report's JSON has no true and false
@@ -48,5 +50,6 @@ class DroppedLines(Collector):
     """Log lines that were not written: counted in the log writer, which is below all metrics."""
 
     def collect(self) -> Iterable[Metric]:
+        """Like Collector.collect."""
         text = "Log lines dropped because too many waited or the output stream was blocked."
         yield CounterMetricFamily("nproxy_log_lines_dropped", text, value=dropped_lines())

@@ -45,6 +45,7 @@ class Counted(Collector):
         return count
 
     def collect(self) -> Iterator[Metric]:
+        """Like Collector.collect."""
         family = self._family(self._name, self._text, labels=self._labels)
         for values, count in tuple(self._counts):
             family.add_metric(values, count.value)

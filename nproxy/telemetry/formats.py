@@ -12,6 +12,8 @@ from prometheus_client.openmetrics import exposition as openmetrics
 
 @dataclass(frozen=True, slots=True)
 class Format:
+    """A format of metrics: its content type, and what writes it."""
+
     content_type: str
     write: Callable[[CollectorRegistry], bytes]
 

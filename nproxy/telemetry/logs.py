@@ -48,6 +48,7 @@ class JsonLines(logging.Formatter):
     """Formats a record as one JSON object: time (UTC, RFC 3339), level, logger, message, then the record's fields."""
 
     def format(self, record: logging.LogRecord) -> str:
+        """Return the record as one line of JSON."""
         line: dict[str, Any] = {
             "time": f"{_utc(int(record.created))}.{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
@@ -64,6 +65,7 @@ class TextLines(logging.Formatter):
     """Formats a record for people: message first, then the fields."""
 
     def format(self, record: logging.LogRecord) -> str:
+        """Return the record as a line of text, with a traceback below it if there is one."""
         fields = " ".join(f"{key}={_shown(value)}" for key, value in _fields(record).items())
         head = f"{self.formatTime(record, '%H:%M:%S')} {record.levelname.lower():7} {record.getMessage()}"
         text = f"{head} {fields}" if fields else head

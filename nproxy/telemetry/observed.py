@@ -28,6 +28,7 @@ Labels = Mapping[str, str]
 
 
 def as_they_are(labels: Labels) -> Labels | None:
+    """Return the labels."""
     return labels
 
 
@@ -112,6 +113,7 @@ class Observed(Collector):
         return series
 
     def collect(self) -> Iterator[Metric]:
+        """Like Collector.collect."""
         observed = [(series.labels, series.read()) for series in tuple(self._series)]
         for view in self._views:
             yield self._metric(view, observed)

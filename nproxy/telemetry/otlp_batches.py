@@ -42,6 +42,7 @@ class Batches(SpanProcessor):
         self._given = self._given_bytes = 0
 
     def on_end(self, span: ReadableSpan) -> None:
+        """Put a span into a batch, or count it as dropped if too many wait."""
         size, waiting = _size(span), self._given_bytes - self._exporter.taken_bytes
         if self._given - self._exporter.taken >= MOST_WAITING or waiting + size > MOST_WAITING_BYTES:
             self._count("dropped").inc()
@@ -51,6 +52,7 @@ class Batches(SpanProcessor):
         self._batches.on_end(span)
 
     def shutdown(self) -> None:
+        """Send what is left."""
         self._batches.shutdown()  # type: ignore[no-untyped-call]
 
 

@@ -69,7 +69,9 @@ Report = Mapping[str, Family]
 class Collects(Protocol):
     """A registry of prometheus_client, or an object that gives metrics in the same way."""
 
-    def collect(self) -> Iterable[Metric]: ...
+    def collect(self) -> Iterable[Metric]:
+        """Return its families."""
+        ...
 
 
 def report(registry: Collects, across: Mapping[str, Across]) -> Report:

@@ -41,6 +41,8 @@ _LONG_AGO = -SLOTS
 
 
 class State(StrEnum):
+    """A breaker's state, as metrics and /status show it."""
+
     CLOSED = "closed"
     OPEN = "open"
     HALF_OPEN = "half_open"
@@ -84,6 +86,7 @@ class Breaker:
         self._failed = [0] * SLOTS
 
     def state(self, now: float) -> State:
+        """Return the state at a time, in monotonic seconds."""
         if self._opened_at is None:
             return State.CLOSED
         return State.HALF_OPEN if self._tried or self.wait(now) == 0 else State.OPEN

@@ -37,6 +37,7 @@ class TimeLimits:
 
     @classmethod
     def of(cls, times: Timeouts) -> Self:
+        """Return the limits of one call."""
         return cls(
             Limit.soonest(response=times.response, total=times.total),
             Limit.soonest(first_event=times.first_event, total=times.total),

@@ -67,6 +67,7 @@ class HealthChecks:
 
     @property
     def doubtful(self) -> bool:
+        """Whether it is down, or its last check did not go well."""
         return self.down or self._in_a_row > 0
 
     def due(self) -> float:

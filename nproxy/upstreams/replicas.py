@@ -84,6 +84,7 @@ class Replica:
 
     @classmethod
     def from_config(cls, replica: config.Replica) -> Replica:
+        """Return the replica that the settings describe."""
         return cls(base=replica.url, socket=replica.socket, label=str(replica), weight=replica.weight)
 
     def url(self, path: str) -> URL:
@@ -173,6 +174,7 @@ class Replica:
 
     @property
     def breaker_state(self) -> State:
+        """The breaker's state now."""
         return self.breaker.state(time.monotonic())
 
     @property

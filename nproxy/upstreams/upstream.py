@@ -143,6 +143,7 @@ class Upstream:
 
     @property
     def timeouts(self) -> Timeouts:
+        """The limits on its calls."""
         return self.settings.timeouts
 
     def shows_key(self, headers: Mapping[str, str]) -> bool:

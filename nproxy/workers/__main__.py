@@ -15,6 +15,7 @@ log = logging.getLogger("nproxy.workers")
 
 
 def main(listener: int, channel: int) -> int:
+    """Run a worker on two sockets, by their file descriptors; return the exit status."""
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR2):  # the parent handles them, and tells the workers
         signal.signal(number, signal.SIG_IGN)
     try:

@@ -121,9 +121,11 @@ class Channel(asyncio.Protocol):
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is no subclass of asyncio's
 
     def data_received(self, data: bytes) -> None:
+        """Take messages as they become whole; close a channel with anything else on it."""
         try:
             for payload in self._frames.feed(data):
                 self._take(decode(payload))
@@ -143,6 +145,7 @@ class Channel(asyncio.Protocol):
             asked.set_result(message.data)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """End what waits for a message or an answer: the latter with ChannelClosed."""
         self._closed.set()
         self._inbox.put_nowait(None)
         for asked in self._asked.values():

@@ -14,6 +14,7 @@ _ADAPTERS: dict[str, TypeAdapter[Lesson]] = {kind.__name__: TypeAdapter(kind) fo
 
 
 def taught(upstream: str, model: str, lesson: Lesson) -> Taught:
+    """Return a lesson as a message."""
     return Taught(upstream, model, (type(lesson).__name__, asdict(lesson)))
 
 

@@ -211,6 +211,7 @@ def said(message: Admission, read: Callable[[bytes], _T]) -> _T:
 
 
 def encode(message: Message) -> bytes:
+    """Return a message as bytes; see `decode`."""
     return message.message if isinstance(message, Admission) else _ADAPTER.dump_json(message)
 
 

@@ -102,9 +102,11 @@ class Parent:
 
     @property
     def config(self) -> Config:
+        """The settings in use."""
         return self.reading.checked()
 
     async def close(self) -> None:
+        """Close the ledger and the connections to the engine."""
         self._server.close()
         await self._engine.close()
 

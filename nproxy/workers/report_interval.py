@@ -13,6 +13,7 @@ class ReportInterval:
         self._next = 0.0
 
     def due(self, now: float) -> bool:
+        """Whether a report is due."""
         return now >= self._next
 
     def took(self, began: float, ended: float) -> None:

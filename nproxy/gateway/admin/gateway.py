@@ -38,17 +38,22 @@ class SingleProcess:
 
     @property
     def config(self) -> Config:
+        """Like Gateway.config."""
         return self._app.config
 
     async def report(self) -> Report:
+        """Like Gateway.report."""
         return await report(self._app)
 
     async def status(self) -> Mapping[str, object]:
+        """Like Gateway.status."""
         return status_document(self._app)
 
     async def why_unready(self) -> str | None:
+        """Like Gateway.why_unready."""
         return await why_unready(self._app)
 
     def restart(self) -> None:
+        """Like Gateway.restart: raises ApiError 409."""
         message = "This gateway is a single process, so there are no workers to replace; see listen.workers."
         raise ApiError(409, message, type="invalid_request_error", code="one_process")

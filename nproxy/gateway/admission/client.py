@@ -48,7 +48,9 @@ class _Waiter:
 class Waited(Protocol):
     """Is told how long a request has waited for permits. admitted: whether it got them."""
 
-    def __call__(self, seconds: float, *, admitted: bool) -> None: ...
+    def __call__(self, seconds: float, *, admitted: bool) -> None:
+        """Be told."""
+        ...
 
 
 def _unnoted(seconds: float, *, admitted: bool) -> None:

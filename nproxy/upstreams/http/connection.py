@@ -106,6 +106,7 @@ class Connection(asyncio.Protocol):
         return reply
 
     def write(self, data: bytes | memoryview) -> None:
+        """Write bytes; nothing happens once it is closed."""
         if self._transport is not None:
             self._transport.write(data)
 
@@ -136,10 +137,12 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def pause(self) -> None:
+        """Stop reading from the socket."""
         if self._transport is not None:
             self._transport.pause_reading()
 
     def resume(self) -> None:
+        """Read from the socket again."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
@@ -184,9 +187,11 @@ class Connection(asyncio.Protocol):
     # Called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
         self._transport = transport  # type: ignore[assignment]  # uvloop's are no subclasses of asyncio's
 
     def data_received(self, data: bytes) -> None:
+        """Give the bytes to the answer; close a connection on which nothing was asked."""
         if self._reply is not None:
             self._reply.received(data)
         else:
@@ -199,6 +204,7 @@ class Connection(asyncio.Protocol):
         self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """End the answer, after what had come before the connection broke."""
         self._transport = None
         self.resume_writing()
         second, self._second = self._second, None
@@ -214,9 +220,11 @@ class Connection(asyncio.Protocol):
         self._lost(self)
 
     def pause_writing(self) -> None:
+        """The transport's write buffer is full."""
         self._writable = self.loop.create_future()
 
     def resume_writing(self) -> None:
+        """It has room again."""
         if self._writable is not None:
             self._writable.set_result(None)
             self._writable = None

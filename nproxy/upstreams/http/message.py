@@ -121,10 +121,12 @@ class Message:
     # Called by the parser
 
     def on_message_begin(self) -> None:
+        """A message behind the whole answer was not asked for."""
         if self.complete:
             self.reusable = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a field of the head. Raises MalformedError if the head is too large."""
         if self.head is not None:
             return  # a trailer
         if len(name) + len(value) > MOST_FIELD_BYTES or len(self._fields) == MOST_FIELDS:
@@ -132,6 +134,7 @@ class Message:
         self._fields.append((name, value))
 
     def on_headers_complete(self) -> None:
+        """Take the head, unless its status says that another one follows."""
         parser = self._parser
         if parser is None or self.head is not None:
             return
@@ -157,6 +160,7 @@ class Message:
             self.complete = True
 
     def on_body(self, data: bytes) -> None:
+        """Take a piece of the body."""
         if self.complete:
             self.reusable = False
             return
@@ -165,5 +169,6 @@ class Message:
         self._pieces.append(data)
 
     def on_message_complete(self) -> None:
+        """Note the end."""
         if self.head is not None:
             self.complete = True

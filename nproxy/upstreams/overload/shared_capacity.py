@@ -131,6 +131,7 @@ class OwnLimit:
         self._until = -inf
 
     def believed(self, now: float) -> bool:
+        """Whether the news is recent enough to count."""
         return now < self._until
 
     def note_refused(self, now: float) -> None:

@@ -22,6 +22,7 @@ class WaitingLeg:
 
     @property
     def place(self) -> QueuePlace:
+        """Its request's place in the queue, for this leg."""
         return self.stats.places[self.attempt.leg]
 
 
