@@ -87,7 +87,7 @@ CUTS = [
 @pytest.mark.parametrize("vocab", [1, 15, 257, 5003, 49_152])
 def test_what_is_cut_is_what_torch_cuts(vocab: int, scored: torch.dtype, dtype: torch.dtype) -> None:
     """Equal scores stand at many edges of bfloat16: all of them stay."""
-    scores, drawn = scores_of(2, vocab, scored), drawing(dtype)
+    scores, drawn = scores_of(2, vocab, scored), from_scores(load_kernels(dtype))
     for cut in CUTS:
         draws = [Draw(i, 7 * i + 1, i, cut) for i in range(300)]
         tokens = drawn(scores, [1] * 300, draws)
@@ -232,7 +232,7 @@ def test_a_step_draws_what_torch_draws(dtype: torch.dtype, other: torch.dtype) -
     scores = scores_of(45, 1000, other)
     scores[7, 7], scores[9] = torch.nan, -torch.inf
     draws = [Draw(i, i, 9, kinds[i % len(kinds)], logprobs=2 if i % 4 == 0 else None) for i in range(45)]
-    ours = Sampler(from_scores=drawing(dtype)).sample(scores, range(45), draws, {})
+    ours = Sampler(from_scores=from_scores(load_kernels(dtype))).sample(scores, range(45), draws, {})
     theirs = Sampler().sample(scores, range(45), draws, {})
     assert ours == theirs
     assert theirs.stuck == {7: "logits", 9: "rules"}
