@@ -47,6 +47,9 @@ more` at `info`, with their number (`refused`) and the `seconds` from the first 
 reason has lines of its own: `queue_full`, `timeout` (waited too long in the queue), `memory`, `bodies` (the memory for
 bodies is in use), or `unanswered` (the process that admits requests does not answer). A key that reaches its rates, and
 requests that are too wide, make no such lines.
+
+When clients use half of the open files that a process may have, it closes further connections, and writes one line a
+minute at `warning`: `too many connections; new ones are closed`, with their limit (`most`) and `untold`.
 """
 
 

@@ -138,7 +138,8 @@ async def running(
     try:
         prepare(app)
         await app.upstreams.begin()
-        http = HttpServer(partial(dispatch, app), header_seconds=header_seconds)
+        turned_away = app.metrics.refused("connections").inc
+        http = HttpServer(partial(dispatch, app), header_seconds=header_seconds, turned_away=turned_away)
         accept = None if app.certificate is None else app.certificate.over(http, header_seconds)
         async with served(http, config.listen, sock, end_seconds=AFTER_DRAIN_SECONDS, accept=accept) as server:
             url = base_url(server.sockets[0], tls=app.certificate is not None)

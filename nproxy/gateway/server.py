@@ -157,14 +157,20 @@ class HttpServer(Server):
     A transport that is being closed waits until its written data is sent, and a client that reads nothing delays that
     forever: such connections are aborted after `linger_seconds`, and at once at the shutdown. Client connections may
     use half of the process's file descriptors; the rest is for calls to upstreams. A connection beyond that is aborted
-    as soon as it is accepted. With TLS, a connection is counted by `accepted` before its handshake, because a handshake
-    holds a file descriptor, too.
+    as soon as it is accepted, and `turned_away` is called. With TLS, a connection is counted by `accepted` before its
+    handshake, because a handshake holds a file descriptor, too.
     """
 
     def __init__(
-        self, handler: Handler, *, header_seconds: float = HEADER_SECONDS, linger_seconds: float = LINGER_SECONDS
+        self,
+        handler: Handler,
+        *,
+        header_seconds: float = HEADER_SECONDS,
+        linger_seconds: float = LINGER_SECONDS,
+        turned_away: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(handler, handler_cancellation=True)
+        self._turned_away = turned_away
         self._header_seconds = header_seconds
         self._linger_seconds = linger_seconds
         self._running_loop = asyncio.get_running_loop()
@@ -200,6 +206,7 @@ class HttpServer(Server):
             return True
         transport.abort()
         self.connection_log.too_many(self._most)
+        self._turned_away()
         return False
 
     def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:

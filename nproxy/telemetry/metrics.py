@@ -31,7 +31,17 @@ ENGINE_PREFIX = "nproxy_engine_"
 
 _CALL = ("endpoint", "upstream", "model")
 _SHED = ("memory", "bodies")
-_REFUSED = ("too_wide", "requests", "choices", "tokens", "queue_full", "timeout", "draining", "unanswered")
+_REFUSED = (
+    "too_wide",
+    "requests",
+    "choices",
+    "tokens",
+    "queue_full",
+    "timeout",
+    "draining",
+    "unanswered",
+    "connections",
+)
 _BREAKING = ("reset", "timeout", "cut", "malformed", "in_band", "ended", "internal")
 """The common ways in which an answer breaks off after its begin; `broken_answers` has more outcomes, which are rare."""
 _LATENCY = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)

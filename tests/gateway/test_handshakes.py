@@ -91,6 +91,9 @@ async def test_they_are_counted_and_refused_beyond_the_limit(
         assert [record.getMessage() for record in caplog.records].count(
             "too many connections; new ones are closed"
         ) == 1
+    assert (
+        gateway.app.metrics.registry.get_sample_value("nproxy_requests_refused_total", {"reason": "connections"}) == 3
+    )
     await held(gateway, 0)
     assert await served(gateway, trusting)
 
