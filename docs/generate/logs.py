@@ -49,7 +49,8 @@ bodies is in use), or `unanswered` (the process that admits requests does not an
 requests that are too wide, make no such lines.
 
 When clients use half of the open files that a process may have, it closes further connections, and writes one line a
-minute at `warning`: `too many connections; new ones are closed`, with their limit (`most`) and `untold`.
+minute at `warning`: `too many connections; new ones are closed`, with their limit (`most`) and `untold`. The line for
+upstream calls is `too many calls at once; new ones fail`, by the logger `nproxy.upstreams`.
 """
 
 

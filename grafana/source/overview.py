@@ -186,7 +186,7 @@ _LIMITS = Row(
             "Refused by a limit",
             REQUESTS,
             "queue_full, timeout: too many choices are requested. requests, choices, tokens: a rate limit of a key. "
-            "memory, bodies: the process is short of memory; connections: of open files.",
+            "memory, bodies: the process is short of memory; connections, calls: of open files.",
             rates("nproxy_requests_refused_total", by=("reason",)),
             stacked=True,
         ),

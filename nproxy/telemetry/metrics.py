@@ -41,6 +41,7 @@ _REFUSED = (
     "draining",
     "unanswered",
     "connections",
+    "calls",
 )
 _BREAKING = ("reset", "timeout", "cut", "malformed", "in_band", "ended", "internal")
 """The common ways in which an answer breaks off after its begin; `broken_answers` has more outcomes, which are rare."""

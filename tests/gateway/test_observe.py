@@ -97,6 +97,15 @@ async def test_none_of_what_failed_nor_of_one_token(scene: Scene) -> None:
     assert other.told(PER_TOKEN, "_count") == 0
 
 
+@pytest.mark.parametrize(("kind", "ours", "count"), [("connect", True, 1), ("connect", False, 0), ("reset", True, 0)])
+async def test_a_call_that_the_gateway_could_not_make_is_counted_as_its_own(
+    scene: Scene, kind: str, ours: bool, count: int
+) -> None:
+    scene.at(0.0).leg_opened(Leg(number=0, offset=0, width=1), 0)
+    scene.at(1.0).call_ended(0, Failure(FailureKind(kind), "why", ours=ours))
+    assert scene.told("nproxy_requests_refused", "_total", reason="calls") == count
+
+
 async def test_each_call_is_counted_once_and_timed_from_its_own_opening(scene: Scene) -> None:
     leg = Leg(number=0, offset=0, width=1)
     scene.at(0.0).leg_opened(leg, 0)
