@@ -32,18 +32,24 @@ QUIET = {
     "NproxyAnomalies": "half of all calls would have to be odd for half an hour",
     "NproxyEngineDown": "it would have to be down for ten minutes",
     "NproxyEventLoopLag": "a loop that is late by a tenth of a second depends on the machine's load",
+    "NproxyFilesShort": "the limit on open files would have to be reached",
     "NproxyFirstTokenSlow": "a first token after ten seconds would take ten seconds",
     "NproxyKvCacheFull": "it is fleeting: what waits runs as soon as something ends",
     "NproxyLeakedCalls": "there is no known way to leak a call",
     "NproxyLogLinesDropped": "10,000 lines would have to wait for a reader",
+    "NproxyNoAnswers": "all clients of a model would have to leave, ten of them",
     "NproxyNoWorkers": "all workers would have to die at once and stay away",
     "NproxyPreemptions": "one in ten seconds for ten minutes",
     "NproxyQueueSlow": "a wait of five seconds would take five seconds",
+    "NproxyReplicaSlow": "a replica would have to take seconds for each call",
 }
 """Alerts without a fault here, and why. promtool's tests make them fire, and their expressions return data here."""
 
 
-EMPTY = {"NproxyAbsent": "it gives something where there is nothing"}
+EMPTY = {
+    "NproxyAbsent": "it gives something where there is nothing",
+    "NproxyNoAnswers": "no client leaves, and no server answers 429",
+}
 """Alerts whose expressions return nothing while all is well, and why."""
 
 
