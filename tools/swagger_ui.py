@@ -39,6 +39,7 @@ def npm(*words: str, cwd: Path) -> Any:
 
 
 def main() -> None:
+    """Vendor the version that is named, by default the one that is kept."""
     kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     version = sys.argv[1] if len(sys.argv) > 1 else kept["version"]
     with tempfile.TemporaryDirectory() as name:

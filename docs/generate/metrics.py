@@ -59,6 +59,7 @@ class Told:
 
     @property
     def unit(self) -> str:
+        """The unit that ends its name; "" if none does."""
         return next((unit for unit in UNITS if self.name.endswith(f"_{unit}")), "")
 
 

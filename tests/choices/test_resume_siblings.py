@@ -27,13 +27,7 @@ def lost(play: Play, leg: int) -> None:
     play.fails(leg, FailureKind.OVERSIZE)
 
 
-cut = fails(0, FailureKind.CUT)
-
-
-def gone(play: Play) -> None:
-    lost(play, 1)
-
-
+cut, gone = fails(0, FailureKind.CUT), fails(1, FailureKind.OVERSIZE)
 BEFORE = {
     "while it is answered": (gone, cut),
     "while it pauses": (cut, gone),

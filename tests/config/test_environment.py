@@ -43,7 +43,7 @@ def test_every_kind_of_value_can_be_set() -> None:
         },
     )
     first, second = config.upstreams
-    assert [replica.url for replica in first.replicas if isinstance(replica, Replica)] == ["http://a/v1", "http://b/v1"]
+    assert first.replicas == (Replica(url="http://a/v1"), Replica(url="http://b/v1"))
     assert not isinstance(first.api_key, str)
     assert first.api_key.get_secret_value() == "0123"
     assert (first.n, first.parallel, first.timeouts.idle) == (NativeUpTo(native_up_to=4), 3, None)
