@@ -127,15 +127,15 @@ def number(
     return _completed(panel, title, unit, description, [Query(expression, legend)], width, 4, thresholds, instant=True)
 
 
-def states(title: str, description: str, query: Query, *, zero: tuple[str, str], one: tuple[str, str]) -> Panel:
-    """Return a panel of a 0-or-1 value over time, a third of the width. zero, one: the word and the color of each."""
+def states(title: str, description: str, *queries: Query, zero: tuple[str, str], one: tuple[str, str]) -> Panel:
+    """Return a panel of 0-or-1 values over time, a third of the width. zero, one: the word and the color of each."""
     panel = statetimeline.Panel().show_value(words.VisibilityMode.NEVER).row_height(0.8).merge_values(True)
     options = {
         value: model.ValueMappingResult(text=text, color=colour, index=index)
         for index, (value, (text, colour)) in enumerate({"0": zero, "1": one}.items())
     }
     panel.mappings([model.ValueMap(options=options)])
-    return _completed(panel, title, "none", description, [query], 8, 8, PLAIN)
+    return _completed(panel, title, "none", description, queries, 8, 8, PLAIN)
 
 
 def buckets(title: str, unit: str, description: str, expression: str, *, width: int = 8) -> Panel:

@@ -91,8 +91,9 @@ _REPLICAS = Row(
         states(
             "Reachable",
             "Health checks of each replica, as the worst gateway sees them. If all are down at once, health.path is "
-            "wrong, or the network has a problem.",
+            "wrong, or the network has a problem. A host name is down while it does not resolve.",
             Query(_UP, "{{upstream}} {{replica}}"),
+            Query(over("min", series("nproxy_host_resolved", UPSTREAM), "upstream", "host"), "{{upstream}} {{host}}"),
             zero=("down", "red"),
             one=("up", "green"),
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from math import inf
 
@@ -18,6 +18,7 @@ from nproxy.openai.errors import not_ready, unknown_url
 from nproxy.openai.jsonvalue import dumps
 from nproxy.telemetry.formats import negotiated
 from nproxy.telemetry.sums import Report, exposition
+from nproxy.upstreams.dns import Known
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.upstream import Upstream
 from nproxy.upstreams.verdicts import OK
@@ -108,11 +109,11 @@ def status_document(app: App) -> dict[str, object]:
         "draining": app.draining,
         "settings": app.history.status(),
         "inflight": {"requests": app.inflight, "choices": app.admission.taken, "waiting": app.admission.waiting},
-        "upstreams": [_describe(upstream) for upstream in app.upstreams.all],
+        "upstreams": [_describe(upstream, app.upstreams.hosts(upstream)) for upstream in app.upstreams.all],
     }
 
 
-def _describe(upstream: Upstream) -> dict[str, object]:
+def _describe(upstream: Upstream, hosts: Mapping[str, Known]) -> dict[str, object]:
     return {
         "name": upstream.name,
         "legs_waiting": upstream.gate.waiting,
@@ -120,6 +121,9 @@ def _describe(upstream: Upstream) -> dict[str, object]:
         "capabilities": upstream.capabilities.status(),
         "models_readable": upstream.models.readable,
         "fallback": upstream.settings.fallback,
+        "hosts": [
+            {"name": name, "resolved": known.resolved, "addresses": known.addresses} for name, known in hosts.items()
+        ],
         "replicas": [_describe_replica(replica) for replica in upstream.gate.replicas],
     }
 
@@ -165,6 +169,12 @@ def _show_replicas(app: App) -> None:
                 calls[*labels, outcome] = ended
             for (status, own), failed in {**refused, **replica.errors}.items():
                 errors[*labels, str(status), "own" if own else "other"] = failed
+    app.metrics.host_resolved.values = {
+        (upstream.name, name): known.resolved
+        for upstream in app.upstreams.all
+        for name, known in app.upstreams.hosts(upstream).items()
+        if known.resolved is not None
+    }
     app.metrics.replicas.values = {(one.name,): len(one.gate.replicas) for one in app.upstreams.all}
     app.metrics.legs_waiting.values = {(one.name,): one.gate.waiting for one in app.upstreams.all}
     app.metrics.replica_up.values = up

@@ -273,6 +273,13 @@ class Metrics(CommonMetrics):
         self.replicas = self._table(
             "replicas", "Known replicas of the upstream, healthy or not.", "upstream", across="min"
         )
+        self.host_resolved = self._table(
+            "host_resolved",
+            "Whether the last lookup of a host name in `replicas` found addresses; absent before the first.",
+            "upstream",
+            "host",
+            across="min",
+        )
         self.replica_draining = self._table(
             "replica_draining",
             "Whether the replica is drained over the admin port, so that it gets no new calls.",

@@ -59,6 +59,11 @@ class Known:
     result: Literal["addresses", "none", "failure"] | None = None
     none_since: float | None = None
 
+    @property
+    def resolved(self) -> bool | None:
+        """Whether the last lookup found addresses; None before the first."""
+        return None if self.result is None else self.result == "addresses"
+
     def after(self, found: Sequence[str] | None, now: float) -> Known:
         """What is known after another lookup. found: its result; None if it failed."""
         if found:
@@ -103,6 +108,10 @@ class Names:
                 except TimeoutError:
                     pass
 
+    def known(self, name: str) -> Known:
+        """What is known of a name."""
+        return self._known.get(name, Known())
+
     def soon(self) -> None:
         """Start the next round of lookups now, because other names may be wanted."""
         self._soon.set()
@@ -127,7 +136,7 @@ class Names:
             why = error.strerror or str(error)
         finally:
             self._looking.discard(name)
-        before = self._known.get(name, Known())
+        before = self.known(name)
         known = self._known[name] = before.after(found, time.monotonic())
         if known.result != before.result or known.addresses != before.addresses:
             _tell(name, known, why)

@@ -13,7 +13,7 @@ from nproxy.concurrency.tasks import beside
 from nproxy.config import ENGINE_UPSTREAM, Config, DnsName, Timeouts
 from nproxy.config import Upstream as Settings
 from nproxy.openai.errors import model_not_found
-from nproxy.upstreams.dns import Names
+from nproxy.upstreams.dns import Known, Names
 from nproxy.upstreams.health_checker import watch
 from nproxy.upstreams.health_checks import CheckResult
 from nproxy.upstreams.http.connections import Connections
@@ -146,6 +146,11 @@ class Upstreams:
         for upstream in self.all:
             upstream.take(self._addresses, self._registered.get(upstream.name, NOBODY))
         self._lists.soon()
+
+    def hosts(self, upstream: Upstream) -> dict[str, Known]:
+        """The host names among an upstream's replicas, and what is known of each."""
+        listed = upstream.settings.replicas
+        return {entry.name: self.names.known(entry.name) for entry in listed if isinstance(entry, DnsName)}
 
     def _host_names(self) -> list[str]:
         replicas = [replica for upstream in self.all for replica in upstream.settings.replicas]

@@ -7,9 +7,13 @@ from typing import Any
 
 _ADDED = frozenset({"requests", "choices", "waiting", "legs", "legs_waiting"})
 """Keys whose numbers are added."""
-_WORST: Mapping[str, Sequence[Any]] = {"up": (False, True, None), "breaker": ("open", "half_open", "closed")}
-"""Keys for which the worst value of all processes counts, with their values from the worst to the best. For `up`, None
-(unknown) comes last."""
+_WORST: Mapping[str, Sequence[Any]] = {
+    "up": (False, True, None),
+    "resolved": (False, True, None),
+    "breaker": ("open", "half_open", "closed"),
+}
+"""Keys for which the worst value of all processes counts, with their values from the worst to the best. None (unknown)
+comes last."""
 _NAMES = ("name", "replica")
 """Keys that identify the entries of a list."""
 

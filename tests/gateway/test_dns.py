@@ -108,6 +108,30 @@ async def test_a_set_that_changes_under_load_fails_no_request(fleet: list[FakeUp
     assert all(answer.status == 200 and answer.done and len(answer.texts) == 3 for answer in answers)
 
 
+async def test_metrics_and_status_tell_whether_the_name_resolves(
+    fleet: list[FakeUpstream], resolver: Resolver
+) -> None:
+    async with gateway_for(settings(fleet[0].port)) as gateway:
+
+        async def told() -> tuple[float, bool, list[str]]:
+            (upstream,) = (await gateway.client.get("/status")).json()["upstreams"]
+            (host,) = upstream["hosts"]
+            assert host["name"] == "fleet.test"
+            metric = await gateway.metric('nproxy_host_resolved{host="fleet.test",upstream="fake"}')
+            return metric, host["resolved"], host["addresses"]
+
+        assert await told() == (1, True, [*HOSTS])
+        for silent in (None, []):
+            resolver.addresses = silent
+            await resolver.looked()
+            assert await told() == (0, False, [*HOSTS]), "calls go on to the last known addresses"
+            resolver.addresses = HOSTS[:2]
+            await resolver.looked()
+            assert await told() == (1, True, [*HOSTS[:2]])
+            resolver.addresses = HOSTS
+            await resolver.looked()
+
+
 async def test_a_name_that_a_reload_brings_is_resolved_at_once(
     fleet: list[FakeUpstream], resolver: Resolver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,7 @@
 """Four gateways under a real Prometheus, and a load with every kind of answer and fault, so that no metric stays 0.
 
-main     two workers and the built-in engine; upstreams that fan out, break off, fail, refuse nproxy's key or are not
-         there, and one that is a fallback; keys, one of which has a rate limit
+main     two workers and the built-in engine; upstreams that fan out, break off, fail, refuse nproxy's key, are not
+         there or have a name that does not resolve, and one that is a fallback; keys, one of which has a rate limit
 narrow   admits four choices and queues four; its trace collector is not there
 short    uses more memory than its limit
 secure   serves TLS, with a certificate that expires within the hour
@@ -154,6 +154,7 @@ def _main(folder: Path, urls: dict[str, str], admin: int) -> dict[str, Any]:
             _upstream("failing", [urls["failing"]], retries={"per_leg": 0}, breaker=None),
             _upstream("refusing", [urls["refusing"]], api_key="revoked"),
             _upstream("gone", [gone], fallback=["substitute"], health=looks, breaker={"in_a_row": 1, "open": 300}),
+            _upstream("nowhere", ["dns:fleet.invalid:8000"]),
             _upstream("substitute", [urls["substitute"]], models={"substitute": MODEL, "gone": MODEL, "odd": MODEL}),
         ],
     }

@@ -31,6 +31,7 @@ NAMES = (
     "replica_errors",
     "replica_up",
     "replica_draining",
+    "host_resolved",
     "replicas",
     "tls_certificate_expiry_timestamp_seconds",
     "engine_up",

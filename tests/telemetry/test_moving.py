@@ -21,9 +21,10 @@ ELSEWHERE = {
     "nproxy_engine_restarts": "tests/cli/test_herald.py",
     "nproxy_tls_certificate_expiry_timestamp_seconds": "tests/gateway/test_tls.py",
     "nproxy_spans": "tests/gateway/test_collectors.py",
+    "nproxy_host_resolved": "tests/gateway/test_dns.py",
     "nproxy_legs_waiting": "tests/conformance/test_l_m_n_limits.py",
 }
-"""Metrics of processes that die, of a collector, and of an upstream's limit, and the tests that have these."""
+"""Metrics of processes that die, of a collector, of a resolver, and of an upstream's limit, and the tests that have these."""
 
 
 @dataclass(frozen=True)

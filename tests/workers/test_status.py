@@ -44,6 +44,15 @@ def test_a_replica_is_down_where_anybody_finds_it_so() -> None:
     assert (up(True, False), up(None, True), up(None, None), up(False, None)) == (False, True, None, False)
 
 
+def test_a_host_name_is_unresolved_where_anybody_finds_it_so() -> None:
+    def hosts(resolved: bool | None) -> list[dict[str, Any]]:
+        return [{"name": "fleet.test", "resolved": resolved, "addresses": ["10.0.0.1"]}]
+
+    for all_told, shown in (((True, False), False), ((None, True), True), ((None, None), None)):
+        (upstream,) = together([told(True, 0, hosts=hosts(one)) for one in all_told])["upstreams"]
+        assert upstream["hosts"] == hosts(shown)
+
+
 def test_a_breaker_is_open_where_anybody_has_it_open() -> None:
     def breaker(*told_states: State) -> str:
         entries = [{"name": "u", "replicas": [{"replica": "a", "breaker": state}]} for state in told_states]
