@@ -24,7 +24,7 @@ ELSEWHERE = {
     "nproxy_host_resolved": "tests/gateway/test_dns.py",
     "nproxy_legs_waiting": "tests/conformance/test_l_m_n_limits.py",
 }
-"""Metrics of processes that die, of a collector, of a resolver, and of an upstream's limit, and the tests that have these."""
+"""Metrics of processes that die, of a collector, a resolver and an upstream's limit, and the tests that have these."""
 
 
 @dataclass(frozen=True)
