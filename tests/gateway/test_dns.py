@@ -108,9 +108,7 @@ async def test_a_set_that_changes_under_load_fails_no_request(fleet: list[FakeUp
     assert all(answer.status == 200 and answer.done and len(answer.texts) == 3 for answer in answers)
 
 
-async def test_metrics_and_status_tell_whether_the_name_resolves(
-    fleet: list[FakeUpstream], resolver: Resolver
-) -> None:
+async def test_metrics_and_status_tell_whether_the_name_resolves(fleet: list[FakeUpstream], resolver: Resolver) -> None:
     async with gateway_for(settings(fleet[0].port)) as gateway:
 
         async def told() -> tuple[float, bool, list[str]]:
@@ -121,8 +119,9 @@ async def test_metrics_and_status_tell_whether_the_name_resolves(
             return metric, host["resolved"], host["addresses"]
 
         assert await told() == (1, True, [*HOSTS])
-        for silent in (None, []):
-            resolver.addresses = silent
+        silences: tuple[Sequence[str] | None, ...] = None, ()
+        for silence in silences:
+            resolver.addresses = silence
             await resolver.looked()
             assert await told() == (0, False, [*HOSTS]), "calls go on to the last known addresses"
             resolver.addresses = HOSTS[:2]
