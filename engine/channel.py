@@ -12,7 +12,7 @@ from typing import TypeVar
 from engine.child_environment import child_environment
 from engine.config import EngineConfig
 from engine.errors import CoreFailed, CoreRefused
-from engine.messages import HEADER, Abort, Add, Broken, Embed, Ready, Start, StepDone, ToCore, pack, unpack
+from engine.messages import HEADER, Abort, Add, Broken, Embed, Ready, Start, StepDone, ToCore, Vocabulary, pack, unpack
 
 _LOADER = "engine.loading:load_runner"
 _END_SECONDS = 5.0
@@ -24,7 +24,7 @@ class CoreClient:
 
     Owned by one event loop; iterated by one task: `async for done in client`. The iteration ends after close(), and
     raises CoreFailed if the core has ended. `config`: the settings that it was started with. `ready`: what was loaded.
-    `pid`: the process's id.
+    `pid`: the process's id. `launched`: when it was started, in seconds of a monotonic clock.
     """
 
     def __init__(
@@ -37,6 +37,7 @@ class CoreClient:
         self.config = config
         self.ready: Ready
         self.pid = process.pid
+        self.launched = time.monotonic()
         self._process = process
         self._reader = reader
         self._writer = writer
@@ -46,10 +47,16 @@ class CoreClient:
 
     @classmethod
     async def start(cls, config: EngineConfig, loader: str = _LOADER, tokenizer: str | None = None) -> CoreClient:
-        """Start the core process and wait until the model is loaded; raise CoreFailed with the reason if that fails.
+        """Launch the core process and wait until it is ready; see `launch` and `loaded`."""
+        client = await cls.launch(config, loader)
+        await client.loaded(tokenizer)
+        return client
 
-        loader: "module:name" of the function that makes the runner, imported in the core process only. tokenizer: as in
-        Start.
+    @classmethod
+    async def launch(cls, config: EngineConfig, loader: str = _LOADER) -> CoreClient:
+        """Start the core process, which loads the model from now on; `loaded` or `close` must follow.
+
+        loader: "module:name" of the function that makes the runner, imported in the core process only.
         """
         ours, theirs = socket.socketpair()
         with theirs:
@@ -66,14 +73,20 @@ class CoreClient:
             except BaseException:
                 writer.close()
                 raise
-        client = cls(process, reader, writer, config)
+        writer.write(pack(Start(config, loader)))
+        return cls(process, reader, writer, config)
+
+    async def loaded(self, tokenizer: str | None) -> None:
+        """Wait until the model is loaded; if that fails, close, and raise CoreFailed with the reason.
+
+        tokenizer: as in Vocabulary.
+        """
         try:
-            writer.write(pack(Start(config, loader, tokenizer)))
-            client.ready = await client._receive(Ready)
+            self.ready = await self._receive(Ready)
+            self._writer.write(pack(Vocabulary(tokenizer)))
         except BaseException:
-            await client.close()
+            await self.close()
             raise
-        return client
 
     @property
     def silence(self) -> float:

@@ -1,7 +1,8 @@
 """The messages of the channel between the server process and the core process: plain frozen types, no torch.
 
-The server sends one Start, then Add, Embed and Abort; the core answers with one Ready, then with a StepDone after every
-step, and with Broken if it cannot go on. Every Add, Embed and Abort leads to a step, though that may have nothing to
+The server sends one Start; when the model is loaded, the core answers with one Ready. Then the server sends one
+Vocabulary, and Add, Embed and Abort; the core answers with a StepDone after every step. It sends Broken if it cannot go
+on. Every Add, Embed and Abort leads to a step, though that may have nothing to
 run. A group is one request, a choice one of its sequences (0 .. n-1).
 
 On the socket a message is its pickle preceded by its length. Pickle is safe here, and only here: both ends are the same
@@ -21,13 +22,22 @@ from engine.config import EngineConfig
 class Start:
     """The first message: the settings, and what loads the model.
 
-    loader: "module:name" of a function that takes an EngineConfig and returns a runner (engine.core.Runner). tokenizer:
-    the text of a tokenizer.json, from which grammars learn the text of each token; if it is None, grammars are refused.
+    loader: "module:name" of a function that takes an EngineConfig and returns a runner (engine.core.Runner).
     """
 
     config: EngineConfig
     loader: str
-    tokenizer: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """The second message, which the server can send only when it has read the tokenizer.
+
+    tokenizer: the text of a tokenizer.json, from which grammars learn the text of each token; if it is None, grammars
+    are refused.
+    """
+
+    tokenizer: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +326,7 @@ class Broken:
 
 ToCore = Add | Embed | Abort
 FromCore = Ready | StepDone | Broken
-Message = Start | ToCore | FromCore
+Message = Start | Vocabulary | ToCore | FromCore
 
 
 def wrap_seed(seed: int) -> int:

@@ -14,11 +14,24 @@ from urllib.parse import urlsplit
 from engine.config import Device, Dtype, EngineConfig, Kernels, Pooling, Quantization
 from engine.errors import ModelError
 from engine.model_files import naming
-from engine.server.announcing import Registration
-from engine.server.serving import STALL_SECONDS
 from engine.text.parsers.families import AUTO, NONE, REASONING_FAMILIES, TOOL_FAMILIES
 
+STALL_SECONDS = 60.0
+"""The longest time without a step before the core counts as hung, unless the operator sets another."""
+
 _DEFAULT = {field.name: field.default for field in fields(EngineConfig)}
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """Where to register, under which URL, and with which token.
+
+    endpoint: `http://gateway:9000/admin/upstreams/NAME/replicas`. advertise: the base URL that the gateway is to call.
+    """
+
+    endpoint: str
+    advertise: str
+    token: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

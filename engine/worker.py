@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import BinaryIO, NoReturn, assert_never
 
@@ -23,7 +24,20 @@ from engine.config import EngineConfig
 from engine.core import Core, Runner
 from engine.errors import ConfigError, EngineError, ModelError
 from engine.gc_freeze import gc_frozen
-from engine.messages import HEADER, Abort, Add, Broken, Embed, FromCore, Message, Start, ToCore, pack, unpack
+from engine.messages import (
+    HEADER,
+    Abort,
+    Add,
+    Broken,
+    Embed,
+    FromCore,
+    Message,
+    Start,
+    ToCore,
+    Vocabulary,
+    pack,
+    unpack,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -69,17 +83,19 @@ def run(link: socket.socket) -> int:
 
     stream = link.makefile("rb")
     inbox: Inbox = queue.SimpleQueue()
+    vocabulary: Future[Vocabulary] = Future()
     try:
         start = _read(stream)
         if not isinstance(start, Start):
             return 0  # the server went away at once
         # Before anything large is imported: a process that is loading must not outlive its server either.
-        threading.Thread(target=_listen, args=(stream, inbox), name="listen", daemon=True).start()
+        threading.Thread(target=_listen, args=(stream, vocabulary, inbox), name="listen", daemon=True).start()
         with gc_frozen():
             load: Callable[[EngineConfig], Runner] = pkgutil.resolve_name(start.loader)
             runner = load(start.config)
         send(runner.ready)
-        serve(Core(start.config, runner, start.tokenizer, lambda: inbox.put(None)), inbox, send)
+        tokenizer = vocabulary.result().tokenizer
+        serve(Core(start.config, runner, tokenizer, lambda: inbox.put(None)), inbox, send)
     except (BrokenPipeError, ConnectionResetError):
         return 0  # the server is gone, so there is nobody to report to
     except Exception as error:
@@ -101,9 +117,11 @@ def _read(stream: BinaryIO) -> Message | None:
     return unpack(body)
 
 
-def _listen(stream: BinaryIO, inbox: Inbox) -> None:
-    """Put every message into the inbox; end the process when there can be no more."""
+def _listen(stream: BinaryIO, vocabulary: Future[Vocabulary], inbox: Inbox) -> None:
+    """Take the vocabulary, and put every message after it into the inbox; end the process when there can be no more."""
     try:
+        if isinstance(first := _read(stream), Vocabulary):
+            vocabulary.set_result(first)
         while isinstance(message := _read(stream), ToCore):
             inbox.put(message)
     except ConnectionError:

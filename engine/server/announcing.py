@@ -6,10 +6,10 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 
 from aiohttp import ClientError, ClientSession, ClientTimeout
 
+from engine.options import Registration
 from nproxy.openai.errors import wrap_foreign
 from nproxy.openai.jsonvalue import loads
 
@@ -21,18 +21,6 @@ FAREWELL_SECONDS = 2.0
 _MOST_BYTES = 64 << 10
 
 log = logging.getLogger("engine.server")
-
-
-@dataclass(frozen=True, slots=True)
-class Registration:
-    """Where to register, under which URL, and with which token.
-
-    endpoint: `http://gateway:9000/admin/upstreams/NAME/replicas`. advertise: the base URL that the gateway is to call.
-    """
-
-    endpoint: str
-    advertise: str
-    token: str | None = field(default=None, repr=False)
 
 
 class Refused(Exception):

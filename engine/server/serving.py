@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from engine.config import EngineConfig
 from engine.messages import Ready
+from engine.options import STALL_SECONDS
 from engine.server.asking.order import Order
 from engine.server.failures import stopped
 from engine.server.metrics import Metrics
@@ -27,9 +28,6 @@ from engine.text.tokenizer import Tokenizer
 from nproxy.openai.errors import ApiError, engine_unavailable, model_not_found
 from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.requests import Limits
-
-STALL_SECONDS = 60.0
-"""The longest time without a step before the core counts as hung, unless the operator sets another."""
 
 _PREPARE_SECONDS = 10.0
 _MOST_CHOICES = 128

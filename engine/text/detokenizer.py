@@ -45,9 +45,9 @@ class TokenBytes:
         vocabulary = tokenizer.get_vocab(with_added_tokens=True)
         if (last := max(vocabulary.values(), default=-1)) >= _MOST_TOKENS:
             raise ModelError(f"the tokenizer has a token with the number {last}, which no model has")
-        state = json.loads(tokenizer.to_str())
-        to_bytes = _reader(state["decoder"])
-        special = {token["id"] for token in state["added_tokens"] if token["special"]}
+        # What a decoder is, only its pickle says; the text of the whole tokenizer says it too, but is long to read.
+        to_bytes = _reader(None if tokenizer.decoder is None else json.loads(tokenizer.decoder.__getstate__()))
+        special = {number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
         pieces = [b""] * (last + 1)
         for token, number in vocabulary.items():
             if number not in special:

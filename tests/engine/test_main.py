@@ -23,6 +23,7 @@ from engine import __main__
 from engine.__main__ import main
 from engine.config import EngineConfig
 from engine.errors import ConfigError
+from engine.server import process
 from engine.server.serving import Serving
 from nproxy.openai.errors import ApiError
 from tests.clients import lines_of
@@ -83,7 +84,7 @@ def test_wrong_use_is_one_line_and_exit_2(
 async def test_a_second_signal_ends_what_the_first_one_lets_end() -> None:
     ended: list[ApiError] = []
     served = SimpleNamespace(draining=False, ready=True, router=SimpleNamespace(end=ended.append))
-    departure = __main__._Departure(cast(Serving, served))
+    departure = process._Departure(cast(Serving, served))
     departure.signalled()
     assert (departure.begun.is_set(), ended) == (True, [])
     departure.signalled()
@@ -93,7 +94,7 @@ async def test_a_second_signal_ends_what_the_first_one_lets_end() -> None:
 
 async def test_who_is_ended_while_the_model_loads_has_nothing_to_end() -> None:
     served = SimpleNamespace(draining=False, ready=False)
-    departure = __main__._Departure(cast(Serving, served))
+    departure = process._Departure(cast(Serving, served))
     departure.at_once()
     assert departure.begun.is_set() and served.draining
 

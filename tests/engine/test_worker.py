@@ -156,6 +156,16 @@ async def test_a_model_that_does_not_load_is_told() -> None:
         await CoreClient.start(config("missing"), LOADER)
 
 
+async def test_why_a_model_does_not_load_is_told_however_late_it_is_asked_for() -> None:
+    """A server that reads a long vocabulary looks only when the core has ended."""
+    client = await CoreClient.launch(config("missing"), LOADER)
+    core = psutil.Process(client.pid)
+    while not ended(core):
+        time.sleep(0.01)  # the event loop stands still, as while the vocabulary is read
+    with pytest.raises(CoreFailed, match="there is no model of this name"):
+        await client.loaded(None)
+
+
 async def test_a_loader_that_does_not_exist_is_told() -> None:
     with pytest.raises(CoreFailed, match=r"ModuleNotFoundError: No module named 'engine\.nowhere'"):
         await CoreClient.start(config(), "engine.nowhere:load")

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from engine.options import Registration
 from engine.server import announcing
-from engine.server.announcing import Announcer, Registration
+from engine.server.announcing import Announcer
 from tests.fakes.upstream import MODEL, FakeUpstream
 from tests.gateway.test_admin import REPLICAS, TOKEN, Fleet, fleet_for
 from tests.waiting import until
