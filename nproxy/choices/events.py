@@ -75,6 +75,11 @@ class Failure:
     """What the system says, in a few words, for the log alone (kind CONNECT)."""
 
     @property
+    def unmade(self) -> bool:
+        """Whether the call was not made because this process had no file descriptor, port or memory for it."""
+        return self.ours and self.kind is FailureKind.CONNECT
+
+    @property
     def logged(self) -> str:
         """The message with its cause."""
         return f"{self.message.removesuffix('.')}: {self.cause}." if self.cause else self.message

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from nproxy.choices.commands import ChoiceFinished, Spent
-from nproxy.choices.events import Event, Failure, FailureKind, LegChunk, LegChunks
+from nproxy.choices.events import Event, Failure, LegChunk, LegChunks
 from nproxy.choices.leg import Leg
 from nproxy.gateway.record import Record
 from nproxy.telemetry.metrics import Metrics
@@ -89,7 +89,7 @@ class Observer:
             self._count(leg, OK)
         else:
             self._count(leg, outcome_of(failure), failure.status)
-            if failure.ours and failure.kind is FailureKind.CONNECT:
+            if failure.unmade:
                 self._metrics.refused("calls").inc()
         if self._spans is not None:
             self._spans.call_ended(leg, failure)

@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from itertools import chain
 from pathlib import Path
 
 from nproxy.concurrency.tasks import beside
@@ -45,7 +46,8 @@ class Upstreams:
         self._addresses: Mapping[str, Sequence[str]] = {}
         self._registered: dict[str, Registered] = {}
         self._legs_elsewhere: dict[str, Mapping[str, Mapping[str, int]]] = {}  # by process, upstream and replica
-        self.names = Names(self._host_names, self._resolved)
+        self._host_names: dict[str, Sequence[str]] = {}  # by upstream
+        self.names = Names(lambda: chain(*self._host_names.values()), self._resolved)
         self._lists = ListKeeper(lambda: self.all)
         self._engine_socket = engine_socket
         self.by_name: dict[str, Upstream] = {}
@@ -69,6 +71,10 @@ class Upstreams:
             upstream.gate.patience = config.limits.queue_seconds
             self.by_name[settings.name] = upstream
         self.all = tuple(self.by_name.values())
+        self._host_names = {
+            upstream.name: [entry.name for entry in upstream.settings.replicas if isinstance(entry, DnsName)]
+            for upstream in self.all
+        }
         self._reads_lists = not all(upstream.models.configured for upstream in self.all)
         self._count_legs_elsewhere()
         self._take()
@@ -149,12 +155,7 @@ class Upstreams:
 
     def hosts(self, upstream: Upstream) -> dict[str, Known]:
         """The host names among an upstream's replicas, and what is known of each."""
-        listed = upstream.settings.replicas
-        return {entry.name: self.names.known(entry.name) for entry in listed if isinstance(entry, DnsName)}
-
-    def _host_names(self) -> list[str]:
-        replicas = [replica for upstream in self.all for replica in upstream.settings.replicas]
-        return [replica.name for replica in replicas if isinstance(replica, DnsName)]
+        return {name: self.names.known(name) for name in self._host_names.get(upstream.name, ())}
 
     @property
     def _only(self) -> Upstream | None:

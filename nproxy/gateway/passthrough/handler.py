@@ -56,11 +56,11 @@ async def serve(app: App, exchange: Exchange) -> None:
                 record.mode, record.upstream = "passthrough", upstream.name
                 if name.shown:
                     record.model = app.metrics.model_label(name.shown, upstream.name, listed=name.listed)
-                following = await _serve(exchange, following.route, upload, fallbacks, grant)
+                following = await _serve(app, exchange, following.route, upload, fallbacks, grant)
 
 
 async def _serve(
-    exchange: Exchange, route: Route, upload: PassedBody, fallbacks: Fallbacks[RoutedRequest], grant: Grant
+    app: App, exchange: Exchange, route: Route, upload: PassedBody, fallbacks: Fallbacks[RoutedRequest], grant: Grant
 ) -> RoutedRequest | None:
     """Serve the request from one upstream.
 
@@ -69,7 +69,7 @@ async def _serve(
     """
     usage = PassedUsage()
     try:
-        unserved = await _ask(exchange, route, upload, usage, fallback_possible=fallbacks.fallback_possible)
+        unserved = await _ask(app, exchange, route, upload, usage, fallback_possible=fallbacks.fallback_possible)
     finally:
         if usage.found:
             # the last counts of a stream that broke off, at either end, may be those of its beginning
@@ -102,7 +102,7 @@ class _Unserved:
 
 
 async def _ask(
-    exchange: Exchange, route: Route, upload: PassedBody, usage: PassedUsage, *, fallback_possible: bool
+    app: App, exchange: Exchange, route: Route, upload: PassedBody, usage: PassedUsage, *, fallback_possible: bool
 ) -> _Unserved | None:
     """Ask one upstream, again if retries allow it, and send its answer to the client: then None is returned.
 
@@ -129,6 +129,8 @@ async def _ask(
                         return None
                     return _Unserved(refusal, await _kept(answer))
         except ForwardError as error:
+            if error.failure.unmade:
+                app.metrics.refused("calls").inc()
             if exchange.response is not None:
                 if upload.error is not None:
                     raise ClientLeft from None

@@ -121,3 +121,12 @@ async def test_replicas_that_were_not_tried_yet_cost_no_retry(
         while gateway.app.upstreams.by_name["u"].budget.take():
             pass
         assert (await gateway.post(*ASKED)).status_code == status
+
+
+@pytest.mark.parametrize(("most", "count"), [(0, 3), (100, 0)])
+async def test_calls_that_the_gateway_could_not_make_are_counted_as_its_own(most: int, count: int) -> None:
+    """With no files left for calls: the first attempt and two retries."""
+    async with gateway_for(settings(DOWN, 2)) as gateway:
+        gateway.app.upstreams._connections._most = most
+        assert (await gateway.post(*ASKED)).status_code == 502
+        assert await gateway.metric('nproxy_requests_refused_total{reason="calls"}') == count
