@@ -40,6 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ConfigError, ModelError) as error:
         print(f"engine: {error}", file=sys.stderr)  # noqa: T201 (the one line of a wrong use)
         return 2
+    except KeyboardInterrupt:  # it came before signals were handled
+        return 0
 
 
 async def _start(config: EngineConfig, name: str, options: Options) -> int:

@@ -1,9 +1,9 @@
 """The messages of the channel between the server process and the core process: plain frozen types, no torch.
 
 The server sends one Start; when the model is loaded, the core answers with one Ready. Then the server sends one
-Vocabulary, and Add, Embed and Abort; the core answers with a StepDone after every step. It sends Broken if it cannot go
-on. Every Add, Embed and Abort leads to a step, though that may have nothing to
-run. A group is one request, a choice one of its sequences (0 .. n-1).
+Vocabulary, and Add, Embed and Abort; the core answers with a StepDone after every step. Every Add, Embed and Abort
+leads to a step, though that may have nothing to run. The core sends Broken if it cannot go on. A group is one request,
+a choice one of its sequences (0 .. n-1).
 
 On the socket a message is its pickle preceded by its length. Pickle is safe here, and only here: both ends are the same
 code of one installation, and no other process has access to the socket pair between them.
