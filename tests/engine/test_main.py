@@ -119,6 +119,30 @@ def test_wrong_use_of_the_command(words: list[str], said: str) -> None:
     assert "Traceback" not in done.stderr
 
 
+INTERRUPTED = """
+import runpy, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+sys.argv = ["engine", *sys.argv[1:]]
+runpy.run_module("engine", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_ctrl_c_while_it_starts_ends_it_and_its_core_without_a_traceback(tiny: Path, tmp_path: Path) -> None:
+    """The core process has just begun, and the server's own modules are being imported."""
+    argv = [sys.executable, "-c", INTERRUPTED, str(tiny), "--uds", str(tmp_path / "engine.sock")]
+    with subprocess.Popen(argv, cwd=ROOT, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            parent = psutil.Process(server.pid)
+            wait_for(lambda: bool(parent.children()), seconds=30, what="a core")
+            (core,) = parent.children()
+            server.send_signal(signal.SIGINT)
+            _, said = server.communicate(timeout=30)
+        finally:
+            server.kill()
+    assert (server.returncode, "Traceback" in said) == (0, False)
+    wait_for(lambda: ended(core), seconds=10, what="its end")
+
+
 @pytest.mark.model
 def test_weights_that_are_cut_short_are_one_line(default_model: Path, tmp_path: Path) -> None:
     # The head of the file is whole, so that the server starts, and the core is the one to find out.
