@@ -28,6 +28,22 @@ def model_of(form: bytes) -> str | None:
     return None
 
 
+def place_of_model(form: bytes) -> slice | None:
+    """Return where a form, or the beginning of one, has what `model_of` returns; None if that is not certain.
+
+    A file may contain what looks like a part, but not the boundary between parts, which is the form's first line.
+    """
+    mark = form[: form.find(b"\r\n") + 2]
+    line = next((line for line in _dispositions(form) if _NAMES_A_MODEL.search(line[0])), None)
+    if line is None or not mark.startswith(b"--") or (value := _VALUE.match(form, line.end())) is None:
+        return None
+    begin = form.rfind(mark, 0, line.start()) + len(mark) - 2
+    if b"\r\n\r\n" in form[begin : line.start()]:
+        return None  # it is content
+    after = form[value.end() : value.end() + len(mark) - 2]  # less at the end of what has come
+    return slice(*value.span(1)) if mark.startswith(after) else None
+
+
 def models_of(form: bytes) -> list[str]:
     """Return all models that any server could find in a complete form, also in text of a file that looks like a part.
 

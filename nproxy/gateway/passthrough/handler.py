@@ -112,7 +112,7 @@ async def _ask(
     record, upstream = exchange.record, route.upstream
     group, retries = CallGroup(route.model, assigned=record.assigned), Retries(upstream)
     exchange.headers["x-nproxy-upstream"] = upstream.name
-    headers = _headers_up(exchange, upstream, upload)
+    headers = _headers_up(exchange, route, upload)
     method, target = exchange.request.method, exchange.target
     while True:
         try:
@@ -226,13 +226,13 @@ async def _route(app: App, model: str | None) -> Route:
     raise model_not_found(model)
 
 
-def _headers_up(exchange: Exchange, upstream: Upstream, upload: PassedBody) -> CIMultiDict[str]:
-    request = exchange.request
+def _headers_up(exchange: Exchange, route: Route, upload: PassedBody) -> CIMultiDict[str]:
+    request, upstream = exchange.request, route.upstream
     caller = upstream.caller_shown(exchange.caller.name)
     headers = upward(request.headers, upstream.api_key, drop=TRACE_HEADERS, caller=caller)
     headers["X-Request-Id"] = exchange.id
     if upload.uncompressed:
         headers[hdrs.ACCEPT_ENCODING] = "identity"
     if upload.rest is not None and hdrs.CONTENT_LENGTH in request.headers:
-        headers[hdrs.CONTENT_LENGTH] = request.headers[hdrs.CONTENT_LENGTH]
+        headers[hdrs.CONTENT_LENGTH] = str(int(request.headers[hdrs.CONTENT_LENGTH]) + upload.grown(route.name))
     return headers

@@ -41,21 +41,35 @@ class PassedBody:
     """The error that ended the upload, if the client caused it."""
     used: bool = False
     """Sending of the rest has begun, so the body cannot be sent again."""
+    is_form: bool = False
+    """The body is a form that is not compressed."""
     uncompressed: bool = False
     """Ask for an answer that is not compressed, because its tokens are to be found."""
 
     def data(self, name: ModelName) -> bytes | AsyncGenerator[bytes] | None:
         """Return the body to send to an upstream. name: the model's name there."""
-        if self.rest is not None:
-            return self._stream(self.rest)
-        if self.body is not None and name.upstream is not None:
-            return bytes(self.body.splice({"model": name.upstream}))
-        return self.known or None
+        start = self._start(name)
+        return start or None if self.rest is None else self._stream(start, self.rest)
 
-    async def _stream(self, rest: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    def grown(self, name: ModelName) -> int:
+        """Return by how many bytes the model's name at the upstream is longer than the client's."""
+        return len(self._start(name)) - len(self.known)
+
+    def _start(self, name: ModelName) -> bytes:
+        """Return the part that was read, with the model's name at the upstream."""
+        if name.upstream is None:
+            return self.known
+        if self.body is not None:
+            return bytes(self.body.splice({"model": name.upstream}))
+        place = forms.place_of_model(self.known[:PEEK_BYTES]) if self.is_form else None
+        if place is None:
+            return self.known
+        return b"".join((self.known[: place.start], name.upstream.encode(), self.known[place.stop :]))
+
+    async def _stream(self, start: bytes, rest: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
         self.used = True
-        if self.known:
-            yield self.known
+        if start:
+            yield start
         try:
             async for data in rest:
                 yield data
@@ -85,7 +99,7 @@ async def open_upload(app: App, exchange: Exchange, reservation: MemoryReservati
     is_form = names_matter and plain and request.content_type == "multipart/form-data"
     if request.content_length is not None and request.content_length <= REPEATABLE_BYTES:
         raw = b"".join([data async for data in rest])
-        return PassedBody(raw, None), forms.model_of(raw) if is_form else None
+        return PassedBody(raw, None, is_form=is_form), forms.model_of(raw) if is_form else None
     if is_form:
         known, named = b"", None
         async for data in rest:
@@ -93,7 +107,7 @@ async def open_upload(app: App, exchange: Exchange, reservation: MemoryReservati
             named = forms.model_of(known)
             if named is not None or len(known) >= PEEK_BYTES:
                 break
-        return PassedBody(known, rest), named
+        return PassedBody(known, rest, is_form=True), named
     return PassedBody(b"", rest), None
 
 
@@ -133,7 +147,8 @@ async def _for_a_model(app: App, exchange: Exchange, reservation: MemoryReservat
         if model is None:
             raise _unknown()
         exchange.caller.demand_model(model, () if body is None else body.fields)
-    return PassedBody(raw if body is None else body.raw, None, body), named[0]  # each was checked
+    checked = PassedBody(raw if body is None else body.raw, None, body, is_form=body is None)
+    return checked, named[0]  # each was checked
 
 
 def _is_read_alike(request: BaseRequest) -> bool:

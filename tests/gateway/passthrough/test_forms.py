@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from nproxy.gateway.passthrough.forms import model_of, models_of
+from nproxy.gateway.passthrough.forms import model_of, models_of, place_of_model
 
 
 def form(*parts: tuple[str, str]) -> bytes:
@@ -18,6 +18,7 @@ def form(*parts: tuple[str, str]) -> bytes:
 MODEL = ('form-data; name="model"', "mine")
 LANGUAGE = ('form-data; name="language"', "en")
 FILE = ('form-data; name="file"; filename="a.wav"', "RIFF\r\n\x00")
+LOOKS_LIKE_A_PART = 'Content-Disposition: form-data; name="model"\r\n\r\nmine\r\n'
 TYPED = ('form-data; name="model"\r\nContent-Type: text/plain', "mine")
 
 
@@ -27,6 +28,36 @@ TYPED = ('form-data; name="model"\r\nContent-Type: text/plain', "mine")
 def test_the_model_is_its_own_parts_content(parts: tuple[tuple[str, str], ...]) -> None:
     assert model_of(form(*parts)) == "mine"
     assert models_of(form(*parts)) == ["mine"]
+
+
+@pytest.mark.parametrize(
+    "parts", [(MODEL, LANGUAGE), (LANGUAGE, MODEL, LANGUAGE), (FILE, MODEL), (TYPED, LANGUAGE, FILE)]
+)
+def test_its_place_is_that_of_the_name(parts: tuple[tuple[str, str], ...]) -> None:
+    whole = form(*parts)
+    place = place_of_model(whole)
+    assert place is not None and whole[place] == b"mine"
+    begins = [whole[:end] for end in range(len(whole)) if model_of(whole[:end]) is not None]
+    assert begins and all(place_of_model(begin) == place for begin in begins), "as soon as it is known"
+    first = whole.replace(b"Content-Disposition", b"Content-Type: text/plain\r\nContent-Disposition")
+    place = place_of_model(first)
+    assert place is not None and first[place] == b"mine"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        form((FILE[0], f"x\r\n{LOOKS_LIKE_A_PART}")),
+        form((FILE[0], LOOKS_LIKE_A_PART)),
+        form(('form-data; name="model"', "mine\r\nand more")),
+        b"a preamble\r\n" + form(MODEL),
+        b'Content-Disposition: form-data; name="model"\r\n\r\nmine\r\n--b--\r\n',
+        form(LANGUAGE),
+        b"",
+    ],
+)
+def test_there_is_no_place_where_it_may_be_something_else(text: bytes) -> None:
+    assert place_of_model(text) is None
 
 
 def test_no_model() -> None:

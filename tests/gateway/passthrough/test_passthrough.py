@@ -6,11 +6,13 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nproxy.choices.events import FailureKind
+from nproxy.config import digest_of
 from tests.fakes.upstream import FakeUpstream, raw_server
 from tests.gateway.conftest import Gateway, Start, envelope, gateway_for, upstream_settings
 from tests.gateway.raw import apart, exchange
@@ -341,3 +343,29 @@ async def test_an_alias_is_written_as_the_upstreams_name(start: Start, upstream:
     gateway = await start(models={"mine": "theirs"})
     await gateway.client.post("/v1/embeddings", json={"model": "mine", "input": "x"})
     assert json.loads(posts(upstream)[0]) == {"model": "theirs", "input": "x"}
+
+
+@pytest.mark.parametrize("length", [100, 200_000])
+@pytest.mark.parametrize("limited", [False, True])
+async def test_an_alias_in_a_form_is_written_as_the_upstreams_name(
+    upstream: FakeUpstream, tmp_path: Path, length: int, limited: bool
+) -> None:
+    """Short forms are read whole, and long ones go up while they come, unless the key is limited to certain models."""
+    keys = tmp_path / "keys.yaml"
+    digest = digest_of("sk").hex()
+    keys.write_text(json.dumps({"keys": [{"name": "k", "hash": f"sha256:{digest}", "models": ["mine"]}]}))
+    config: dict[str, Any] = {"upstreams": [upstream_settings(upstream, models={"mine": "the name that it has there"})]}
+    if limited:
+        config["auth"] = {"api_keys_file": str(keys)}
+    async with gateway_for(config) as gateway:
+        sent = gateway.client.build_request(
+            "POST",
+            "/v1/audio/transcriptions",
+            data={"model": "mine"},
+            files={"file": ("a.wav", bytes(range(256)) * (length // 256 + 1))},
+            headers={"authorization": "Bearer sk"},
+        )
+        before = sent.read()
+        assert (await gateway.client.send(sent)).status_code == 200
+    (raw,) = posts(upstream)
+    assert raw == before.replace(b"mine", b"the name that it has there")
