@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from nproxy.config import Passthrough
 
 DEFAULT_PASSTHROUGH = (
@@ -34,5 +36,13 @@ def passes(settings: Passthrough, path: str) -> bool:
     """Whether a path is passed through. It is none of nproxy's own; ambiguous paths are refused elsewhere."""
     if settings.paths == "all":
         return True
-    roots = DEFAULT_PASSTHROUGH if settings.paths == "default" else settings.paths
+    return is_inference(path) if settings.paths == "default" else _is_below(path, settings.paths)
+
+
+def is_inference(path: str) -> bool:
+    """Whether a path is one of an inference endpoint, so that its requests name a model."""
+    return _is_below(path, DEFAULT_PASSTHROUGH)
+
+
+def _is_below(path: str, roots: Iterable[str]) -> bool:
     return any(path == root or path.startswith(root.rstrip("/") + "/") for root in roots)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 _HEADER = b"content-disposition"
 _DISPOSITION = re.compile(rb"content-disposition[ \t]*:[^\r\n]*(?:\r?\n[ \t][^\r\n]*)*", re.IGNORECASE)
@@ -19,29 +20,28 @@ _NAMES_A_MODEL = re.compile(rb';[ \t]*name="?model"?[ \t]*(?:;|\Z)', re.IGNORECA
 _VALUE = re.compile(rb"\r\n(?:[^\r\n]+\r\n)*\r\n([^\r\n]{1,256})\r\n")
 
 
-def model_of(form: bytes) -> str | None:
-    """Return the model that a form, or the beginning of one, names in the first part that is called so."""
-    for line in _dispositions(form):
-        if _NAMES_A_MODEL.search(line[0]):
-            value = _VALUE.match(form, line.end())
-            return None if value is None else _text(value)
-    return None
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What a form, or the beginning of one, names as its model, and where it does so.
 
-
-def place_of_model(form: bytes) -> slice | None:
-    """Return where a form, or the beginning of one, has what `model_of` returns; None if that is not certain.
-
-    A file may contain what looks like a part, but not the boundary between parts, which is the form's first line.
+    place: None if it may be something else. A file may contain what looks like a part, but not the boundary between
+    parts, which is the form's first line.
     """
-    mark = form[: form.find(b"\r\n") + 2]
+
+    model: str | None = None
+    place: slice | None = None
+
+
+def named_in(form: bytes) -> Named:
+    """Find the model in the first part that is called so."""
     line = next((line for line in _dispositions(form) if _NAMES_A_MODEL.search(line[0])), None)
-    if line is None or not mark.startswith(b"--") or (value := _VALUE.match(form, line.end())) is None:
-        return None
+    if line is None or (value := _VALUE.match(form, line.end())) is None:
+        return Named()
+    mark = form[: form.find(b"\r\n") + 2]
     begin = form.rfind(mark, 0, line.start()) + len(mark) - 2
-    if b"\r\n\r\n" in form[begin : line.start()]:
-        return None  # it is content
     after = form[value.end() : value.end() + len(mark) - 2]  # less at the end of what has come
-    return slice(*value.span(1)) if mark.startswith(after) else None
+    apart = mark.startswith(b"--") and mark.startswith(after) and b"\r\n\r\n" not in form[begin : line.start()]
+    return Named(_text(value), slice(*value.span(1)) if apart else None)
 
 
 def models_of(form: bytes) -> list[str]:

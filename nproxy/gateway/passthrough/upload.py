@@ -13,6 +13,7 @@ from nproxy.gateway.app import App
 from nproxy.gateway.bodies import chunks, parsed, read_body
 from nproxy.gateway.exchange import Exchange
 from nproxy.gateway.passthrough import forms
+from nproxy.gateway.paths import is_inference
 from nproxy.openai.body import LONG, Body
 from nproxy.openai.errors import ApiError, invalid_request
 from nproxy.upstreams.models import ModelName
@@ -20,7 +21,9 @@ from nproxy.upstreams.models import ModelName
 _SAID_OF_JSON = ("application/x-www-form-urlencoded", "text/plain")
 """Content types that clients such as curl send with JSON by default."""
 PEEK_BYTES = 64 << 10
-"""How many bytes of a multipart body are searched for the model."""
+"""How many bytes of a form are searched for the model. Inference endpoints need one, so theirs are read to the end if
+it does not come before: curl sends parts in the order in which they were given, often the file first.
+"""
 REPEATABLE_BYTES = 64 << 10
 """A body up to this length is read before it is sent, so that it can be sent again: a server may close the connection
 at the moment at which it is used once more.
@@ -37,12 +40,12 @@ class PassedBody:
     """The rest, as it comes; None if all was read."""
     body: Body | None = None
     """The whole body parsed as JSON; None if it was not parsed."""
+    place: slice | None = None
+    """Where in `known` a form names its model."""
     error: ApiError | None = None
     """The error that ended the upload, if the client caused it."""
     used: bool = False
     """Sending of the rest has begun, so the body cannot be sent again."""
-    is_form: bool = False
-    """The body is a form that is not compressed."""
     uncompressed: bool = False
     """Ask for an answer that is not compressed, because its tokens are to be found."""
 
@@ -61,8 +64,7 @@ class PassedBody:
             return self.known
         if self.body is not None:
             return bytes(self.body.splice({"model": name.upstream}))
-        place = forms.place_of_model(self.known[:PEEK_BYTES]) if self.is_form else None
-        if place is None:
+        if (place := self.place) is None:
             return self.known
         return b"".join((self.known[: place.start], name.upstream.encode(), self.known[place.stop :]))
 
@@ -99,16 +101,32 @@ async def open_upload(app: App, exchange: Exchange, reservation: MemoryReservati
     is_form = names_matter and plain and request.content_type == "multipart/form-data"
     if request.content_length is not None and request.content_length <= REPEATABLE_BYTES:
         raw = b"".join([data async for data in rest])
-        return PassedBody(raw, None, is_form=is_form), forms.model_of(raw) if is_form else None
-    if is_form:
-        known, named = b"", None
-        async for data in rest:
-            known += data
-            named = forms.model_of(known)
-            if named is not None or len(known) >= PEEK_BYTES:
-                break
-        return PassedBody(known, rest, is_form=True), named
-    return PassedBody(b"", rest), None
+        return _of_form(raw, None, forms.named_in(raw)) if is_form else (PassedBody(raw, None), None)
+    if not is_form:
+        return PassedBody(b"", rest), None
+    known, named = b"", forms.Named()
+    async for data in rest:
+        known += data
+        named = forms.named_in(known)
+        if named.model is not None or len(known) >= PEEK_BYTES:
+            break
+    if named.model is not None or not is_inference(exchange.path):
+        return _of_form(known, rest, named)
+    parts = [known]
+    async for data in rest:
+        parts.append(data)
+        reservation.reach(reservation.size + len(data))
+    raw = b"".join(parts)
+    return _of_form(raw, None, await _named_in(app, exchange.caller.bucket, raw))
+
+
+def _of_form(known: bytes, rest: AsyncGenerator[bytes] | None, named: forms.Named) -> tuple[PassedBody, str | None]:
+    return PassedBody(known, rest, place=named.place), named.model
+
+
+async def _named_in(app: App, bucket: str, form: bytes) -> forms.Named:
+    """Return what a form names, without keeping the event loop waiting."""
+    return forms.named_in(form) if len(form) < LONG else await app.offload.run(bucket, forms.named_in, form)
 
 
 def _may_be_json(request: BaseRequest) -> bool:
@@ -147,8 +165,8 @@ async def _for_a_model(app: App, exchange: Exchange, reservation: MemoryReservat
         if model is None:
             raise _unknown()
         exchange.caller.demand_model(model, () if body is None else body.fields)
-    checked = PassedBody(raw if body is None else body.raw, None, body, is_form=body is None)
-    return checked, named[0]  # each was checked
+    place = None if body is not None else (await _named_in(app, exchange.caller.bucket, raw)).place
+    return PassedBody(raw if body is None else body.raw, None, body, place), named[0]  # each was checked
 
 
 def _is_read_alike(request: BaseRequest) -> bool:

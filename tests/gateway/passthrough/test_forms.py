@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from nproxy.gateway.passthrough.forms import model_of, models_of, place_of_model
+from nproxy.gateway.passthrough.forms import models_of, named_in
 
 
 def form(*parts: tuple[str, str]) -> bytes:
@@ -26,7 +26,7 @@ TYPED = ('form-data; name="model"\r\nContent-Type: text/plain', "mine")
     "parts", [(MODEL, LANGUAGE), (LANGUAGE, MODEL, LANGUAGE), (FILE, MODEL), (TYPED, LANGUAGE, FILE)]
 )
 def test_the_model_is_its_own_parts_content(parts: tuple[tuple[str, str], ...]) -> None:
-    assert model_of(form(*parts)) == "mine"
+    assert named_in(form(*parts)).model == "mine"
     assert models_of(form(*parts)) == ["mine"]
 
 
@@ -35,12 +35,12 @@ def test_the_model_is_its_own_parts_content(parts: tuple[tuple[str, str], ...]) 
 )
 def test_its_place_is_that_of_the_name(parts: tuple[tuple[str, str], ...]) -> None:
     whole = form(*parts)
-    place = place_of_model(whole)
+    place = named_in(whole).place
     assert place is not None and whole[place] == b"mine"
-    begins = [whole[:end] for end in range(len(whole)) if model_of(whole[:end]) is not None]
-    assert begins and all(place_of_model(begin) == place for begin in begins), "as soon as it is known"
+    begins = [whole[:end] for end in range(len(whole)) if named_in(whole[:end]).model is not None]
+    assert begins and all(named_in(begin).place == place for begin in begins), "as soon as it is known"
     first = whole.replace(b"Content-Disposition", b"Content-Type: text/plain\r\nContent-Disposition")
-    place = place_of_model(first)
+    place = named_in(first).place
     assert place is not None and first[place] == b"mine"
 
 
@@ -57,13 +57,13 @@ def test_its_place_is_that_of_the_name(parts: tuple[tuple[str, str], ...]) -> No
     ],
 )
 def test_there_is_no_place_where_it_may_be_something_else(text: bytes) -> None:
-    assert place_of_model(text) is None
+    assert named_in(text).place is None
 
 
 def test_no_model() -> None:
-    assert model_of(form(LANGUAGE, FILE)) is None
+    assert named_in(form(LANGUAGE, FILE)).model is None
     assert models_of(form(LANGUAGE, FILE)) == []
-    assert model_of(form(MODEL)[:-12]) is None, "it is not all here"
+    assert named_in(form(MODEL)[:-12]).model is None, "it is not all here"
 
 
 def test_a_model_is_found_wherever_it_stands() -> None:
@@ -109,7 +109,7 @@ def test_a_model_is_a_short_line(content: str) -> None:
 )
 def test_nothing_takes_more_than_in_proportion_to_the_form(text: bytes) -> None:
     long = text * (2_000_000 // len(text))
-    model_of(long)
+    named_in(long)
     with suppress(ValueError):
         models_of(long)
 

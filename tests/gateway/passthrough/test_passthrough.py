@@ -345,27 +345,49 @@ async def test_an_alias_is_written_as_the_upstreams_name(start: Start, upstream:
     assert json.loads(posts(upstream)[0]) == {"model": "theirs", "input": "x"}
 
 
-@pytest.mark.parametrize("length", [100, 200_000])
+NAMED = b'--x\r\nContent-Disposition: form-data; name="model"\r\n\r\nmine\r\n'
+AUDIO = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\n'
+
+
+@pytest.mark.parametrize("length", [100, 200_000, 2_000_000])
+@pytest.mark.parametrize("file_first", [False, True])
 @pytest.mark.parametrize("limited", [False, True])
-async def test_an_alias_in_a_form_is_written_as_the_upstreams_name(
-    upstream: FakeUpstream, tmp_path: Path, length: int, limited: bool
+@pytest.mark.parametrize("announced", [False, True])
+async def test_a_form_goes_where_the_model_is_by_the_name_that_it_has_there(
+    upstream: FakeUpstream, tmp_path: Path, length: int, file_first: bool, limited: bool, announced: bool
 ) -> None:
-    """Short forms are read whole, and long ones go up while they come, unless the key is limited to certain models."""
+    """Wherever it names the model. limited: the key is for certain models. announced: by a Content-Length."""
     keys = tmp_path / "keys.yaml"
     digest = digest_of("sk").hex()
     keys.write_text(json.dumps({"keys": [{"name": "k", "hash": f"sha256:{digest}", "models": ["mine"]}]}))
-    config: dict[str, Any] = {"upstreams": [upstream_settings(upstream, models={"mine": "the name that it has there"})]}
+    before = {"name": "before", "replicas": ["http://127.0.0.1:9/v1"], "models": ["other"]}
+    config: dict[str, Any] = {"upstreams": [before, upstream_settings(upstream, models={"mine": "its name there"})]}
     if limited:
         config["auth"] = {"api_keys_file": str(keys)}
+    file = AUDIO + b"\x00\xff\r\n" * (length // 4) + b"\r\n"
+    form = (file + NAMED if file_first else NAMED + file) + b"--x--\r\n"
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for begin in range(0, len(form), 50_000):
+            yield form[begin : begin + 50_000]
+
+    headers = {"authorization": "Bearer sk", "content-type": "multipart/form-data; boundary=x"}
     async with gateway_for(config) as gateway:
-        sent = gateway.client.build_request(
-            "POST",
-            "/v1/audio/transcriptions",
-            data={"model": "mine"},
-            files={"file": ("a.wav", bytes(range(256)) * (length // 256 + 1))},
-            headers={"authorization": "Bearer sk"},
-        )
-        before = sent.read()
-        assert (await gateway.client.send(sent)).status_code == 200
+        content = form if announced else pieces()
+        answer = await gateway.client.post("/v1/audio/transcriptions", content=content, headers=headers)
+        assert answer.status_code == 200
     (raw,) = posts(upstream)
-    assert raw == before.replace(b"mine", b"the name that it has there")
+    assert raw == form.replace(b"mine", b"its name there")
+
+
+async def test_a_form_without_a_model_is_held_within_the_memory_for_bodies(upstream: FakeUpstream) -> None:
+    config = {"upstreams": [upstream_settings(upstream, models=["m"])], "limits": {"body_mib": 1}}
+    headers = {"content-type": "multipart/form-data; boundary=x"}
+    async with gateway_for(config) as gateway:
+        long = AUDIO + bytes(2 << 20) + b"\r\n--x--\r\n"
+        answer = await gateway.client.post("/v1/audio/transcriptions", content=long, headers=headers)
+        assert answer.status_code == 413
+        short = AUDIO + bytes(1 << 19) + b"\r\n--x--\r\n"
+        answer = await gateway.client.post("/v1/audio/transcriptions", content=short, headers=headers)
+        assert answer.status_code == 200
+    assert posts(upstream) == [short]
